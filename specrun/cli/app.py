@@ -1,0 +1,89 @@
+"""The `specrun` command: its subcommands, `--version`, and the one place where errors become messages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from specrun.cli import output
+from specrun.cli.chat import chat
+from specrun.cli.generate import generate
+from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
+
+_BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate)
+app.command()(chat)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from specrun import __version__
+    from specrun.llama import library
+
+    print(f"specrun {__version__}")
+    print(f"llama-cpp-python {library.bindings_version()}")
+    print(f"llama.cpp {library.build()}, backends: {', '.join(library.backends())}")
+    raise typer.Exit
+
+
+@app.callback()
+def specrun(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show versions and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show llama.cpp's log, and tracebacks.")] = False,
+) -> None:
+    """Run a language model that does not fit your GPU, several times faster, with the text unchanged.
+
+    A small draft model grows a tree of likely continuations; the big target model checks the whole tree in one pass
+    and keeps what it would have written itself.
+    """
+    del version
+    output.debug = debug
+    if debug:
+        from specrun.llama import library
+
+        library.show_log()
+
+
+def main() -> None:
+    """Run the command line and exit with its code (see `specrun.errors`)."""
+    code = 0
+    try:
+        result = app(standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
+    except SpecrunError as error:
+        code = _report(error, error.exit_code)
+    except typer._click.exceptions.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED_EXIT_CODE
+    except BrokenPipeError:
+        # The reader has gone, as in `| head`. Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _BROKEN_PIPE_EXIT_CODE
+    except OSError as error:
+        code = _report(error, 1)
+    sys.exit(code)
+
+
+def _report(error: Exception, code: int) -> int:
+    if output.debug:
+        raise error
+    output.error(str(error))
+    return code

@@ -1,0 +1,234 @@
+"""Options that several commands share. Where llama.cpp has an option for the same thing, ours has its name."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from specrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from specrun.runtime import RuntimeOptions
+    from specrun.sampling import SamplingParameters
+    from specrun.speculation import Plan
+
+MODELS = "Models"
+SPECULATION = "Speculation"
+SAMPLING = "Sampling"
+MACHINE = "Machine"
+
+Speculate = Literal["auto", "off", "chain", "tree"]
+
+# What `auto` runs: measured on the embedded pair, docs/benchmarks/embedded-pair.md.
+_DEFAULT_BUDGET = 16
+_DEFAULT_DEPTH = 8
+_DEFAULT_CHAIN = 4
+
+Target = Annotated[
+    Path | None,
+    typer.Option(
+        "--target",
+        "-m",
+        envvar="SPECRUN_TARGET",
+        metavar="FILE",
+        help="GGUF file of the model whose text you want. Without it: the embedded demo pair.",
+        show_default=False,
+        rich_help_panel=MODELS,
+    ),
+]
+Draft = Annotated[
+    Path | None,
+    typer.Option(
+        "--draft",
+        "-md",
+        envvar="SPECRUN_DRAFT",
+        metavar="FILE",
+        help="GGUF file of a small model with the same tokenizer.",
+        show_default=False,
+        rich_help_panel=MODELS,
+    ),
+]
+SpeculateOption = Annotated[
+    Speculate,
+    typer.Option(help="How to draft. The text is the same with all of them.", rich_help_panel=SPECULATION),
+]
+Budget = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Nodes of a tree, root included.", show_default="16", rich_help_panel=SPECULATION),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Most drafted tokens in a row.",
+        show_default="8 in a tree, 4 in a chain",
+        rich_help_panel=SPECULATION,
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        "-n",
+        "--predict",
+        metavar="N",
+        help="Most tokens to write.",
+        show_default="until the model ends, or the context",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Temperature = Annotated[
+    float, typer.Option("--temp", metavar="T", help="Temperature; 0 is greedy.", rich_help_panel=SAMPLING)
+]
+TopK = Annotated[int, typer.Option("--top-k", metavar="K", help="0 is off.", rich_help_panel=SAMPLING)]
+TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="1 is off.", rich_help_panel=SAMPLING)]
+MinP = Annotated[float, typer.Option("--min-p", metavar="P", help="0 is off.", rich_help_panel=SAMPLING)]
+RepeatPenalty = Annotated[
+    float, typer.Option("--repeat-penalty", metavar="R", help="1 is off.", rich_help_panel=SAMPLING)
+]
+PresencePenalty = Annotated[
+    float, typer.Option("--presence-penalty", metavar="R", help="0 is off.", rich_help_panel=SAMPLING)
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option("--frequency-penalty", metavar="R", help="0 is off.", rich_help_panel=SAMPLING)
+]
+RepeatLastN = Annotated[
+    int, typer.Option("--repeat-last-n", metavar="N", help="Tokens that penalties look at.", rich_help_panel=SAMPLING)
+]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", "-s", metavar="N", help="Same seed, same text; -1 is random.", rich_help_panel=SAMPLING),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        "-r",
+        metavar="TEXT",
+        help="End before this text; may be given several times.",
+        show_default=False,
+        rich_help_panel=SAMPLING,
+    ),
+]
+CtxSize = Annotated[
+    int | None,
+    typer.Option(
+        "--ctx-size",
+        "-c",
+        metavar="N",
+        help="Tokens of prompt and answer together.",
+        show_default="the model's, at most 4096",
+        rich_help_panel=MACHINE,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", "-t", metavar="N", help="CPU threads.", show_default="physical cores", rich_help_panel=MACHINE
+    ),
+]
+GpuLayers = Annotated[
+    int,
+    typer.Option(
+        "--gpu-layers",
+        "-ngl",
+        metavar="N",
+        help="Layers of the target in VRAM; -1 is all.",
+        rich_help_panel=MACHINE,
+    ),
+]
+GpuLayersDraft = Annotated[
+    int,
+    typer.Option(
+        "--gpu-layers-draft",
+        "-ngld",
+        metavar="N",
+        help="Layers of the draft in VRAM; -1 is all.",
+        rich_help_panel=MACHINE,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options of one command that decide what is loaded."""
+
+    target: Path | None
+    draft: Path | None
+    speculate: Speculate
+    budget: int | None
+    depth: int | None
+    ctx_size: int | None
+    threads: int | None
+    gpu_layers: int
+    gpu_layers_draft: int
+
+    def plan(self) -> Plan:
+        """The plan these options ask for."""
+        from specrun.speculation import Plan
+
+        if self.speculate == "off" or self.budget == 1:
+            return Plan.off()
+        if self.speculate == "chain":
+            return Plan.chain(self.depth if self.depth is not None else _DEFAULT_CHAIN)
+        budget = self.budget if self.budget is not None else _DEFAULT_BUDGET
+        return Plan.tree(budget, self.depth if self.depth is not None else _DEFAULT_DEPTH)
+
+    def runtime_options(self) -> RuntimeOptions:
+        """What `specrun.runtime.Runtime` needs. Raises UsageError for options that cannot be."""
+        from specrun.catalog import embedded
+        from specrun.runtime import RuntimeOptions
+
+        if self.target is None and self.draft is not None:
+            raise UsageError("--draft needs the --target it drafts for")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise UsageError(f"--threads must be between 1 and 1024; got {self.threads}")
+        return RuntimeOptions(
+            target=self.target or embedded.TARGET,
+            draft=self.draft if self.target else embedded.DRAFT,
+            plan=self.plan(),
+            ctx_size=self.ctx_size,
+            threads=self.threads,
+            gpu_layers=self.gpu_layers,
+            gpu_layers_draft=self.gpu_layers_draft,
+        )
+
+
+def sampling_parameters(
+    temp: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    repeat_penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    repeat_last_n: int,
+    seed: int,
+) -> SamplingParameters:
+    """The sampling options as one value; raises UsageError for one outside its range."""
+    from specrun.sampling import SamplingParameters
+
+    return SamplingParameters(
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repeat_penalty=repeat_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repeat_last_n=repeat_last_n,
+        seed=secrets.randbits(63) if seed == -1 else seed,
+    )
+
+
+def check_max_tokens(max_tokens: int | None) -> int | None:
+    """`--max-tokens`, with llama.cpp's -1 read as no limit. Raises UsageError for 0 and other negatives."""
+    if max_tokens is None or max_tokens == -1:
+        return None
+    if max_tokens < 1:
+        raise UsageError(f"--max-tokens must be 1 or more (-1 is no limit); got {max_tokens}")
+    return max_tokens

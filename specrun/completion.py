@@ -1,0 +1,68 @@
+"""One answer: the engine's steps turned into text, with everything a caller wants to know at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specrun.engine import Engine, FinishReason, Statistics, Step
+from specrun.sampling import SamplingParameters
+from specrun.speculation import Plan
+from specrun.text import TextStream
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to write: prompt token ids, how to sample, the plan, the most tokens, the strings that end it."""
+
+    prompt: list[int]
+    sampling: SamplingParameters
+    plan: Plan
+    max_tokens: int | None = None
+    stops: Sequence[str] = ()
+
+
+@dataclass
+class Completion:
+    """The text so far and, once `stream` is exhausted, how it ended.
+
+    token_ids: committed tokens, end-of-generation left out; with a stop string, up to the token that completed it.
+    """
+
+    engine: Engine
+    request: Request
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = "interrupted"
+    last_step: Step | None = None
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.engine.statistics
+
+    def stream(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[str]:
+        """Write the answer, yielding each piece of text as soon as it is certain."""
+        request = self.request
+        stream = TextStream(self.engine.target.context.model.token_bytes, request.stops)
+        steps = self.engine.generate(request.prompt, request.sampling, request.plan, request.max_tokens, interrupted)
+        for step in steps:
+            self.last_step = step
+            yield self._take(step, stream)
+            if stream.stopped:
+                self.finish_reason = "stop"
+                return
+            if step.finish:
+                self.finish_reason = step.finish
+        rest = stream.finish()
+        self.text += rest
+        yield rest
+
+    def _take(self, step: Step, stream: TextStream) -> str:
+        piece = ""
+        for token in step.tokens:
+            self.token_ids.append(token)
+            piece += stream.push(token)
+            if stream.stopped:
+                break
+        self.text += piece
+        return piece

@@ -1,0 +1,182 @@
+"""The decode loop: draft a tree, score it in one target pass, accept, commit; again until something ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specrun.errors import PromptError
+from specrun.llama import DraftContext, TargetContext
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation import Accepted, Plan, TokenTree, sample_and_match
+from specrun.speculation.drafters import Drafter, DraftLimits, drafter_for
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass: the tree it scored, what was accepted of it, and the committed tokens. A step that ends the
+    generation has `finish`; the tokens of a step that ends with an end-of-generation token leave that token out.
+    """
+
+    tree: TokenTree
+    accepted: Accepted
+    tokens: list[int]
+    finish: FinishReason | None = None
+
+
+@dataclass
+class Statistics:
+    """What one generation cost. Times in seconds: prefill is all work before the first pass, the rest is per pass."""
+
+    prompt_tokens: int = 0
+    prompt_tokens_decoded: int = 0
+    completion_tokens: int = 0
+    passes: int = 0
+    prefill_seconds: float = 0.0
+    seconds: float = 0.0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    # By depth (index 0 is depth 1): passes that got as far as having a child to match there, and those that matched.
+    offered: list[int] = field(default_factory=list)
+    matched: list[int] = field(default_factory=list)
+
+    @property
+    def other_seconds(self) -> float:
+        """Time outside llama.cpp's passes: sampling, tree growth, acceptance, cache bookkeeping, printing."""
+        return max(self.seconds - self.target_seconds - self.draft_seconds, 0.0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Committed tokens per second after the prefill; 0 before the first pass."""
+        return self.completion_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Mean accepted length."""
+        return self.completion_tokens / self.passes if self.passes else 0.0
+
+    def count(self, step: Step) -> None:
+        """Add one pass."""
+        self.passes += 1
+        self.completion_tokens += len(step.tokens)
+        while len(self.offered) < step.tree.depth:
+            self.offered.append(0)
+            self.matched.append(0)
+        path = step.accepted.path
+        for depth, node in enumerate(path):
+            if step.tree.children[node]:
+                self.offered[depth] += 1
+                self.matched[depth] += depth + 1 < len(path)
+
+
+class Engine:
+    """Writes text with a target and, if there is one, a draft.
+
+    ctx_size: most tokens of prompt and completion together. The contexts have cells for a tree beyond it.
+    """
+
+    def __init__(self, target: TargetContext, draft: DraftContext | None, ctx_size: int) -> None:
+        self.target = target
+        self.draft = draft
+        self.ctx_size = ctx_size
+        self.statistics = Statistics()
+
+    def generate(
+        self,
+        prompt: list[int],
+        sampling: SamplingParameters,
+        plan: Plan,
+        max_tokens: int | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Step]:
+        """Continue `prompt` (token ids), one `Step` per pass; the last one has its `finish` set.
+
+        The tokens depend on prompt, sampling parameters and target alone, not on `plan`. Between two steps the caches
+        are consistent, so the iteration may be left at any of them; `interrupted` is asked after every pass.
+        Raises PromptError if the prompt is empty or leaves no room in the context.
+        """
+        self._check_prompt(prompt)
+        self.statistics = statistics = Statistics(prompt_tokens=len(prompt))
+        started = time.perf_counter()
+        sampler = Sampler(sampling, self.target.n_vocab)
+        drafter = drafter_for(plan, self.draft, sampler) if self.draft else None
+        statistics.prompt_tokens_decoded = self.target.set_prompt(prompt)
+        if self.draft and drafter:
+            self.draft.start(prompt)
+        statistics.prefill_seconds = time.perf_counter() - started
+
+        clock = _Clock(self.target, self.draft)
+        finish: FinishReason | None = None
+        while finish is None:
+            step = self._step(sampler, drafter, plan, self._tokens_left(max_tokens))
+            finish = step.finish or self._finish(max_tokens, len(step.tokens))
+            if finish is None and interrupted():
+                finish = "interrupted"
+            step = Step(step.tree, step.accepted, step.tokens, finish)
+            statistics.count(step)
+            clock.read(statistics)
+            yield step
+
+    def _check_prompt(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise PromptError("the prompt is empty; give some text")
+        if len(prompt) >= self.ctx_size:
+            raise PromptError(
+                f"the prompt has {len(prompt)} tokens and the context {self.ctx_size}; "
+                f"shorten it or give a larger --ctx-size"
+            )
+
+    def _tokens_left(self, max_tokens: int | None) -> int:
+        left = self.ctx_size - len(self.target.tokens)
+        return left if max_tokens is None else min(left, max_tokens - self.statistics.completion_tokens)
+
+    def _finish(self, max_tokens: int | None, n_new: int) -> FinishReason | None:
+        if max_tokens is not None and self.statistics.completion_tokens + n_new >= max_tokens:
+            return "length"
+        return "context" if len(self.target.tokens) >= self.ctx_size else None
+
+    def _step(self, sampler: Sampler, drafter: Drafter | None, plan: Plan, tokens_left: int) -> Step:
+        tokens = self.target.tokens
+        limits = DraftLimits(
+            budget=min(plan.budget, self.target.room()),
+            depth=min(plan.depth, tokens_left - 1),
+            leaves=self.target.max_leaves,
+        )
+        if drafter and limits.depth > 0 and limits.budget > 1:
+            tree = drafter.draft(tokens, limits)
+        else:
+            tree = TokenTree.root_only(tokens[-1])
+        rows = self.target.score(tree)
+        recent = tokens[len(tokens) - sampler.n_recent :] if sampler.n_recent else []
+        accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), recent)
+        end = self._first_end_of_generation(accepted.tokens)
+        if end is not None:
+            accepted = accepted.first(end + 1)
+        self.target.commit(tree, accepted.path, accepted.tokens[-1])
+        committed = accepted.tokens if end is None else accepted.tokens[:-1]
+        return Step(tree, accepted, committed, "stop" if end is not None else None)
+
+    def _first_end_of_generation(self, tokens: list[int]) -> int | None:
+        is_end = self.target.context.model.is_end_of_generation
+        return next((i for i, token in enumerate(tokens) if is_end(token)), None)
+
+
+class _Clock:
+    """Splits the time since its making into target passes, draft passes and everything else."""
+
+    def __init__(self, target: TargetContext, draft: DraftContext | None) -> None:
+        self._started = time.perf_counter()
+        self._target = target.context
+        self._draft = draft.context if draft else None
+        self._target_before = self._target.decode_seconds
+        self._draft_before = self._draft.decode_seconds if self._draft else 0.0
+
+    def read(self, statistics: Statistics) -> None:
+        statistics.seconds = time.perf_counter() - self._started
+        statistics.target_seconds = self._target.decode_seconds - self._target_before
+        if self._draft:
+            statistics.draft_seconds = self._draft.decode_seconds - self._draft_before

@@ -1,0 +1,56 @@
+"""The exceptions that a user can cause, each with the exit code it ends in.
+
+    SpecrunError                  1  anything below that has no code of its own
+    |-- UsageError                2  an option or argument that cannot be right
+    |-- ModelFileError            3  a file that is missing, unreadable or not a usable GGUF model
+    |-- PairError                 4  a draft that cannot draft for this target
+    |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
+    |-- LlamaError                6  llama.cpp refused: out of memory, a failed pass
+    `-- ContextFullError          6  no room left in the KV cache for another pass
+
+130 is Ctrl-C, as in every shell. A message is one line: what is wrong, then what to do about it.
+"""
+
+from __future__ import annotations
+
+INTERRUPTED_EXIT_CODE = 130
+
+
+class SpecrunError(Exception):
+    """Base of every error that is the user's to mend; `str(error)` is the whole message."""
+
+    exit_code = 1
+
+
+class UsageError(SpecrunError):
+    """An option or argument that cannot be right."""
+
+    exit_code = 2
+
+
+class ModelFileError(SpecrunError):
+    """A model file that is missing, unreadable or not a usable GGUF model."""
+
+    exit_code = 3
+
+
+class PairError(SpecrunError):
+    """A draft that cannot draft for this target."""
+
+    exit_code = 4
+
+
+class PromptError(SpecrunError):
+    """A prompt that is empty, not UTF-8, or longer than the context."""
+
+    exit_code = 5
+
+
+class LlamaError(SpecrunError):
+    """llama.cpp refused: out of memory, or a pass that failed."""
+
+    exit_code = 6
+
+
+class ContextFullError(LlamaError):
+    """No room left in the KV cache for another pass."""

@@ -1,0 +1,11 @@
+"""The only package that touches llama_cpp: model, context, batch, KV bookkeeping, logging.
+
+Importing it loads llama.cpp's shared library (about a third of a second), so the command line imports it only
+when a model is needed.
+"""
+
+from specrun.llama.draft import DraftContext
+from specrun.llama.model import LlamaModel
+from specrun.llama.target import TargetContext
+
+__all__ = ["DraftContext", "LlamaModel", "TargetContext"]

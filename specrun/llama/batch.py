@@ -1,0 +1,125 @@
+"""A llama.cpp batch as numpy arrays, checked against llama.cpp's rules before it goes down.
+
+llama.cpp answers some malformed batches with an error and others by aborting the process (a token without any
+sequence id does), so a batch that would break a rule raises `ValueError` here and never reaches it. Such an error is
+a bug in specrun, not the user's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of one pass. Each token belongs to the sequence ids `first_seq .. first_seq + n_seq - 1`.
+
+    A range is all a tree ever needs: in depth-first order the leaves below a node are neighbours.
+
+    tokens, positions, first_seq, n_seq: int32[n]. outputs: bool[n], true where a logits row is wanted.
+    """
+
+    tokens: Int32Array
+    positions: Int32Array
+    first_seq: Int32Array
+    n_seq: Int32Array
+    outputs: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def check(self, n_vocab: int, n_batch: int, n_outputs_max: int, seq_length: Int32Array) -> Int32Array:
+        """Raise `ValueError` if llama.cpp would refuse this batch, or abort on it.
+
+        seq_length: int32[n_seq_max], number of positions that each sequence holds in the cache.
+        Returns the same after the pass.
+        """
+        n_seq_max = len(seq_length)
+        n = len(self.tokens)
+        if not 0 < n <= n_batch:
+            raise ValueError(f"a batch of {n} tokens; the context takes 1 to {n_batch}")
+        if not all(len(a) == n for a in (self.positions, self.first_seq, self.n_seq, self.outputs)):
+            raise ValueError("the arrays of a batch differ in length")
+        if self.tokens.min() < 0 or self.tokens.max() >= n_vocab:
+            raise ValueError(f"a token id outside 0..{n_vocab - 1}")
+        if self.n_seq.min() < 1:
+            raise ValueError("a token without a sequence id")
+        if self.first_seq.min() < 0 or (self.first_seq + self.n_seq).max() > n_seq_max:
+            raise ValueError(f"a sequence id outside 0..{n_seq_max - 1}")
+        if self.outputs.sum() > n_outputs_max:
+            raise ValueError(f"more than {n_outputs_max} logits rows wanted")
+        return self._check_sequences(seq_length)
+
+    def _check_sequences(self, seq_length: Int32Array) -> Int32Array:
+        next_position = seq_length.copy()
+        # The intersection of all sequence sets seen on each sequence, as a range; it must not become empty.
+        low = np.zeros_like(seq_length)
+        high = np.full_like(seq_length, len(seq_length))
+        for first, count, position in zip(
+            self.first_seq.tolist(), self.n_seq.tolist(), self.positions.tolist(), strict=True
+        ):
+            ids = slice(first, first + count)
+            if (seq_length[ids] != seq_length[first]).any():
+                raise ValueError(f"sequences {first}..{first + count - 1} share a token but differ in length")
+            if (next_position[ids] != position).any():
+                raise ValueError(f"position {position} does not follow sequences {first}..{first + count - 1}")
+            next_position[ids] += 1
+            np.maximum(low[ids], first, out=low[ids])
+            np.minimum(high[ids], first + count, out=high[ids])
+            if (low[ids] >= high[ids]).any():
+                raise ValueError(f"sequences {first}..{first + count - 1} mix incompatible sets")
+        return next_position
+
+
+class BatchBuffer:
+    """The C side of batches: arrays that `llama_decode` reads, allocated once per context."""
+
+    def __init__(self, n_batch: int, n_seq_max: int) -> None:
+        self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
+        self._tokens = np.zeros(n_batch, np.int32)
+        self._positions = np.zeros(n_batch, np.int32)
+        self._n_seq = np.zeros(n_batch, np.int32)
+        self._seq_pointers = np.zeros(n_batch, np.uintp)
+        self._outputs = np.zeros(n_batch, np.int8)
+        pointer = ctypes.POINTER
+        self._struct = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
+            embd=None,
+            pos=self._positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
+            n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
+            seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
+            logits=self._outputs.ctypes.data_as(pointer(ctypes.c_int8)),
+        )
+
+    def fill(self, batch: Batch) -> llama_cpp.llama_batch:
+        """The C struct holding `batch`; valid until the next call."""
+        n = len(batch)
+        self._tokens[:n] = batch.tokens
+        self._positions[:n] = batch.positions
+        self._n_seq[:n] = batch.n_seq
+        self._seq_pointers[:n] = self._all_seqs.ctypes.data + batch.first_seq.astype(np.uintp) * np.uintp(4)
+        self._outputs[:n] = batch.outputs
+        self._struct.n_tokens = n
+        return self._struct
+
+
+def committed_tokens(tokens: list[int], start: int, n_seq_max: int, last_output: bool) -> Batch:
+    """A batch that appends committed text: every token carries every sequence id, as the shared prefix must."""
+    n = len(tokens)
+    outputs = np.zeros(n, np.bool_)
+    outputs[-1] = last_output
+    return Batch(
+        tokens=np.asarray(tokens, np.int32),
+        positions=np.arange(start, start + n, dtype=np.int32),
+        first_seq=np.zeros(n, np.int32),
+        n_seq=np.full(n, n_seq_max, np.int32),
+        outputs=outputs,
+    )

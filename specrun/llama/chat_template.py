@@ -1,0 +1,52 @@
+"""Chat templates: a GGUF's own Jinja source, rendered in a sandbox as Hugging Face's transformers renders it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TypedDict
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from specrun.errors import ModelFileError
+
+
+class Message(TypedDict):
+    """One turn of a conversation. role: system, user or assistant."""
+
+    role: str
+    content: str
+
+
+class ChatTemplate:
+    """Renders messages to the text that a model was trained on.
+
+    Raises ModelFileError if the source is not valid Jinja, or refuses the messages.
+    """
+
+    def __init__(self, source: str, bos: str, eos: str) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+        self._specials: dict[str, Any] = {"bos_token": bos, "eos_token": eos}
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ModelFileError(f"the model's chat template is broken ({error}); use --raw") from error
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """The text of the conversation, up to where the assistant's next answer begins if add_generation_prompt."""
+        try:
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=add_generation_prompt, **self._specials
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise ModelFileError(f"the model's chat template refused the conversation: {error}") from error
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)

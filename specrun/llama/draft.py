@@ -1,0 +1,105 @@
+"""The draft's side of speculation: grow a tree level by level, a few nodes of any depth in each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specrun.llama.batch import Batch, committed_tokens
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.prefix import common_prefix
+from specrun.speculation.drafters.base import DraftNode
+from specrun.speculation.tree import ROOT
+
+
+class DraftContext:
+    """The draft's KV cache: committed text, plus the nodes expanded since `start`.
+
+    Every expanded node lies on one sequence. The first expanded child of a node continues its parent's; each further
+    one gets a sequence of its own that shares the path above.
+    """
+
+    def __init__(self, context: LlamaContext) -> None:
+        self.context = context
+        self._tokens: list[int] = []
+        self._place: dict[int, tuple[int, int]] = {}  # node -> (sequence, position)
+        self._continued: set[int] = set()
+        self._next_sequence = 1
+        self._n_drafted = 0
+
+    @property
+    def n_vocab(self) -> int:
+        return self.context.model.n_vocab
+
+    def start(self, tokens: Sequence[int]) -> Logits:
+        """Bring the cache to `tokens` (all committed text, its last token the root of the next tree).
+
+        Returns float32[n_vocab], the logits after the root. Forgets every node of the tree before.
+        """
+        shared = min(common_prefix(self._tokens, tokens), len(tokens) - 1)
+        self.context.remove(ALL_SEQUENCES, shared)
+        self._tokens = list(tokens[:shared])
+        config = self.context.config
+        rows = None
+        while len(self._tokens) < len(tokens):
+            begin = len(self._tokens)
+            chunk = list(tokens[begin : begin + config.n_batch])
+            is_last = begin + len(chunk) == len(tokens)
+            rows = self.context.decode(committed_tokens(chunk, begin, config.n_seq_max, last_output=is_last))
+            self._tokens += chunk
+        assert rows is not None, "there is at least one token"
+        self._place = {ROOT: (0, len(tokens) - 1)}
+        self._continued = set()
+        self._next_sequence = 1
+        self._n_drafted = 0
+        return rows[0]
+
+    def expandable(self, parents: Sequence[int]) -> int:
+        """How many children of the listed parents, taken in order, one pass can expand: sequences, cells and batch."""
+        free_sequences = self.context.config.n_seq_max - self._next_sequence
+        continued = set(self._continued)
+        count = 0
+        for parent in parents[: self._free_cells()]:
+            if parent in continued:
+                if free_sequences == 0:
+                    break
+                free_sequences -= 1
+            continued.add(parent)
+            count += 1
+        return count
+
+    def _free_cells(self) -> int:
+        config = self.context.config
+        free = config.n_ctx - len(self._tokens) - self._n_drafted
+        return max(0, min(free, config.n_batch, config.n_outputs))
+
+    def expand(self, nodes: Sequence[DraftNode]) -> Logits:
+        """One pass over `nodes`, whose parents were expanded before (the root is).
+
+        Returns float32[len(nodes), n_vocab], row i predicting the token after nodes[i]; the next pass overwrites it.
+        """
+        sequences, positions = [], []
+        for node in nodes:
+            parent_sequence, parent_position = self._place[node.parent]
+            sequence = parent_sequence
+            if node.parent in self._continued:
+                sequence = self._next_sequence
+                self._next_sequence += 1
+                if parent_position >= len(self._tokens):
+                    self.context.copy(parent_sequence, sequence, len(self._tokens), parent_position + 1)
+            self._continued.add(node.parent)
+            self._place[node.id] = (sequence, parent_position + 1)
+            sequences.append(sequence)
+            positions.append(parent_position + 1)
+        # llama.cpp wants the positions of each sequence in order; nodes of one pass lie on different sequences.
+        batch = Batch(
+            tokens=np.array([node.token for node in nodes], np.int32),
+            positions=np.array(positions, np.int32),
+            first_seq=np.array(sequences, np.int32),
+            n_seq=np.ones(len(nodes), np.int32),
+            outputs=np.ones(len(nodes), np.bool_),
+        )
+        rows = self.context.decode(batch)
+        self._n_drafted += len(nodes)
+        return rows

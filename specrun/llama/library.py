@@ -1,0 +1,78 @@
+"""llama.cpp's shared library: initialised once, its log routed into Python's logging, its build described."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import llama_cpp
+from llama_cpp._ggml import libggml
+
+logger = logging.getLogger("specrun.llama")
+
+# ggml_log_level -> logging level; 5 continues the line before it.
+_LEVELS = {1: logging.DEBUG, 2: logging.WARNING, 3: logging.ERROR, 4: logging.DEBUG}
+_CONTINUE = 5
+
+_errors: deque[str] = deque(maxlen=32)
+_last_level = logging.DEBUG
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
+def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
+    global _last_level
+    if level != _CONTINUE:
+        _last_level = _LEVELS.get(level, logging.DEBUG)
+    line = text.decode("utf-8", errors="replace").rstrip()
+    if not line:
+        return
+    if _last_level >= logging.ERROR:
+        _errors.append(line)
+    logger.log(_last_level, "%s", line)
+
+
+logger.addHandler(logging.NullHandler())
+logger.propagate = False
+llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
+llama_cpp.llama_backend_init()
+
+
+@contextmanager
+def captured_errors() -> Iterator[list[str]]:
+    """Collect the error lines that llama.cpp logs inside the block; the list is filled when the block ends."""
+    _errors.clear()
+    lines: list[str] = []
+    try:
+        yield lines
+    finally:
+        lines.extend(_errors)
+
+
+def show_log() -> None:
+    """Send llama.cpp's own log to stderr (`--debug`)."""
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(logging.StreamHandler())
+
+
+def backends() -> list[str]:
+    """Names of the ggml backends compiled into this build, e.g. `["CUDA", "CPU"]`."""
+    libggml.ggml_backend_reg_count.restype = ctypes.c_size_t
+    libggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
+    libggml.ggml_backend_reg_get.restype = ctypes.c_void_p
+    libggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
+    libggml.ggml_backend_reg_name.restype = ctypes.c_char_p
+    count = libggml.ggml_backend_reg_count()
+    return [libggml.ggml_backend_reg_name(libggml.ggml_backend_reg_get(i)).decode() for i in range(count)]
+
+
+def build() -> str:
+    """Version of the llama.cpp that was compiled, e.g. `0.5.0-dev`."""
+    return str(llama_cpp.llama_version().decode())
+
+
+def bindings_version() -> str:
+    """Version of llama-cpp-python."""
+    return str(llama_cpp.__version__)

@@ -1,0 +1,135 @@
+"""The target's side of speculation: score a whole token tree in one pass, then keep the accepted path.
+
+Cells stay in position order, always. llama.cpp puts new tokens into the lowest free cells, and attention sums over
+cells in their order, so a hole in front of an accepted token would change the order of later sums and with it the
+last bits of the logits. A tree goes down in depth-first order, likeliest path first; of the accepted path only the
+run that lies in consecutive cells after the root is kept, and the tokens behind it are decoded again at the front of
+the next pass.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specrun.errors import ContextFullError
+from specrun.llama.batch import Batch, committed_tokens
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.prefix import common_prefix
+from specrun.speculation.tree import ROOT, TokenTree
+
+
+class TargetContext:
+    """The committed text of one generation and the target's KV cache of it.
+
+    `tokens` is all committed text. The cache holds its first `n_cached` tokens; the rest is pending, and its last
+    token is the root of the next tree. Between passes no other cell is occupied.
+    """
+
+    def __init__(self, context: LlamaContext) -> None:
+        self.context = context
+        self.tokens: list[int] = []
+        self.n_cached = 0
+
+    @property
+    def n_vocab(self) -> int:
+        return self.context.model.n_vocab
+
+    @property
+    def max_leaves(self) -> int:
+        """Most leaf paths of a tree."""
+        return self.context.config.n_seq_max
+
+    def room(self) -> int:
+        """Nodes (root included) that the next tree can have: cells, batch and logits rows that are left."""
+        config = self.context.config
+        n_pending = max(len(self.tokens) - self.n_cached, 1)
+        cells = config.n_ctx - self.n_cached - n_pending + 1
+        return min(cells, config.n_batch - n_pending + 1, config.n_outputs)
+
+    def set_prompt(self, tokens: list[int]) -> int:
+        """Make `tokens` the committed text, keeping what the cache already shares with it.
+
+        Everything but the last token goes into the cache. Returns the number of tokens decoded.
+        """
+        if not tokens:
+            raise ValueError("an empty prompt")
+        shared = common_prefix(self.tokens, tokens)
+        self._flush_pending(min(shared, len(tokens) - 1))
+        kept = min(shared, self.n_cached, len(tokens) - 1)
+        self.context.remove(ALL_SEQUENCES, kept)
+        self.tokens = list(tokens)
+        self.n_cached = kept
+        self._decode_committed(len(tokens) - 1)
+        return len(tokens) - 1 - kept
+
+    def _flush_pending(self, end: int) -> None:
+        """Decode pending tokens before `end` by themselves.
+
+        Without speculation they would be in the cache already, each from a small pass. A pass of their own keeps the
+        chunks of the prompt that follows the same, whichever plan generated the text before it.
+        """
+        if self.n_cached < end:
+            self._decode_committed(end)
+
+    def _decode_committed(self, end: int) -> None:
+        config = self.context.config
+        if end > config.n_ctx:
+            raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
+        while self.n_cached < end:
+            chunk = self.tokens[self.n_cached : min(self.n_cached + config.n_batch, end)]
+            self.context.decode(committed_tokens(chunk, self.n_cached, config.n_seq_max, last_output=False))
+            self.n_cached += len(chunk)
+
+    def score(self, tree: TokenTree) -> Logits:
+        """One pass over pending tokens and tree. The root must be the last committed token.
+
+        Returns float32[len(tree), n_vocab]: row i predicts the token after node i. It is a view that the next pass
+        overwrites. Raises `ContextFullError` if the tree has more than `room()` nodes.
+        """
+        if tree.tokens[ROOT] != self.tokens[-1] or self.n_cached >= len(self.tokens):
+            raise ValueError("the root is not the pending last token")
+        if len(tree) > self.room():
+            raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
+        n_before = len(self.tokens) - 1 - self.n_cached
+        root_position = len(self.tokens) - 1
+        # Committed tokens, the root among them, carry every id, so that all sequences stay equally long.
+        n_seq = tree.leaf_counts.copy()
+        n_seq[ROOT] = self.max_leaves
+        before = np.asarray(self.tokens[self.n_cached : -1], np.int32)
+        batch = Batch(
+            tokens=np.concatenate([before, tree.tokens]),
+            positions=np.concatenate(
+                [np.arange(self.n_cached, root_position, dtype=np.int32), root_position + tree.depths]
+            ),
+            first_seq=np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
+            n_seq=np.concatenate([np.full(n_before, self.max_leaves, np.int32), n_seq]),
+            outputs=np.arange(n_before + len(tree)) >= n_before,
+        )
+        return self.context.decode(batch)
+
+    def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
+        """Keep the accepted `path` of the tree scored last (node indices, root first) and append `next_token`."""
+        root_position = len(self.tokens) - 1
+        n_in_order = 1
+        while n_in_order < len(path) and path[n_in_order] == n_in_order:
+            n_in_order += 1
+        end = root_position + n_in_order
+        self.context.remove(ALL_SEQUENCES, end)
+        if n_in_order > 1:
+            self._share_first_path(root_position + 1, end)
+        self.n_cached = end
+        self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
+        self.tokens.append(next_token)
+
+    def _share_first_path(self, start: int, end: int) -> None:
+        """Give every sequence the cells of sequence 0 at `start..end-1`, dropping other branches there."""
+        for seq in range(1, self.max_leaves):
+            self.context.remove(seq, start)
+            self.context.copy(0, seq, start, end)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget committed text after the first `n_tokens` tokens."""
+        del self.tokens[n_tokens:]
+        if self.n_cached > n_tokens:
+            self.context.remove(ALL_SEQUENCES, n_tokens)
+            self.n_cached = n_tokens

@@ -1,0 +1,115 @@
+"""From files and options to a running engine: models loaded, pair checked, contexts made, everything freed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from specrun.catalog.pairs import check_pair
+from specrun.engine import Engine
+from specrun.errors import PairError, UsageError
+from specrun.hardware.cpu import usable_cores
+from specrun.llama import DraftContext, LlamaModel, TargetContext
+from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
+from specrun.speculation import Plan
+
+DEFAULT_CTX_SIZE = 4096
+_PROMPT_BATCH = 512  # tokens of one prefill pass, llama.cpp's default ubatch
+_MAX_PENDING = 64  # committed tokens that can wait in front of a tree
+_MAX_SAFE_CTX_SIZE = 2**24
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """What to run and where. plan: the largest the contexts must hold. ctx_size None: the model's, at most 4096."""
+
+    target: Path
+    draft: Path | None
+    plan: Plan
+    ctx_size: int | None = None
+    threads: int | None = None
+    gpu_layers: int = 0
+    gpu_layers_draft: int = 0
+
+
+class Runtime:
+    """A loaded pair and its engine; close it, or use it in a `with`, to free everything.
+
+    `plan` is the one that will really run and `notices` says, in sentences, where it differs from the one asked for.
+    Raises ModelFileError, PairError or LlamaError if the files or the machine do not allow it.
+    """
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        self.notices: list[str] = []
+        self._stack = ExitStack()
+        try:
+            self._load(options)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, options: RuntimeOptions) -> None:
+        self.model = self._stack.enter_context(LlamaModel(options.target, options.gpu_layers))
+        draft_model = None
+        self.plan = options.plan
+        if options.plan.method != "off" and options.draft:
+            draft_model = self._stack.enter_context(LlamaModel(options.draft, options.gpu_layers_draft))
+            self._check_pair(draft_model)
+            if not (self.model.can_hold_tree and draft_model.can_hold_tree):
+                which = "draft" if self.model.can_hold_tree else "target"
+                self.notices.append(f"the {which} is recurrent and cannot take tokens back: decoding plainly")
+                self.plan, draft_model = Plan.off(), None
+        elif options.plan.method != "off":
+            self.notices.append("no draft model: decoding plainly (give one with --draft)")
+            self.plan = Plan.off()
+        self.ctx_size = self._ctx_size(options)
+        target = self._context(self.model, options)
+        draft = self._context(draft_model, options) if draft_model else None
+        self.engine = Engine(TargetContext(target), DraftContext(draft) if draft else None, self.ctx_size)
+
+    def _check_pair(self, draft: LlamaModel) -> None:
+        if draft.n_bytes > self.model.n_bytes:
+            raise PairError(
+                f"the draft ({draft.n_bytes / 1e6:.0f} MB) is bigger than the target "
+                f"({self.model.n_bytes / 1e6:.0f} MB); swap --target and --draft"
+            )
+        check_pair(self.model.vocabulary, draft.vocabulary)
+
+    def _ctx_size(self, options: RuntimeOptions) -> int:
+        if options.ctx_size is None:
+            return min(self.model.n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
+        if not 2 <= options.ctx_size <= _MAX_SAFE_CTX_SIZE:
+            raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {options.ctx_size}")
+        if self.model.n_ctx_train and options.ctx_size > self.model.n_ctx_train:
+            self.notices.append(
+                f"--ctx-size {options.ctx_size} is beyond the {self.model.n_ctx_train} tokens "
+                f"that {self.model.name} was trained for: expect nonsense past them"
+            )
+        return options.ctx_size
+
+    def _context(self, model: LlamaModel, options: RuntimeOptions) -> LlamaContext:
+        budget = self.plan.budget
+        n_seq_max = 1 if self.plan.method != "tree" else min(budget, MAX_SEQUENCES)
+        return self._stack.enter_context(
+            LlamaContext(
+                model,
+                ContextConfig(
+                    n_ctx=self.ctx_size + budget + _MAX_PENDING,
+                    n_seq_max=n_seq_max,
+                    n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
+                    n_outputs=max(budget, n_seq_max),
+                    n_threads=options.threads or usable_cores(),
+                ),
+            )
+        )
+
+    def close(self) -> None:
+        """Free contexts, then models. Safe to call twice."""
+        self._stack.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

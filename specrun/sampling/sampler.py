@@ -1,0 +1,105 @@
+"""One row of logits and its position in, one token out; or the ranked candidates, for a drafter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.sampling import filters
+from specrun.sampling.noise import SharedNoise
+from specrun.sampling.parameters import SamplingParameters
+from specrun.sampling.penalties import penalized
+
+Logits = NDArray[np.float32]
+
+_DRAFT_MARGIN = 6.0  # nats below the best score at which a drafted child is never worth its node
+_ROUNDING = 1e-3  # more than float32 can lose on a threshold
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Tokens that could be next, best first. tokens: int64[k]. scores: float64[k], the quantity whose argmax is
+    sampled (logit, or logit / T + noise).
+    """
+
+    tokens: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+
+class Sampler:
+    """The one rule by which target and draft choose tokens.
+
+    A token depends on its logits, its absolute position (how many tokens come before it), the seed and, with
+    penalties, the tokens before it: on nothing else, so it is the same however the logits were come by.
+    """
+
+    def __init__(self, parameters: SamplingParameters, n_vocab: int) -> None:
+        self.parameters = parameters
+        self._noise = SharedNoise(parameters.seed, n_vocab)
+
+    @property
+    def n_recent(self) -> int:
+        """How many tokens before a position `sample` wants to see (0 without penalties)."""
+        return self.parameters.repeat_last_n if self.parameters.has_penalties else 0
+
+    def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
+        """The token at `position`. logits: float32[n_vocab]. recent: the last `n_recent` tokens before it."""
+        logits = self._with_penalties(logits, recent)
+        if self.parameters.temperature == 0:
+            return int(logits.argmax())
+        tokens = self._allowed(logits, position, margin=0.0)
+        return int(tokens[self._perturbed(logits, tokens, position).argmax()])
+
+    def candidates(self, logits: Logits, position: int, recent: Sequence[int], count: int) -> Candidates:
+        """At most `count` candidates at `position`, ranked by the score whose argmax `sample` would take."""
+        logits = self._with_penalties(logits, recent)
+        if self.parameters.temperature == 0:
+            tokens = filters.top_k(logits, count)
+            return Candidates(tokens, logits[tokens].astype(np.float64))
+        tokens = self._allowed(logits, position, margin=_DRAFT_MARGIN)
+        scores = self._perturbed(logits, tokens, position)
+        if len(tokens) > count:
+            best = np.argpartition(scores, -count)[-count:]
+            tokens, scores = tokens[best], scores[best]
+        order = np.argsort(-scores, kind="stable")
+        return Candidates(tokens[order], scores[order])
+
+    def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
+        if not self.parameters.has_penalties or not recent:
+            return logits
+        return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
+
+    def _allowed(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
+        """Ids that pass the filters, ascending; without a filter, those whose noise could bring them within `margin`
+        of the best (at margin 0 the rest cannot win, so leaving them out changes nothing).
+        """
+        p = self.parameters
+        if p.top_k > 0:
+            tokens = filters.top_k(logits, p.top_k)
+            if p.top_p < 1:
+                tokens = filters.top_p(logits, tokens, p.top_p)
+        elif p.top_p < 1:
+            tokens = filters.top_p_of_all(logits, p.top_p)
+        else:
+            return filters.above(logits, self._lowest_useful_logit(logits, position, margin))
+        if p.min_p > 0:
+            tokens = filters.min_p(logits, tokens, p.min_p)
+        return np.sort(tokens)
+
+    def _lowest_useful_logit(self, logits: Logits, position: int, margin: float) -> float:
+        likeliest = int(logits.argmax())
+        highest = float(logits[likeliest])
+        own_noise = float(self._noise.gumbel(position, np.array([likeliest]))[0])
+        reach = self._noise.largest(position) - own_noise + margin
+        by_noise = highest - self.parameters.temperature * reach - _ROUNDING
+        if self.parameters.min_p == 0:
+            return by_noise
+        return max(by_noise, highest + math.log(self.parameters.min_p))
+
+    def _perturbed(self, logits: Logits, tokens: NDArray[np.int64], position: int) -> NDArray[np.float64]:
+        scaled = logits[tokens].astype(np.float64) / self.parameters.temperature
+        return scaled + self._noise.gumbel(position, tokens)

@@ -1,0 +1,7 @@
+"""Token trees, drafters and acceptance in pure numpy; nothing here knows llama.cpp."""
+
+from specrun.speculation.acceptance import Accepted, sample_and_match
+from specrun.speculation.plan import Plan
+from specrun.speculation.tree import TokenTree
+
+__all__ = ["Accepted", "Plan", "TokenTree", "sample_and_match"]

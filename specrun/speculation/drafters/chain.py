@@ -1,0 +1,31 @@
+"""A chain: the draft's own next token, again and again (Leviathan et al., 2211.17192; Chen et al., 2302.01318)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specrun.sampling import Sampler
+from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.tree import ROOT, TokenTree
+
+
+class ChainDrafter:
+    """Drafts a tree of one path, each token sampled from the draft with the target's sampler and noise."""
+
+    def __init__(self, model: DraftModel, sampler: Sampler) -> None:
+        self._model = model
+        self._sampler = sampler
+
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+        """A chain of at most `limits.depth` drafted tokens."""
+        chain = [tokens[-1]]
+        n_drafted = min(limits.depth, limits.budget - 1)
+        recent = list(tokens[len(tokens) - self._sampler.n_recent :])
+        logits = self._model.start(tokens)
+        while True:
+            chain.append(self._sampler.sample(logits, len(tokens) + len(chain) - 1, recent))
+            recent.append(chain[-1])
+            node = len(chain) - 1
+            if node >= n_drafted or self._model.expandable([node - 1 if node > 1 else ROOT]) == 0:
+                return TokenTree.chain(chain)
+            logits = self._model.expand([DraftNode(node, node - 1, chain[-1])])[0]

@@ -1,0 +1,53 @@
+"""What a pass may cost: no speculation, a chain or a tree, and how large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specrun.errors import UsageError
+
+Method = Literal["off", "chain", "tree"]
+METHODS: tuple[Method, ...] = ("off", "chain", "tree")
+
+MAX_BUDGET = 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """off, chain or tree. budget: nodes of a tree, root included. depth: drafted tokens on its longest path.
+
+    Raises UsageError for a budget or depth that cannot be.
+    """
+
+    method: Method
+    budget: int = 1
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.budget <= MAX_BUDGET:
+            raise UsageError(f"--budget must be between 1 and {MAX_BUDGET}; got {self.budget}")
+        if not 0 <= self.depth <= MAX_BUDGET:
+            raise UsageError(f"--depth must be between 0 and {MAX_BUDGET}; got {self.depth}")
+
+    @classmethod
+    def off(cls) -> Plan:
+        """Plain decoding."""
+        return cls("off")
+
+    @classmethod
+    def chain(cls, depth: int) -> Plan:
+        """One path of `depth` drafted tokens."""
+        return cls("chain", budget=depth + 1, depth=depth)
+
+    @classmethod
+    def tree(cls, budget: int, depth: int) -> Plan:
+        """A tree of at most `budget` nodes and `depth` levels."""
+        return cls("tree", budget=budget, depth=min(depth, budget - 1))
+
+    def __str__(self) -> str:
+        if self.method == "off":
+            return "off"
+        if self.method == "chain":
+            return f"chain of {self.depth}"
+        return f"tree of {self.budget} nodes, {self.depth} deep"

@@ -1,0 +1,153 @@
+"""The token tree: what the draft proposes and the target checks in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
+
+ROOT = 0
+NO_PARENT = -1
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """A tree of tokens in depth-first order, the likeliest child of every node first.
+
+    The root (index 0) is the last committed token; every other node is a drafted token. Depth-first order makes a
+    node's descendants, and the leaves below it, neighbours; the likeliest leaf path comes first.
+
+    tokens, parents: int32[n] with parents[0] == -1 and parents[i] < i. scores: float64[n], the drafter's log
+    probability that the node is accepted (0 at the root; never rising along a path).
+    Build one with `TokenTree.build`; the constructor expects the order above.
+    """
+
+    tokens: Int32Array
+    parents: Int32Array
+    scores: NDArray[np.float64]
+
+    @classmethod
+    def build(cls, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]) -> TokenTree:
+        """A tree from nodes in any order in which parents come before their children.
+
+        Raises ValueError if there is no single root in front, or a child comes before its parent.
+        """
+        if len(tokens) == 0 or parents[0] != NO_PARENT:
+            raise ValueError("a tree needs its root first")
+        children: list[list[int]] = [[] for _ in tokens]
+        for node, parent in enumerate(parents[1:], start=1):
+            if not 0 <= parent < node:
+                raise ValueError(f"node {node} has parent {parent}")
+            children[parent].append(node)
+        for siblings in children:
+            siblings.sort(key=lambda node: -scores[node])
+        order: list[int] = []
+        stack = [ROOT]
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(reversed(children[node]))
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        new_parents = place[np.asarray(parents, np.int32)[order]]
+        new_parents[ROOT] = NO_PARENT
+        return cls(
+            tokens=np.asarray(tokens, np.int32)[order],
+            parents=new_parents,
+            scores=np.asarray(scores, np.float64)[order],
+        )
+
+    @classmethod
+    def root_only(cls, token: int) -> TokenTree:
+        """The tree that drafts nothing: one plain decoding step."""
+        return cls.build([token], [NO_PARENT], [0.0])
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], scores: Sequence[float] | None = None) -> TokenTree:
+        """A tree of one path: the root, then each token the child of the one before."""
+        return cls.build(tokens, range(-1, len(tokens) - 1), scores or [-float(i) for i in range(len(tokens))])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def depths(self) -> Int32Array:
+        """int32[n]: 0 at the root, one more per edge."""
+        depths = np.zeros(len(self), np.int32)
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                depths[node] = depths[parent] + 1
+        return depths
+
+    @property
+    def depth(self) -> int:
+        """Longest path, in drafted tokens."""
+        return int(self.depths.max())
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Children of every node, likeliest first."""
+        children: list[list[int]] = [[] for _ in range(len(self))]
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                children[parent].append(node)
+        return children
+
+    def child_with_token(self, node: int, token: int) -> int | None:
+        """The child of `node` that holds `token`, or None."""
+        return next((child for child in self.children[node] if self.tokens[child] == token), None)
+
+    @cached_property
+    def leaf_counts(self) -> Int32Array:
+        """int32[n]: leaves below each node (1 for a leaf itself)."""
+        counts = np.array([0 if children else 1 for children in self.children], np.int32)
+        for node in range(len(self) - 1, 0, -1):
+            counts[self.parents[node]] += counts[node]
+        return counts
+
+    @cached_property
+    def first_leaves(self) -> Int32Array:
+        """int32[n]: index of the first leaf below each node; with `leaf_counts` the range of its leaf paths."""
+        is_leaf = np.array([not children for children in self.children])
+        return (np.cumsum(is_leaf) - is_leaf).astype(np.int32)
+
+    @property
+    def n_leaves(self) -> int:
+        """Leaf paths, so the sequence ids that llama.cpp needs."""
+        return int(self.leaf_counts[ROOT])
+
+    def path_to(self, node: int) -> list[int]:
+        """Node indices from the root to `node`, both included."""
+        path = [node]
+        while self.parents[path[-1]] >= 0:
+            path.append(int(self.parents[path[-1]]))
+        return path[::-1]
+
+    def keep(self, mask: NDArray[np.bool_]) -> TokenTree:
+        """The sub-tree of the nodes in `mask` (bool[n]), which must be closed under parents."""
+        kept = np.flatnonzero(mask)
+        place = np.cumsum(mask) - 1
+        parents = np.where(kept == ROOT, NO_PARENT, place[self.parents[kept]]).astype(np.int32)
+        return TokenTree(self.tokens[kept], parents, self.scores[kept])
+
+    def limited(self, max_nodes: int, max_leaves: int) -> TokenTree:
+        """The likeliest sub-tree with at most `max_nodes` nodes (root included) and `max_leaves` leaf paths."""
+        mask = np.ones(len(self), np.bool_)
+        if len(self) > max_nodes:
+            # Scores never rise along a path, and a stable sort keeps parents first, so the best n are a tree.
+            mask[np.argsort(-self.scores, kind="stable")[max(max_nodes, 1) :]] = False
+        tree = self if mask.all() else self.keep(mask)
+        return tree if tree.n_leaves <= max_leaves else tree._with_leaves(max_leaves)
+
+    def _with_leaves(self, max_leaves: int) -> TokenTree:
+        leaves = np.array([node for node, children in enumerate(self.children) if not children])
+        best = leaves[np.argsort(-self.scores[leaves], kind="stable")[:max_leaves]]
+        mask = np.zeros(len(self), np.bool_)
+        for leaf in best.tolist():
+            mask[self.path_to(leaf)] = True
+        return self.keep(mask)
