@@ -10,7 +10,7 @@ from specrun.catalog.pairs import check_pair
 from specrun.engine import Engine
 from specrun.errors import PairError, UsageError
 from specrun.hardware.cpu import usable_cores
-from specrun.llama import DraftContext, LlamaModel, TargetContext
+from specrun.llama import DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
 from specrun.speculation import Plan
 
@@ -89,6 +89,9 @@ class Runtime:
         return options.ctx_size
 
     def _context(self, model: LlamaModel, options: RuntimeOptions) -> LlamaContext:
+        # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
+        # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
+        # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
         budget = self.plan.budget
         n_seq_max = 1 if self.plan.method != "tree" else min(budget, MAX_SEQUENCES)
         return self._stack.enter_context(
@@ -100,6 +103,7 @@ class Runtime:
                     n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
                     n_outputs=max(budget, n_seq_max),
                     n_threads=options.threads or usable_cores(),
+                    type_v="f16" if library.has_gpu() else "bf16",
                 ),
             )
         )

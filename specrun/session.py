@@ -7,25 +7,11 @@ from dataclasses import dataclass, replace
 from specrun.completion import Completion, Request
 from specrun.engine import Engine
 from specrun.errors import ModelFileError, PromptError
-from specrun.llama.chat_template import ChatTemplate, Message
-from specrun.llama.model import LlamaModel
+from specrun.formatting import chat_template, prompt_tokens
+from specrun.llama.chat_template import Message
 from specrun.sampling import SamplingParameters
 from specrun.sampling.parameters import MAX_SEED
 from specrun.speculation import Plan
-
-
-def chat_template(model: LlamaModel) -> ChatTemplate | None:
-    """The model file's own chat template, or None if it has none."""
-    source = model.chat_template
-    if source is None:
-        return None
-    return ChatTemplate(source, model.special_token_text("bos"), model.special_token_text("eos"))
-
-
-def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
-    """Token ids of a whole prompt, with the BOS that the model wants unless the text (a template's) has it."""
-    bos = model.special_token_text("bos")
-    return model.tokenize(text, add_special=not (bos and text.startswith(bos)))
 
 
 @dataclass

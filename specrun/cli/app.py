@@ -68,9 +68,6 @@ def main() -> None:
         sys.stdout.flush()
     except SpecrunError as error:
         code = _report(error, error.exit_code)
-    except typer._click.exceptions.ClickException as error:
-        error.show()
-        code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
@@ -79,6 +76,12 @@ def main() -> None:
         code = _BROKEN_PIPE_EXIT_CODE
     except OSError as error:
         code = _report(error, 1)
+    except Exception as error:
+        # A usage error of click's. Newer typers bring a click of their own, so it is known by what it can do.
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        code = getattr(error, "exit_code", 2)
     sys.exit(code)
 
 

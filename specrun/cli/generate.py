@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specrun import report
 from specrun.cli import options as o
 from specrun.cli import output
-from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
+from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
+from specrun.interrupts import InterruptFlag
+
+if TYPE_CHECKING:
+    from specrun.completion import Completion
+    from specrun.prompts import PromptLine
+    from specrun.runtime import Runtime
+    from specrun.sampling import SamplingParameters
 
 
 def generate(
@@ -63,17 +72,97 @@ def generate(
     )
     limit = o.check_max_tokens(max_tokens)
 
-    from specrun.generation import Generator, prompts
-    from specrun.interrupts import InterruptFlag
+    from specrun import prompts
     from specrun.runtime import Runtime
 
-    jobs = prompts.read_jsonl(prompt, file or []) if jsonl else [prompts.read_text(prompt, file or [])]
+    # The prompt is read before the model is loaded: what is wrong with it should not take a minute to be said.
+    lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
+    text = "" if jsonl else prompts.read_prompt(prompt, file or [])
     with Runtime(models.runtime_options()) as runtime, InterruptFlag() as interrupted:
         for notice in runtime.notices:
             output.note(notice)
-        generator = Generator(runtime, sampling, limit, stop or [], raw, interrupted)
-        if jsonl:
-            failures = 0
-            for result in generator.jsonl(jobs):
-                output.write(result.line + "\n")
-    return INTERRUPTED_EXIT_CODE if interrupted() else 0
+        writer = _Writer(runtime, sampling, limit, stop or [], raw, stats, interrupted)
+        if lines is not None:
+            code = writer.write_lines(lines)
+        elif json:
+            code = writer.write_object(text)
+        else:
+            code = writer.write_text(text)
+        return INTERRUPTED_EXIT_CODE if interrupted() else code
+
+
+class _Writer:
+    """The three forms of output."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        sampling: SamplingParameters,
+        max_tokens: int | None,
+        stops: list[str],
+        raw: bool,
+        stats: bool,
+        interrupted: InterruptFlag,
+    ) -> None:
+        from specrun import formatting
+
+        self._runtime = runtime
+        self._sampling = sampling
+        self._max_tokens = max_tokens
+        self._stops = stops
+        self._stats = stats
+        self._interrupted = interrupted
+        self._template = None if raw else formatting.chat_template(runtime.model)
+        if self._template is None and not raw:
+            output.note("the model has no chat template: continuing the prompt as it is, as with --raw")
+
+    def _completion(self, text: str) -> Completion:
+        from specrun.completion import Completion, Request
+        from specrun.formatting import single_turn_tokens
+
+        tokens = single_turn_tokens(self._runtime.model, text, self._template)
+        request = Request(tokens, self._sampling, self._runtime.plan, self._max_tokens, self._stops)
+        return Completion(self._runtime.engine, request)
+
+    def write_text(self, prompt: str) -> int:
+        """The answer as it is written."""
+        completion = self._completion(prompt)
+        for piece in completion.stream(self._interrupted):
+            output.write(piece)
+        if not completion.text.endswith("\n"):
+            output.write("\n")
+        self._note_statistics(completion)
+        return 0
+
+    def write_object(self, prompt: str) -> int:
+        """One JSON object."""
+        completion = self._completion(prompt)
+        for _ in completion.stream(self._interrupted):
+            pass
+        output.write_json(report.as_json(completion))
+        self._note_statistics(completion)
+        return 0
+
+    def write_lines(self, lines: Iterable[PromptLine]) -> int:
+        """One JSON object a line; a line that fails becomes an object with `error` and decides the exit code."""
+        code = 0
+        for line in lines:
+            try:
+                if line.error:
+                    raise PromptError(line.error)
+                completion = self._completion(line.prompt)
+                for _ in completion.stream(self._interrupted):
+                    pass
+            except PromptError as error:
+                output.write_json({"id": line.id, "error": str(error)})
+                code = error.exit_code
+                continue
+            output.write_json({"id": line.id, **report.as_json(completion)})
+            self._note_statistics(completion)
+            if self._interrupted():
+                break
+        return code
+
+    def _note_statistics(self, completion: Completion) -> None:
+        if self._stats:
+            output.note(report.as_text(completion, self._runtime.plan))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -10,7 +12,8 @@ from rich.text import Text
 debug = False
 
 # rich respects NO_COLOR and draws nothing where stderr is not a terminal.
-_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def write(text: str) -> None:
@@ -19,11 +22,16 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+def write_json(value: dict[str, Any]) -> None:
+    """One JSON object on a line of its own."""
+    write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
 def note(text: str) -> None:
     """Something the user should know, dim, on stderr."""
-    _stderr.print(Text(text, style="dim"))
+    stderr.print(Text(text, style="dim"))
 
 
 def error(text: str) -> None:
     """Why a command failed, on stderr."""
-    _stderr.print(Text("specrun: ", style="bold red") + Text(text, style="default"))
+    stderr.print(Text("specrun: ", style="bold red") + Text(text, style="default"))

@@ -76,3 +76,8 @@ def build() -> str:
 def bindings_version() -> str:
     """Version of llama-cpp-python."""
     return str(llama_cpp.__version__)
+
+
+def has_gpu() -> bool:
+    """Whether a GPU backend was compiled in."""
+    return bool(llama_cpp.llama_supports_gpu_offload())

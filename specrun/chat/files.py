@@ -1,0 +1,42 @@
+"""Saved conversations: `{"messages": [{"role": ..., "content": ...}, ...]}` as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from specrun.errors import SpecrunError
+from specrun.llama.chat_template import Message
+
+_ROLES = ("system", "user", "assistant")
+
+
+def save_messages(path: Path, messages: list[Message]) -> None:
+    """Write the conversation to `path`, all of it or nothing. Raises SpecrunError if it cannot be written."""
+    text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1) + "\n"
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise SpecrunError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def load_messages(path: Path) -> list[Message]:
+    """Read a conversation. Raises SpecrunError if the file is missing or is not one."""
+    try:
+        messages = json.loads(path.read_text(encoding="utf-8"))["messages"]
+        valid = [{"role": m["role"], "content": m["content"]} for m in messages if isinstance(m["content"], str)]
+    except OSError as error:
+        raise SpecrunError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecrunError(f"{path} is not a saved conversation; /save makes one") from error
+    if len(valid) != len(messages) or any(message["role"] not in _ROLES for message in valid):
+        raise SpecrunError(f"{path} is not a saved conversation; /save makes one")
+    return [Message(role=message["role"], content=message["content"]) for message in valid]

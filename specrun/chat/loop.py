@@ -1,0 +1,152 @@
+"""The chat loop: read a message, write the answer, obey commands. How it looks is the console's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from specrun import report
+from specrun.chat import commands, settings, tree_view
+from specrun.chat.files import load_messages, save_messages
+from specrun.chat.reader import MessageReader
+from specrun.completion import Completion
+from specrun.errors import SpecrunError, UsageError
+from specrun.interrupts import InterruptFlag
+from specrun.session import Session
+from specrun.speculation import Plan
+
+
+class ChatLoop:
+    """One conversation.
+
+    answers: console for what the model writes (stdout). notes: console for everything else (stderr).
+    largest: the plan that the contexts were made for.
+    """
+
+    def __init__(
+        self, session: Session, reader: MessageReader, answers: Console, notes: Console, largest: Plan
+    ) -> None:
+        self._session = session
+        self._reader = reader
+        self._answers = answers
+        self._notes = notes
+        self._largest = largest
+        self._last: Completion | None = None
+        self._leaving = False
+
+    def run(self) -> None:
+        """Until /exit, the end of input, or two Ctrl-C in a row."""
+        interrupted_before = False
+        while not self._leaving:
+            try:
+                message = self._reader.read()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                if interrupted_before:
+                    return
+                self._note("Ctrl-C again, or Ctrl-D, leaves")
+                interrupted_before = True
+                continue
+            interrupted_before = False
+            if not message.strip():
+                continue
+            try:
+                if message.startswith("/"):
+                    self._command(message)
+                else:
+                    interrupted_before = self._answer(*self._session.ask(message))
+            except SpecrunError as error:
+                self._notes.print(Text(str(error), style="red"))
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def _answer(self, completion: Completion, n_dropped: int) -> bool:
+        """Write an answer; true if Ctrl-C ended it."""
+        if n_dropped:
+            turns = "turn" if n_dropped == 1 else "turns"
+            self._note(f"the context is full: the oldest {n_dropped} {turns} were dropped")
+        with InterruptFlag() as interrupted:
+            for piece in completion.stream(interrupted):
+                self._write(piece)
+        self._write("\n" if completion.text.endswith("\n") else "\n\n")
+        self._session.answer(completion)
+        self._last = completion
+        if completion.finish_reason == "context":
+            self._note("the context is full: the answer was cut off; /clear, or start with a larger --ctx-size")
+        self._note(report.one_line(completion))
+        return completion.finish_reason == "interrupted"
+
+    def _write(self, text: str) -> None:
+        self._answers.file.write(text)
+        self._answers.file.flush()
+
+    def _note(self, text: str) -> None:
+        self._notes.print(Text(text, style="dim"))
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def _command(self, message: str) -> None:
+        name, _, argument = message.partition(" ")
+        argument = argument.strip()
+        match name:
+            case "/help":
+                self._notes.print(Text(commands.help_text()))
+            case "/system":
+                self._session.system = argument or None
+                self._note("system message set" if argument else "system message removed")
+            case "/regen":
+                self._regenerate()
+            case "/undo":
+                self._note("forgotten" if self._session.undo() else "nothing to undo")
+            case "/clear":
+                self._session.clear()
+                self._note("conversation forgotten")
+            case "/set":
+                self._set(argument)
+            case "/stats":
+                self._note(report.as_text(self._last, self._session.plan) if self._last else "no answer yet")
+            case "/tree":
+                self._draw_tree()
+            case "/save":
+                save_messages(_path(argument), self._session.messages)
+                self._note(f"saved to {argument}")
+            case "/load":
+                self._session.messages = load_messages(_path(argument))
+                self._note(f"loaded {len(self._session.messages)} messages")
+            case "/exit":
+                self._leaving = True
+            case _:
+                raise UsageError(f"no command {name}; /help lists them")
+
+    def _regenerate(self) -> None:
+        again = self._session.regenerate()
+        if again is None:
+            self._note("no message to answer yet")
+        else:
+            self._answer(*again)
+
+    def _set(self, argument: str) -> None:
+        if not argument:
+            self._notes.print(Text(settings.show(self._session)))
+            return
+        name, _, value = argument.partition(" ")
+        if not value:
+            raise UsageError(f"/set {name} needs a value")
+        settings.change(self._session, self._largest, name, value.strip())
+        self._note(f"{name} is {value.strip()}")
+
+    def _draw_tree(self) -> None:
+        step = self._last.last_step if self._last else None
+        if step is None or len(step.tree) == 1:
+            self._note("no token tree was drafted yet")
+        else:
+            self._notes.print(tree_view.draw(step, self._session.engine.target.context.model.token_bytes))
+
+
+def _path(argument: str) -> Path:
+    if not argument:
+        raise UsageError("name a file")
+    return Path(argument).expanduser()

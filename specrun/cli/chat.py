@@ -1,0 +1,62 @@
+"""`specrun chat`: a conversation on a terminal, or line by line through a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from specrun.cli import options as o
+from specrun.cli import output
+
+
+def chat(
+    system: Annotated[
+        str | None, typer.Option("--system", "-sys", metavar="TEXT", help="System message.", show_default=False)
+    ] = None,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    speculate: o.SpeculateOption = "auto",
+    budget: o.Budget = None,
+    depth: o.Depth = None,
+    max_tokens: o.MaxTokens = None,
+    temp: o.Temperature = 0.8,
+    top_k: o.TopK = 40,
+    top_p: o.TopP = 0.95,
+    min_p: o.MinP = 0.05,
+    repeat_penalty: o.RepeatPenalty = 1.0,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
+    repeat_last_n: o.RepeatLastN = 64,
+    seed: o.Seed = -1,
+    stop: o.Stop = None,
+    ctx_size: o.CtxSize = None,
+    threads: o.Threads = None,
+    gpu_layers: o.GpuLayers = 0,
+    gpu_layers_draft: o.GpuLayersDraft = 0,
+) -> None:
+    """Talk with a model. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.
+
+    Without a terminal on stdin every line is a message, and only the answers go to stdout.
+    """
+    models = o.ModelOptions(target, draft, speculate, budget, depth, ctx_size, threads, gpu_layers, gpu_layers_draft)
+    sampling = o.sampling_parameters(
+        temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
+    )
+    limit = o.check_max_tokens(max_tokens)
+
+    from specrun.chat import ChatLoop, PipeReader, TerminalReader
+    from specrun.locations import data_dir
+    from specrun.runtime import Runtime
+    from specrun.session import Session
+
+    with Runtime(models.runtime_options()) as runtime:
+        for notice in runtime.notices:
+            output.note(notice)
+        session = Session(runtime.engine, sampling, runtime.plan, limit, stop or [])
+        session.system = system
+        reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
+        if sys.stdin.isatty():
+            output.note(f"{runtime.model.name}, {runtime.plan}; /help lists the commands")
+        ChatLoop(session, reader, output.stdout, output.stderr, runtime.plan).run()

@@ -1,0 +1,68 @@
+"""What a finished answer cost, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specrun.completion import Completion
+    from specrun.engine import Statistics
+    from specrun.speculation import Plan
+
+
+def as_json(completion: Completion) -> dict[str, Any]:
+    """The object that `--json` prints; times in seconds, milliseconds where a key says so."""
+    s = completion.statistics
+    return {
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "prompt_tokens": s.prompt_tokens,
+        "completion_tokens": len(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "seconds": round(s.seconds, 6),
+        "tokens_per_second": round(s.tokens_per_second, 3),
+        "passes": s.passes,
+        "tokens_per_pass": round(s.tokens_per_pass, 3),
+        "prompt_tokens_decoded": s.prompt_tokens_decoded,
+        "prompt_seconds": round(s.prefill_seconds, 6),
+        "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
+        "acceptance_by_depth": [round(rate, 4) for rate in _acceptance(s)],
+    }
+
+
+def as_text(completion: Completion, plan: Plan) -> str:
+    """The lines that `--stats` prints."""
+    s = completion.statistics
+    parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
+    lines = [
+        f"plan        {plan}",
+        f"prompt      {s.prompt_tokens} tokens, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
+        f"answer      {s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
+        f"ended by {completion.finish_reason}",
+        f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
+        f"ms a pass   {parts}",
+    ]
+    if s.offered:
+        rates = " ".join(f"{rate:.2f}" for rate in _acceptance(s))
+        lines.append(f"accepted    {rates} (by depth, where the tree had a child to match)")
+    return "\n".join(lines)
+
+
+def one_line(completion: Completion) -> str:
+    """The dim line under a chat answer."""
+    s = completion.statistics
+    line = f"{s.completion_tokens} tokens, {s.tokens_per_second:.1f} tokens/s"
+    return f"{line}, {s.tokens_per_pass:.1f} tokens a pass" if s.offered else line
+
+
+def _ms_per_pass(s: Statistics) -> dict[str, float]:
+    n = max(s.passes, 1)
+    return {
+        "target": s.target_seconds * 1e3 / n,
+        "draft": s.draft_seconds * 1e3 / n,
+        "other": s.other_seconds * 1e3 / n,
+    }
+
+
+def _acceptance(s: Statistics) -> list[float]:
+    return [matched / offered for matched, offered in zip(s.matched, s.offered, strict=True) if offered]
