@@ -144,6 +144,7 @@ class Engine:
         limits = DraftLimits(
             budget=min(plan.budget, self.target.room()),
             depth=min(plan.depth, tokens_left - 1),
+            width=plan.width,
             leaves=self.target.max_leaves,
         )
         if drafter and limits.depth > 0 and limits.budget > 1:

@@ -17,10 +17,10 @@ from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(generate)
@@ -41,6 +41,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def specrun(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show versions and exit.")
     ] = False,
@@ -57,6 +58,9 @@ def specrun(
         from specrun.llama import library
 
         library.show_log()
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")
+        raise typer.Exit(2)
 
 
 def main() -> None:
@@ -78,9 +82,10 @@ def main() -> None:
         code = _report(error, 1)
     except Exception as error:
         # A usage error of click's. Newer typers bring a click of their own, so it is known by what it can do.
-        if not hasattr(error, "show"):
+        if not hasattr(error, "format_message"):
             raise
-        error.show()
+        message = " ".join(error.format_message().split()).rstrip(".")
+        output.error(f"{message}; --help lists the options")
         code = getattr(error, "exit_code", 2)
     sys.exit(code)
 

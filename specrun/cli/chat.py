@@ -36,7 +36,9 @@ def chat(
     gpu_layers: o.GpuLayers = 0,
     gpu_layers_draft: o.GpuLayersDraft = 0,
 ) -> None:
-    """Talk with a model. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.
+    """Talk with a model.
+
+    In the chat, /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def generate(
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; - reads stdin.", show_default=False)
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads stdin.", show_default=False)
     ] = None,
     file: Annotated[
         list[Path] | None,
@@ -60,7 +60,7 @@ def generate(
 ) -> int:
     """Write a text that continues or answers a prompt.
 
-    The prompt is the argument, then the files, then stdin if something is piped in.
+    The prompt is the argument, then the files, then stdin if something is piped in. An example:
 
         echo 'def read_config(path):' | specrun generate --max-tokens 64 --stats
     """

@@ -59,7 +59,7 @@ class Batch:
 
     def _check_sequences(self, seq_length: Int32Array) -> Int32Array:
         next_position = seq_length.copy()
-        # The intersection of all sequence sets seen on each sequence, as a range; it must not become empty.
+        # The set of the last token on each sequence, as a range: sets only split, as branches do; they never join.
         low = np.zeros_like(seq_length)
         high = np.full_like(seq_length, len(seq_length))
         for first, count, position in zip(
@@ -71,10 +71,9 @@ class Batch:
             if (next_position[ids] != position).any():
                 raise ValueError(f"position {position} does not follow sequences {first}..{first + count - 1}")
             next_position[ids] += 1
-            np.maximum(low[ids], first, out=low[ids])
-            np.minimum(high[ids], first + count, out=high[ids])
-            if (low[ids] >= high[ids]).any():
-                raise ValueError(f"sequences {first}..{first + count - 1} mix incompatible sets")
+            if (low[ids] > first).any() or (high[ids] < first + count).any():
+                raise ValueError(f"branches join in sequences {first}..{first + count - 1}")
+            low[ids], high[ids] = first, first + count
         return next_position
 
 

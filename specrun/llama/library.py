@@ -14,7 +14,7 @@ from llama_cpp._ggml import libggml
 logger = logging.getLogger("specrun.llama")
 
 # ggml_log_level -> logging level; 5 continues the line before it.
-_LEVELS = {1: logging.DEBUG, 2: logging.WARNING, 3: logging.ERROR, 4: logging.DEBUG}
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
 
 _errors: deque[str] = deque(maxlen=32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,17 @@ from specrun.errors import LlamaError, ModelFileError
 from specrun.llama import library
 
 _GGUF_MAGIC = b"GGUF"
+
+# What llama.cpp says when it cannot load a file -> what to do about it.
+_LOAD_ADVICE = {
+    "not within the file bounds": "download the file again",
+    "failed to read": "the file is incomplete, download it again",
+    "unexpectedly reached end of file": "the file is incomplete, download it again",
+    "' not found": "the file lacks weights (a vocabulary-only file?), choose another",
+    "missing tensor": "the file lacks weights (a vocabulary-only file?), choose another",
+    "unknown model architecture": "this llama.cpp does not know it, upgrade llama-cpp-python",
+    "allocate": "not enough memory, choose a smaller quantization or fewer --gpu-layers",
+}
 
 
 def _check_file(path: Path) -> None:
@@ -45,7 +57,7 @@ class LlamaModel:
         params.n_gpu_layers = n_gpu_layers
         params.use_extra_bufts = repack
         with library.captured_errors() as errors:
-            self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+            self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise ModelFileError(f"{path} cannot be loaded: {_load_failure(errors)}")
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
@@ -180,18 +192,11 @@ class Vocabulary:
 def _load_failure(errors: list[str]) -> str:
     """llama.cpp's own reason in one line, with the advice that fits it."""
     reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
-    reason = reason.split("error loading model: ")[-1].split(": ", 1)[-1] if ": " in reason else reason
-    advice = ""
+    for prefix in ("error loading model: ", "check_tensor_dims: ", "gguf_init_from_reader: "):
+        reason = reason.split(prefix)[-1]
     text = " ".join(errors)
-    if "not within the file bounds" in text or "failed to read" in text or "unexpectedly reached end of file" in text:
-        advice = "; the file is incomplete, download it again"
-    elif "missing tensor" in text:
-        advice = "; the file holds no weights for this (a vocabulary-only file?)"
-    elif "unknown model architecture" in text:
-        advice = "; this llama.cpp does not know it, upgrade llama-cpp-python"
-    elif "allocate" in text:
-        advice = "; not enough memory, choose a smaller quantization or fewer --gpu-layers"
-    return reason + advice
+    advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
+    return f"{reason}; {advice}"
 
 
 def raise_out_of_memory(what: str, errors: list[str]) -> None:

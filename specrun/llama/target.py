@@ -53,23 +53,17 @@ class TargetContext:
         """
         if not tokens:
             raise ValueError("an empty prompt")
-        shared = common_prefix(self.tokens, tokens)
-        self._flush_pending(min(shared, len(tokens) - 1))
-        kept = min(shared, self.n_cached, len(tokens) - 1)
+        end = len(tokens) - 1
+        shared = min(common_prefix(self.tokens, tokens), end)
+        kept = min(shared, self.n_cached)
         self.context.remove(ALL_SEQUENCES, kept)
         self.tokens = list(tokens)
         self.n_cached = kept
-        self._decode_committed(len(tokens) - 1)
-        return len(tokens) - 1 - kept
-
-    def _flush_pending(self, end: int) -> None:
-        """Decode pending tokens before `end` by themselves.
-
-        Without speculation they would be in the cache already, each from a small pass. A pass of their own keeps the
-        chunks of the prompt that follows the same, whichever plan generated the text before it.
-        """
-        if self.n_cached < end:
-            self._decode_committed(end)
+        # Shared tokens that were still pending go first, by themselves. Plain decoding would have had all but the last
+        # of them in the cache, so this keeps the chunks of new text the same whichever plan wrote the text before it.
+        self._decode_committed(shared)
+        self._decode_committed(end)
+        return end - kept
 
     def _decode_committed(self, end: int) -> None:
         config = self.context.config

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
-_FIRST_MARGIN = 8.0  # nats below the maximum; most rows have enough candidates there
+_GROUP = 64
+_TOP_P_ATTEMPTS = (128, 2048)
 
 
 def above(logits: Logits, threshold: float) -> TokenIds:
@@ -27,17 +28,13 @@ def by_likelihood(logits: Logits, tokens: TokenIds) -> TokenIds:
 
 def top_k(logits: Logits, k: int) -> TokenIds:
     """The k likeliest ids, likeliest first."""
-    k = min(k, len(logits))
-    if 4 * k >= len(logits):
+    n_groups = len(logits) // _GROUP
+    if k >= n_groups:
         return by_likelihood(logits, np.arange(len(logits)))[:k]
-    highest, margin = float(logits.max()), _FIRST_MARGIN
-    while True:
-        tokens = above(logits, highest - margin)
-        if len(tokens) >= k:
-            return by_likelihood(logits, tokens)[:k]
-        margin *= 2
-        if not np.isfinite(highest - margin):  # fewer than k finite logits
-            return by_likelihood(logits, np.arange(len(logits)))[:k]
+    # The k-th largest of the groups' maxima: k ids reach it, so every id of the top k does, and few others.
+    largest = logits[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
+    threshold = np.partition(largest, n_groups - k)[n_groups - k]
+    return by_likelihood(logits, above(logits, threshold))[:k]
 
 
 def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
@@ -49,17 +46,14 @@ def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
 
 def top_p_of_all(logits: Logits, p: float) -> TokenIds:
     """Top-p over the whole vocabulary, likeliest first, sorting only as far down as needed."""
-    highest, margin = float(logits.max()), _FIRST_MARGIN
+    highest = float(logits.max())
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
-    while True:
-        tokens = by_likelihood(logits, above(logits, highest - margin))
+    for k in (*_TOP_P_ATTEMPTS, len(logits)):
+        tokens = top_k(logits, k)
         cumulative = np.cumsum(np.exp(logits[tokens].astype(np.float64) - highest))
-        count = int(np.searchsorted(cumulative, p * total)) + 1
-        if count <= len(tokens):
-            return tokens[:count]
-        if len(tokens) == len(logits) or not np.isfinite(highest - margin):
-            return tokens
-        margin *= 2
+        if cumulative[-1] >= p * total:
+            break
+    return tokens[: int(np.searchsorted(cumulative, p * total)) + 1]
 
 
 def min_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
-from specrun.sampling.noise import SharedNoise
+from specrun.sampling.noise import LUCKY, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
 from specrun.sampling.penalties import penalized
 
 Logits = NDArray[np.float32]
 
-_DRAFT_MARGIN = 6.0  # nats below the best score at which a drafted child is never worth its node
+_DRAFT_MARGIN = 4.0  # nats below the best score at which a drafted child is never worth its node
 _ROUNDING = 1e-3  # more than float32 can lose on a threshold
 
 
@@ -74,8 +74,8 @@ class Sampler:
         return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
 
     def _allowed(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
-        """Ids that pass the filters, ascending; without a filter, those whose noise could bring them within `margin`
-        of the best (at margin 0 the rest cannot win, so leaving them out changes nothing).
+        """Ids that pass the filters, ascending, except that without top-k and top-p those are left out whose score is
+        more than `margin` below the likeliest token's (at margin 0 they cannot win, so it changes nothing).
         """
         p = self.parameters
         if p.top_k > 0:
@@ -85,20 +85,27 @@ class Sampler:
         elif p.top_p < 1:
             tokens = filters.top_p_of_all(logits, p.top_p)
         else:
-            return filters.above(logits, self._lowest_useful_logit(logits, position, margin))
+            return self._within_reach(logits, position, margin)
         if p.min_p > 0:
             tokens = filters.min_p(logits, tokens, p.min_p)
         return np.sort(tokens)
 
-    def _lowest_useful_logit(self, logits: Logits, position: int, margin: float) -> float:
+    def _within_reach(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
+        """Without top-k and top-p: the ids whose score comes within `margin` of the likeliest token's.
+
+        A token gets there by a high logit or by luck, so noise is only looked at for those with either.
+        """
+        temperature, smallest_share = self.parameters.temperature, self.parameters.min_p
         likeliest = int(logits.argmax())
-        highest = float(logits[likeliest])
         own_noise = float(self._noise.gumbel(position, np.array([likeliest]))[0])
-        reach = self._noise.largest(position) - own_noise + margin
-        by_noise = highest - self.parameters.temperature * reach - _ROUNDING
-        if self.parameters.min_p == 0:
-            return by_noise
-        return max(by_noise, highest + math.log(self.parameters.min_p))
+        # A logit plus temperature * noise reaches this.
+        wanted = float(logits[likeliest]) + temperature * (own_noise - margin) - _ROUNDING
+        lucky, noise = self._noise.lucky(position)
+        lucky = lucky[logits[lucky] >= wanted - temperature * noise]
+        tokens = np.union1d(filters.above(logits, wanted - temperature * LUCKY), lucky)
+        if smallest_share == 0:
+            return tokens
+        return tokens[logits[tokens] >= logits[likeliest] + np.float32(math.log(smallest_share))]
 
     def _perturbed(self, logits: Logits, tokens: NDArray[np.int64], position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature

@@ -16,6 +16,7 @@ MAX_BUDGET = 1024
 @dataclass(frozen=True)
 class Plan:
     """off, chain or tree. budget: nodes of a tree, root included. depth: drafted tokens on its longest path.
+    width: nodes that one draft pass expands.
 
     Raises UsageError for a budget or depth that cannot be.
     """
@@ -23,6 +24,7 @@ class Plan:
     method: Method
     budget: int = 1
     depth: int = 0
+    width: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.budget <= MAX_BUDGET:
@@ -42,8 +44,9 @@ class Plan:
 
     @classmethod
     def tree(cls, budget: int, depth: int) -> Plan:
-        """A tree of at most `budget` nodes and `depth` levels."""
-        return cls("tree", budget=budget, depth=min(depth, budget - 1))
+        """A tree of at most `budget` nodes and `depth` levels; a draft pass expands the mean width of a level."""
+        depth = min(depth, budget - 1)
+        return cls("tree", budget=budget, depth=depth, width=-(-budget // max(depth, 1)))
 
     def __str__(self) -> str:
         if self.method == "off":

@@ -44,10 +44,13 @@ class DraftModel(Protocol):
 
 @dataclass(frozen=True)
 class DraftLimits:
-    """Bounds of one tree. budget: nodes, root included. depth: drafted tokens on a path. leaves: leaf paths."""
+    """Bounds of one tree. budget: nodes, root included. depth: drafted tokens on a path. width: nodes that one draft
+    pass expands. leaves: leaf paths.
+    """
 
     budget: int
     depth: int
+    width: int
     leaves: int
 
 

@@ -67,8 +67,9 @@ class SpecExecDrafter:
             rows = self._model.start(tokens)[None]
             level, unexpanded = [ROOT], set[int]()
             while level:
+                worst_kept = _worst_kept(growth.scores, limits.budget)
                 for node, row in zip(level, rows, strict=True):
-                    unexpanded.update(self._add_children(growth, node, row, len(tokens), recent, limits))
+                    unexpanded.update(self._add_children(growth, node, row, len(tokens), recent, worst_kept))
                 level = self._next_level(growth, unexpanded, limits)
                 if level:
                     unexpanded.difference_update(level)
@@ -82,15 +83,13 @@ class SpecExecDrafter:
         row: NDArray[np.float32],
         n_committed: int,
         recent: list[int],
-        limits: DraftLimits,
+        worst_kept: float,
     ) -> list[int]:
         """Offer the children of `node` that could still be among the best; returns their ids."""
-        count = min(MAX_CHILDREN, limits.budget - 1)
         position = n_committed + growth.depths[node]
         seen = recent + growth.path(node) if self._sampler.n_recent else []
-        candidates = self._sampler.candidates(row, position, seen, count)
+        candidates = self._sampler.candidates(row, position, seen, MAX_CHILDREN)
         scores = growth.scores[node] + self._log_probabilities(candidates)
-        worst_kept = _worst_kept(growth.scores, limits.budget)
         return [
             growth.add(token, node, score)
             for token, score in zip(candidates.tokens.tolist(), scores.tolist(), strict=True)
@@ -105,7 +104,7 @@ class SpecExecDrafter:
         """The nodes worth expanding now, best first; empty when growth is over."""
         worst_kept = _worst_kept(growth.scores, limits.budget)
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-        worth.sort(key=lambda n: (-growth.scores[n], n))
+        worth = heapq.nsmallest(limits.width, worth, key=lambda n: (-growth.scores[n], n))
         return worth[: self._model.expandable([growth.parents[n] for n in worth])]
 
 

@@ -1,0 +1,55 @@
+"""Every batch that llama.cpp would refuse, or abort on, is refused before it goes down."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specrun.llama.batch import Batch
+
+LENGTHS = np.array([5, 5, 5, 3], np.int32)
+
+
+def batch(
+    tokens: list[int], positions: list[int], first_seq: list[int], n_seq: list[int], outputs: list[bool] | None = None
+) -> Batch:
+    return Batch(
+        np.array(tokens, np.int32),
+        np.array(positions, np.int32),
+        np.array(first_seq, np.int32),
+        np.array(n_seq, np.int32),
+        np.array(outputs or [True] * len(tokens)),
+    )
+
+
+def check(b: Batch) -> list[int]:
+    return b.check(n_vocab=100, n_batch=8, n_outputs_max=4, seq_length=LENGTHS).tolist()
+
+
+def test_a_tree_is_accepted_and_lengths_follow() -> None:
+    root, left, right, below = (1, 5, 0, 3), (2, 6, 0, 1), (3, 6, 1, 2), (4, 7, 1, 1)
+    tokens, positions, first, count = (list(x) for x in zip(root, left, right, below, strict=True))
+    assert check(batch(tokens, positions, first, count)) == [7, 8, 7, 3]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (batch([1], [5], [0], [0]), "without a sequence"),
+        (batch([100], [5], [0], [1]), "token id"),
+        (batch([-1], [5], [0], [1]), "token id"),
+        (batch([1], [6], [0], [1]), "does not follow"),
+        (batch([1], [4], [0], [1]), "does not follow"),
+        (batch([1, 1], [5, 5], [0, 0], [1, 1]), "does not follow"),
+        (batch([1], [5], [3], [2]), "sequence id"),
+        (batch([1], [5], [-1], [1]), "sequence id"),
+        (batch([1], [5], [2], [2]), "differ in length"),
+        (batch([1, 1, 1], [5, 5, 6], [0, 1, 0], [1, 1, 2]), "join"),
+        (batch([], [], [], []), "0 tokens"),
+        (batch([1] * 9, list(range(5, 14)), [0] * 9, [1] * 9), "9 tokens"),
+        (batch([1] * 5, list(range(5, 10)), [0] * 5, [1] * 5), "logits rows"),
+    ],
+)
+def test_a_bad_batch_is_refused(bad: Batch, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check(bad)

@@ -1,0 +1,126 @@
+"""The target's cache: trees score as paths do, commits leave the cache as plain decoding would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from specrun.catalog import embedded
+from specrun.errors import ContextFullError
+from specrun.llama import LlamaModel, TargetContext
+from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.speculation.tree import ROOT, TokenTree
+from tests.trees import random_tree
+
+PROMPT = "import os\n\n\ndef read_config(path):\n    with open(path) as file:\n"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(embedded.TARGET) as model:
+        yield model
+
+
+def make_context(model: LlamaModel, n_seq_max: int, n_ctx: int = 2048) -> LlamaContext:
+    config = ContextConfig(
+        n_ctx=n_ctx, n_seq_max=n_seq_max, n_batch=1024, n_outputs=640, n_threads=1, type_v="bf16"
+    )
+    return LlamaContext(model, config)
+
+
+def plain_logits(model: LlamaModel, tokens: list[int]) -> np.ndarray:
+    """float32[n_vocab] after `tokens`, from a fresh context and a last pass of one token."""
+    with make_context(model, n_seq_max=1) as context:
+        target = TargetContext(context)
+        target.set_prompt(tokens)
+        return target.score(TokenTree.root_only(tokens[-1]))[0].copy()
+
+
+@pytest.mark.parametrize(("n_nodes", "max_leaves"), [(2, 256), (17, 256), (63, 256), (64, 256), (300, 256), (600, 256)])
+def test_a_tree_scores_as_its_paths_do_one_by_one(model: LlamaModel, n_nodes: int, max_leaves: int) -> None:
+    rng = np.random.default_rng(n_nodes)
+    prompt = model.tokenize(PROMPT, add_special=False)
+    tree = random_tree(rng, n_nodes, model.n_vocab, prompt[-1], max_leaves)
+    with make_context(model, n_seq_max=256) as context:
+        target = TargetContext(context)
+        target.set_prompt(prompt)
+        rows = target.score(tree).copy()
+    leaves = [node for node, children in enumerate(tree.children) if not children]
+    with make_context(model, n_seq_max=1) as context:
+        target = TargetContext(context)
+        for leaf in rng.permutation(leaves)[:12].tolist():
+            path = tree.path_to(leaf)
+            target.set_prompt(prompt)
+            for node in path:
+                root = TokenTree.root_only(int(tree.tokens[node]))
+                row = target.score(root)[0]
+                np.testing.assert_array_equal(rows[node], row, err_msg=f"node {node} of {n_nodes}")
+                target.commit(root, [ROOT], int(tree.tokens[path[min(path.index(node) + 1, len(path) - 1)]]))
+
+
+def random_path(rng: np.random.Generator, tree: TokenTree) -> list[int]:
+    path = [ROOT]
+    while tree.children[path[-1]] and rng.random() < 0.8:
+        path.append(int(rng.choice(tree.children[path[-1]])))
+    return path
+
+
+@pytest.mark.parametrize("n_seq_max", [1, 8, 64])
+def test_after_many_commits_the_cache_is_that_of_plain_decoding(model: LlamaModel, n_seq_max: int) -> None:
+    rng = np.random.default_rng(n_seq_max)
+    prompt = model.tokenize(PROMPT, add_special=False)
+    with make_context(model, n_seq_max) as context:
+        target = TargetContext(context)
+        target.set_prompt(prompt)
+        for step in range(60):
+            tree = random_tree(rng, int(rng.integers(1, 48)), model.n_vocab, target.tokens[-1], n_seq_max)
+            target.score(tree)
+            target.commit(tree, random_path(rng, tree), int(rng.integers(model.n_vocab)))
+            # No stray cells: every sequence ends where the cached text does, in llama.cpp's own count too.
+            assert set(context.sequence_lengths().tolist()) == {target.n_cached}
+            assert {context.sequence_end(seq) for seq in range(n_seq_max)} == {target.n_cached}
+            if step % 12 == 0:
+                row = target.score(TokenTree.root_only(target.tokens[-1]))[0].copy()
+                np.testing.assert_array_equal(row, plain_logits(model, target.tokens))
+                target.commit(TokenTree.root_only(target.tokens[-1]), [ROOT], int(rng.integers(model.n_vocab)))
+
+
+def test_a_new_prompt_keeps_the_cells_it_shares(model: LlamaModel) -> None:
+    prompt = model.tokenize(PROMPT, add_special=False)
+    with make_context(model, n_seq_max=4) as context:
+        target = TargetContext(context)
+        assert target.set_prompt(prompt) == len(prompt) - 1
+        assert target.set_prompt([*prompt, 5, 6, 7]) == 3
+        assert target.set_prompt(prompt[:6]) == 0
+        np.testing.assert_array_equal(
+            target.score(TokenTree.root_only(prompt[5]))[0], plain_logits(model, prompt[:6])
+        )
+
+
+def test_truncating_forgets_what_came_after(model: LlamaModel) -> None:
+    prompt = model.tokenize(PROMPT, add_special=False)
+    with make_context(model, n_seq_max=4) as context:
+        target = TargetContext(context)
+        target.set_prompt(prompt)
+        target.truncate(5)
+        target.set_prompt(prompt[:5])
+        np.testing.assert_array_equal(
+            target.score(TokenTree.root_only(prompt[4]))[0], plain_logits(model, prompt[:5])
+        )
+
+
+def test_a_tree_that_does_not_fit_is_refused_before_it_is_decoded(model: LlamaModel) -> None:
+    with make_context(model, n_seq_max=4, n_ctx=256) as context:
+        target = TargetContext(context)
+        target.set_prompt(list(range(10, 250)))
+        assert target.room() == 17
+        with pytest.raises(ContextFullError):
+            target.score(TokenTree.chain([249, *range(17)]))
+        assert target.score(TokenTree.chain([249, *range(16)])).shape == (17, model.n_vocab)
+
+
+def test_a_prompt_beyond_the_cache_is_refused(model: LlamaModel) -> None:
+    with make_context(model, n_seq_max=1, n_ctx=256) as context, pytest.raises(ContextFullError):
+        TargetContext(context).set_prompt(list(range(300)))

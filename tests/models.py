@@ -1,0 +1,355 @@
+"""Small GGUF files for tests: real files that the real llama.cpp loads, made in milliseconds.
+
+    random_llama     random weights, the demo pair's tokenizer; never ends a text by itself
+    scripted_llama   writes a text that the test chose, then ends or begins again
+    random_mamba     a recurrent model
+    random_bert      an embedding model
+    random_t5        an encoder-decoder model
+    edited           a copy of a file with other metadata
+    truncated        the first bytes of a file
+
+Every function writes `path` and returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.catalog import embedded
+
+Floats = NDArray[np.float32]
+Metadata = Mapping[str, Any]
+
+TOKENS = "tokenizer.ggml.tokens"
+TOKEN_TYPES = "tokenizer.ggml.token_type"
+CHAT_TEMPLATE = "tokenizer.chat_template"
+
+_F32 = gguf.GGMLQuantizationType.F32
+_NORM_EPSILON = 1e-5
+_SCRIPT_SEED = 1
+
+
+def random_llama(
+    path: Path,
+    *,
+    n_embd: int = 64,
+    n_layer: int = 2,
+    n_head: int = 2,
+    n_head_kv: int = 1,
+    n_ff: int = 128,
+    n_ctx: int = 512,
+    vocab_extra: int = 0,
+    seed: int = 0,
+    weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0,
+    metadata: Metadata | None = None,
+    with_tensors: bool = True,
+) -> Path:
+    """A llama with random weights and the demo pair's tokenizer.
+
+    vocab_extra: unused tokens added at the end. weight_type: of the matrices; with Q8_0, sizes must be multiples of 32.
+    metadata: keys set on top (None removes one). with_tensors False makes a vocabulary-only file.
+    The end-of-text token's logit is always 0, so that neither greedy nor top-k sampling ever ends a text.
+    """
+    rng = np.random.default_rng(seed)
+    values = _tokenizer(vocab_extra) | _llama_shape(n_embd, n_layer, n_head, n_head_kv, n_ff, n_ctx)
+    n_vocab = len(values[TOKENS])
+    n_kv = n_embd // n_head * n_head_kv
+    output = _random(rng, n_vocab, n_embd)
+    output[values["tokenizer.ggml.eos_token_id"]] = 0
+    tensors = {
+        "token_embd.weight": _random(rng, n_vocab, n_embd),
+        "output_norm.weight": np.full(n_embd, 4, np.float32),
+        "output.weight": output,
+    }
+    for layer in range(n_layer):
+        tensors |= _llama_layer(f"blk.{layer}", n_embd, n_kv, n_ff, lambda *shape: _random(rng, *shape))
+    return _write(path, "llama", values | dict(metadata or {}), tensors if with_tensors else {}, weight_type)
+
+
+def scripted_llama(
+    path: Path,
+    pieces: Sequence[bytes],
+    *,
+    repeat: bool = False,
+    n_ctx: int = 512,
+    n_layer: int = 1,
+    metadata: Metadata | None = None,
+) -> Path:
+    """A llama that answers every prompt with `pieces`, one token each, then ends its text, or begins again if `repeat`.
+
+    A prompt must not end with one of the pieces. Pieces must differ from each other; they need not be valid UTF-8 by themselves. Greedy or sampled, the text is the
+    same. One layer that adds nothing: a token's embedding alone decides what follows it. n_layer makes the file larger.
+    """
+    assert len(set(pieces)) == len(pieces), "every piece is a token of its own"
+    n_embd = 64
+    values = _tokenizer(0)
+    ids = [_add_token(values, piece) for piece in pieces]
+    end = values["tokenizer.ggml.eos_token_id"]
+    n_vocab = len(values[TOKENS])
+    # The first dimension is the same for all tokens and means "the script begins"; the others tell tokens apart.
+    own = np.random.default_rng(_SCRIPT_SEED).standard_normal((n_vocab, n_embd - 1)).astype(np.float32)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    embedding = np.concatenate([np.full((n_vocab, 1), 0.5, np.float32), own], axis=1)
+    output = np.zeros((n_vocab, n_embd), np.float32)
+    output[ids[0], 0] = 16
+    for token, following in zip(ids, [*ids[1:], ids[0] if repeat else end], strict=True):
+        output[following, 1:] += 32 * own[token]
+    tensors = {
+        "token_embd.weight": embedding,
+        "output_norm.weight": np.ones(n_embd, np.float32),
+        "output.weight": output,
+    }
+    for layer in range(n_layer):
+        tensors |= _llama_layer(f"blk.{layer}", n_embd, n_embd, 64, lambda *shape: np.zeros(shape, np.float32))
+    values |= _llama_shape(n_embd, n_layer, 1, 1, 64, n_ctx) | {"general.name": "script"}
+    return _write(path, "llama", values | dict(metadata or {}), tensors, _F32)
+
+
+def random_mamba(path: Path, *, n_layer: int = 1, seed: int = 0, metadata: Metadata | None = None) -> Path:
+    """A recurrent model with random weights and the demo pair's tokenizer; n_layer makes it larger."""
+    rng = np.random.default_rng(seed)
+    n_embd, n_inner, n_state, n_conv, n_rank = 64, 128, 16, 4, 4
+    values = _tokenizer(0) | {
+        "general.name": "random mamba",
+        "mamba.context_length": 512,
+        "mamba.embedding_length": n_embd,
+        "mamba.feed_forward_length": 0,
+        "mamba.attention.head_count": 0,
+        "mamba.block_count": n_layer,
+        "mamba.ssm.conv_kernel": n_conv,
+        "mamba.ssm.inner_size": n_inner,
+        "mamba.ssm.state_size": n_state,
+        "mamba.ssm.time_step_rank": n_rank,
+        "mamba.attention.layer_norm_rms_epsilon": _NORM_EPSILON,
+    }
+    n_vocab = len(values[TOKENS])
+    output = _random(rng, n_vocab, n_embd)
+    output[values["tokenizer.ggml.eos_token_id"]] = 0
+    tensors = {
+        "token_embd.weight": _random(rng, n_vocab, n_embd),
+        "output_norm.weight": np.full(n_embd, 4, np.float32),
+        "output.weight": output,
+    }
+    for layer in range(n_layer):
+        tensors |= {
+            f"blk.{layer}.attn_norm.weight": np.ones(n_embd, np.float32),
+            f"blk.{layer}.ssm_in.weight": _random(rng, 2 * n_inner, n_embd),
+            f"blk.{layer}.ssm_conv1d.weight": _random(rng, n_inner, n_conv),
+            f"blk.{layer}.ssm_conv1d.bias": np.zeros(n_inner, np.float32),
+            f"blk.{layer}.ssm_x.weight": _random(rng, n_rank + 2 * n_state, n_inner),
+            f"blk.{layer}.ssm_dt.weight": _random(rng, n_inner, n_rank),
+            f"blk.{layer}.ssm_dt.bias": np.zeros(n_inner, np.float32),
+            f"blk.{layer}.ssm_a": -np.ones((n_inner, n_state), np.float32),
+            f"blk.{layer}.ssm_d": np.ones(n_inner, np.float32),
+            f"blk.{layer}.ssm_out.weight": _random(rng, n_embd, n_inner),
+        }
+    return _write(path, "mamba", values | dict(metadata or {}), tensors, _F32)
+
+
+def random_bert(path: Path) -> Path:
+    """An embedding model: it reads in both directions and can write nothing."""
+    rng = np.random.default_rng(0)
+    n_embd, n_ff, n_ctx = 64, 128, 128
+    values = _tokenizer(0) | {
+        "bert.context_length": n_ctx,
+        "bert.embedding_length": n_embd,
+        "bert.feed_forward_length": n_ff,
+        "bert.block_count": 1,
+        "bert.attention.head_count": 2,
+        "bert.attention.layer_norm_epsilon": 1e-12,
+        "bert.attention.causal": False,
+        "bert.pooling_type": 1,
+        "tokenizer.ggml.token_type_count": 2,
+    }
+    tensors = {
+        "token_embd.weight": _random(rng, len(values[TOKENS]), n_embd),
+        "token_types.weight": _random(rng, 2, n_embd),
+        "position_embd.weight": _random(rng, n_ctx, n_embd),
+    }
+    matrices = {"attn_q": n_embd, "attn_k": n_embd, "attn_v": n_embd, "attn_output": n_embd, "ffn_up": n_ff}
+    for name, n_out in matrices.items():
+        tensors[f"blk.0.{name}.weight"] = _random(rng, n_out, n_embd)
+        tensors[f"blk.0.{name}.bias"] = np.zeros(n_out, np.float32)
+    tensors["blk.0.ffn_down.weight"] = _random(rng, n_embd, n_ff)
+    tensors["blk.0.ffn_down.bias"] = np.zeros(n_embd, np.float32)
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        tensors[f"{name}.weight"] = np.ones(n_embd, np.float32)
+        tensors[f"{name}.bias"] = np.zeros(n_embd, np.float32)
+    return _write(path, "bert", values, tensors, _F32)
+
+
+def random_t5(path: Path) -> Path:
+    """An encoder-decoder model."""
+    rng = np.random.default_rng(0)
+    n_embd, n_ff, n_head, n_buckets = 64, 128, 2, 32
+    values = _tokenizer(0) | {
+        "t5.context_length": 128,
+        "t5.embedding_length": n_embd,
+        "t5.feed_forward_length": n_ff,
+        "t5.block_count": 1,
+        "t5.attention.head_count": n_head,
+        "t5.attention.key_length": n_embd // n_head,
+        "t5.attention.value_length": n_embd // n_head,
+        "t5.attention.layer_norm_epsilon": 1e-6,
+        "t5.attention.layer_norm_rms_epsilon": 1e-6,
+        "t5.attention.relative_buckets_count": n_buckets,
+        "t5.decoder_start_token_id": 0,
+    }
+    tensors = {"token_embd.weight": _random(rng, len(values[TOKENS]), n_embd)}
+    for side, attentions in (("enc", ["attn"]), ("dec", ["attn", "cross_attn"])):
+        block = f"{side}.blk.0"
+        tensors[f"{side}.output_norm.weight"] = np.ones(n_embd, np.float32)
+        tensors[f"{block}.attn_rel_b.weight"] = _random(rng, n_buckets, n_head)
+        tensors[f"{block}.ffn_norm.weight"] = np.ones(n_embd, np.float32)
+        tensors[f"{block}.ffn_up.weight"] = _random(rng, n_ff, n_embd)
+        tensors[f"{block}.ffn_gate.weight"] = _random(rng, n_ff, n_embd)
+        tensors[f"{block}.ffn_down.weight"] = _random(rng, n_embd, n_ff)
+        for attention in attentions:
+            tensors[f"{block}.{attention}_norm.weight"] = np.ones(n_embd, np.float32)
+            for part in "qkvo":
+                tensors[f"{block}.{attention}_{part}.weight"] = _random(rng, n_embd, n_embd)
+    return _write(path, "t5", values, tensors, _F32)
+
+
+def edited(path: Path, source: Path, metadata: Metadata) -> Path:
+    """A copy of `source` with the keys of `metadata` set, or removed where the value is None; tensors as they are."""
+    reader = gguf.GGUFReader(source)
+    values = _metadata(reader) | dict(metadata)
+    writer = gguf.GGUFWriter(path, values.pop("general.architecture"))
+    _add_metadata(writer, values)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    return _finish(writer, path)
+
+
+def truncated(path: Path, source: Path, n_bytes: int) -> Path:
+    """The first `n_bytes` of `source`, as an interrupted download leaves them; negative counts from the end."""
+    path.write_bytes(source.read_bytes()[:n_bytes])
+    return path
+
+
+def tensor_data_offset(path: Path) -> int:
+    """Where the header and metadata of a GGUF file end and its weights begin, in bytes."""
+    return int(gguf.GGUFReader(path).data_offset)
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _random(rng: np.random.Generator, n_out: int, n_in: int) -> Floats:
+    return (rng.standard_normal((n_out, n_in)) / np.sqrt(n_in)).astype(np.float32)
+
+
+def _llama_shape(n_embd: int, n_layer: int, n_head: int, n_head_kv: int, n_ff: int, n_ctx: int) -> dict[str, Any]:
+    return {
+        "general.name": "random llama",
+        "llama.context_length": n_ctx,
+        "llama.embedding_length": n_embd,
+        "llama.block_count": n_layer,
+        "llama.feed_forward_length": n_ff,
+        "llama.attention.head_count": n_head,
+        "llama.attention.head_count_kv": n_head_kv,
+        "llama.rope.dimension_count": n_embd // n_head,
+        "llama.attention.layer_norm_rms_epsilon": _NORM_EPSILON,
+    }
+
+
+def _llama_layer(
+    block: str, n_embd: int, n_kv: int, n_ff: int, matrix: Callable[[int, int], Floats]
+) -> dict[str, Floats]:
+    return {
+        f"{block}.attn_norm.weight": np.ones(n_embd, np.float32),
+        f"{block}.attn_q.weight": matrix(n_embd, n_embd),
+        f"{block}.attn_k.weight": matrix(n_kv, n_embd),
+        f"{block}.attn_v.weight": matrix(n_kv, n_embd),
+        f"{block}.attn_output.weight": matrix(n_embd, n_embd),
+        f"{block}.ffn_norm.weight": np.ones(n_embd, np.float32),
+        f"{block}.ffn_gate.weight": matrix(n_ff, n_embd),
+        f"{block}.ffn_up.weight": matrix(n_ff, n_embd),
+        f"{block}.ffn_down.weight": matrix(n_embd, n_ff),
+    }
+
+
+def _tokenizer(vocab_extra: int) -> dict[str, Any]:
+    """The demo pair's tokenizer and chat template, as metadata."""
+    values = {key: v for key, v in _metadata(gguf.GGUFReader(embedded.DRAFT)).items() if key.startswith("tokenizer.")}
+    for i in range(vocab_extra):
+        values[TOKENS].append(f"<unused_{i}>")
+        values[TOKEN_TYPES].append(int(gguf.TokenType.UNUSED))
+    return values
+
+
+def _add_token(values: dict[str, Any], piece: bytes) -> int:
+    """Id of the token that stands for `piece`, which is added to the vocabulary if it is missing."""
+    text = "".join(_BYTE_TO_TEXT[byte] for byte in piece)
+    if text not in values[TOKENS]:
+        values[TOKENS].append(text)
+        values[TOKEN_TYPES].append(int(gguf.TokenType.NORMAL))
+    return values[TOKENS].index(text)
+
+
+def _byte_to_text() -> dict[int, str]:
+    """GPT-2's alphabet: a printable character for every byte."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+_BYTE_TO_TEXT = _byte_to_text()
+
+
+def _metadata(reader: gguf.GGUFReader) -> dict[str, Any]:
+    return {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+
+
+def _add_metadata(writer: gguf.GGUFWriter, values: Metadata) -> None:
+    for key, value in values.items():
+        if value is not None:
+            writer.add_key_value(key, value, *_value_type(value))
+
+
+def _value_type(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | None]:
+    match value:
+        case bool():
+            return gguf.GGUFValueType.BOOL, None
+        case int():
+            return gguf.GGUFValueType.UINT32, None
+        case float():
+            return gguf.GGUFValueType.FLOAT32, None
+        case str():
+            return gguf.GGUFValueType.STRING, None
+        case [int(), *_]:
+            return gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.INT32
+        case _:
+            return gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
+
+
+def _write(
+    path: Path,
+    architecture: str,
+    metadata: Metadata,
+    tensors: Mapping[str, Floats],
+    weight_type: gguf.GGMLQuantizationType,
+) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    _add_metadata(writer, metadata)
+    for name, values in tensors.items():
+        if values.ndim == 1 or weight_type == _F32:
+            writer.add_tensor(name, values)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(values, weight_type), raw_dtype=weight_type)
+    return _finish(writer, path)
+
+
+def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,126 @@
+"""What is sampled follows the filtered distribution, and nothing but the position's own noise decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from specrun.errors import UsageError
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling.penalties import penalized
+from tests.statistics import chi_square_p_value
+
+NO_FILTER = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+N_VOCAB = 400
+
+
+def logits(spread: float = 2.0) -> np.ndarray:
+    return (spread * np.random.default_rng(5).standard_normal(N_VOCAB)).astype(np.float32)
+
+
+def textbook(row: np.ndarray, p: SamplingParameters) -> np.ndarray:
+    """The distribution after llama.cpp's filters, by sorting everything."""
+    order = np.argsort(-row, kind="stable")
+    if p.top_k:
+        order = order[: p.top_k]
+    weights = np.exp(row[order].astype(np.float64) - row.max())
+    share = np.cumsum(weights) / weights.sum()
+    order = order[: int(np.searchsorted(share, p.top_p)) + 1] if p.top_p < 1 else order
+    if p.min_p:
+        order = order[np.exp(row[order].astype(np.float64) - row.max()) >= p.min_p]
+    result = np.zeros(len(row))
+    scaled = row[order].astype(np.float64) / p.temperature
+    result[order] = np.exp(scaled - scaled.max())
+    return result / result.sum()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        NO_FILTER,
+        replace(NO_FILTER, temperature=0.7),
+        replace(NO_FILTER, temperature=1.5),
+        replace(NO_FILTER, top_k=40),
+        replace(NO_FILTER, top_p=0.9),
+        replace(NO_FILTER, min_p=0.05),
+        replace(NO_FILTER, temperature=1.5, min_p=0.02),
+        replace(NO_FILTER, top_k=50, top_p=0.8, min_p=0.03, temperature=0.8),
+    ],
+    ids=str,
+)
+def test_samples_follow_the_distribution(parameters: SamplingParameters) -> None:
+    row, n = logits(), 20_000
+    sampler = Sampler(parameters, N_VOCAB)
+    counts = np.bincount([sampler.sample(row, position, ()) for position in range(n)], minlength=N_VOCAB)
+    expected = n * textbook(row, parameters)
+    assert counts[expected == 0].sum() == 0
+    assert chi_square_p_value(counts, expected) > 1e-4
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.5, 5.0])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 8.0])
+def test_leaving_out_hopeless_tokens_changes_no_sample(temperature: float, spread: float) -> None:
+    row = logits(spread)
+    sampler = Sampler(replace(NO_FILTER, temperature=temperature), N_VOCAB)
+    everything = np.arange(N_VOCAB)
+    for position in range(300):
+        scores = row / temperature + sampler._noise.gumbel(position, everything)
+        assert sampler.sample(row, position, ()) == int(scores.argmax())
+
+
+def test_greedy_takes_the_likeliest_and_of_equals_the_first() -> None:
+    row = logits()
+    row[[30, 90]] = 50
+    assert Sampler(replace(NO_FILTER, temperature=0), N_VOCAB).sample(row, 3, ()) == 30
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_the_first_candidate_is_the_sample(temperature: float, filtered: bool) -> None:
+    parameters = SamplingParameters(temperature=temperature) if filtered else replace(NO_FILTER, temperature=temperature)
+    sampler = Sampler(parameters, N_VOCAB)
+    for position in range(100):
+        candidates = sampler.candidates(logits(), position, (), 8)
+        assert candidates.tokens[0] == sampler.sample(logits(), position, ())
+        assert len(candidates.tokens) == len(set(candidates.tokens.tolist())) <= 8
+        assert (np.diff(candidates.scores) <= 0).all()
+
+
+def test_penalties_are_llama_cpps() -> None:
+    row = np.array([2.0, -2.0, 1.0, 0.5], np.float32)
+    parameters = SamplingParameters(repeat_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5)
+    result = penalized(row, [0, 1, 1, 99], parameters)
+    np.testing.assert_allclose(result, [2.0 / 2 - 0.25 - 0.5, -2.0 * 2 - 0.25 - 1.0, 1.0, 0.5])
+    np.testing.assert_array_equal(row, [2.0, -2.0, 1.0, 0.5])
+
+
+def test_penalties_look_at_the_last_tokens_only() -> None:
+    row = np.array([1.0, 0.9, 0.8], np.float32)
+    parameters = SamplingParameters(temperature=0, repeat_penalty=3.0, repeat_last_n=1)
+    sampler = Sampler(parameters, 3)
+    assert sampler.sample(row, 0, [0, 1]) == 0
+    assert sampler.sample(row, 0, [1, 0]) == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"min_p": 1.5},
+        {"repeat_penalty": 0.0},
+        {"presence_penalty": float("inf")},
+        {"repeat_last_n": -1},
+        {"seed": -1},
+        {"seed": 2**64},
+    ],
+)
+def test_values_outside_their_range_are_refused_by_option_name(bad: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="--"):
+        SamplingParameters(**bad)
