@@ -24,9 +24,7 @@ def model() -> Iterator[LlamaModel]:
 
 
 def make_context(model: LlamaModel, n_seq_max: int, n_ctx: int = 2048) -> LlamaContext:
-    config = ContextConfig(
-        n_ctx=n_ctx, n_seq_max=n_seq_max, n_batch=1024, n_outputs=640, n_threads=1, type_v="bf16"
-    )
+    config = ContextConfig(n_ctx=n_ctx, n_seq_max=n_seq_max, n_batch=1024, n_outputs=640, n_threads=1, type_v="bf16")
     return LlamaContext(model, config)
 
 
@@ -94,9 +92,7 @@ def test_a_new_prompt_keeps_the_cells_it_shares(model: LlamaModel) -> None:
         assert target.set_prompt(prompt) == len(prompt) - 1
         assert target.set_prompt([*prompt, 5, 6, 7]) == 3
         assert target.set_prompt(prompt[:6]) == 0
-        np.testing.assert_array_equal(
-            target.score(TokenTree.root_only(prompt[5]))[0], plain_logits(model, prompt[:6])
-        )
+        np.testing.assert_array_equal(target.score(TokenTree.root_only(prompt[5]))[0], plain_logits(model, prompt[:6]))
 
 
 def test_truncating_forgets_what_came_after(model: LlamaModel) -> None:
@@ -106,9 +102,7 @@ def test_truncating_forgets_what_came_after(model: LlamaModel) -> None:
         target.set_prompt(prompt)
         target.truncate(5)
         target.set_prompt(prompt[:5])
-        np.testing.assert_array_equal(
-            target.score(TokenTree.root_only(prompt[4]))[0], plain_logits(model, prompt[:5])
-        )
+        np.testing.assert_array_equal(target.score(TokenTree.root_only(prompt[4]))[0], plain_logits(model, prompt[:5]))
 
 
 def test_a_tree_that_does_not_fit_is_refused_before_it_is_decoded(model: LlamaModel) -> None:

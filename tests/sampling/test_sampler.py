@@ -79,7 +79,9 @@ def test_greedy_takes_the_likeliest_and_of_equals_the_first() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
 @pytest.mark.parametrize("filtered", [True, False])
 def test_the_first_candidate_is_the_sample(temperature: float, filtered: bool) -> None:
-    parameters = SamplingParameters(temperature=temperature) if filtered else replace(NO_FILTER, temperature=temperature)
+    parameters = (
+        SamplingParameters(temperature=temperature) if filtered else replace(NO_FILTER, temperature=temperature)
+    )
     sampler = Sampler(parameters, N_VOCAB)
     for position in range(100):
         candidates = sampler.candidates(logits(), position, (), 8)

@@ -81,5 +81,5 @@ def test_child_with_token_finds_only_children() -> None:
 
 @pytest.mark.parametrize("parents", [[0], [NO_PARENT, 1], [NO_PARENT, NO_PARENT], []])
 def test_a_tree_that_is_none_is_refused(parents: list[int]) -> None:
-    with pytest.raises(ValueError, match="root|parent"):
+    with pytest.raises(ValueError, match=r"root|parent"):
         TokenTree.build(list(range(len(parents))), parents, [0.0] * len(parents))

@@ -18,7 +18,7 @@ from specrun.sampling import Candidates, Sampler
 from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
-MAX_CHILDREN = 16
+_MAX_CHILDREN = 16
 
 
 @dataclass
@@ -52,12 +52,16 @@ class SpecExecDrafter:
     sharpness: log probabilities are those of softmax(sharpness * score), where the score is the one whose argmax the
     sampler would take (logits when greedy; logits / T + shared noise otherwise). 1 is the paper's rule. What counts is
     the chance that a child is the target's own choice, which for the best child is higher than its probability.
+    max_children: most children of one node.
     """
 
-    def __init__(self, model: DraftModel, sampler: Sampler, sharpness: float = 1.0) -> None:
+    def __init__(
+        self, model: DraftModel, sampler: Sampler, sharpness: float = 1.0, max_children: int = _MAX_CHILDREN
+    ) -> None:
         self._model = model
         self._sampler = sampler
         self._sharpness = sharpness
+        self._max_children = max_children
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree within `limits`, of the best nodes seen."""
@@ -66,14 +70,16 @@ class SpecExecDrafter:
         if limits.budget > 1 and limits.depth > 0:
             rows = self._model.start(tokens)[None]
             level, unexpanded = [ROOT], set[int]()
-            while level:
+            # As many passes as levels: a node skipped at its own level may take its turn at a later one.
+            for n_passes in range(1, limits.depth + 1):
                 worst_kept = _worst_kept(growth.scores, limits.budget)
                 for node, row in zip(level, rows, strict=True):
                     unexpanded.update(self._add_children(growth, node, row, len(tokens), recent, worst_kept))
                 level = self._next_level(growth, unexpanded, limits)
-                if level:
-                    unexpanded.difference_update(level)
-                    rows = self._model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in level])
+                if not level or n_passes == limits.depth:
+                    break
+                unexpanded.difference_update(level)
+                rows = self._model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in level])
         return TokenTree.build(growth.tokens, growth.parents, growth.scores).limited(limits.budget, limits.leaves)
 
     def _add_children(
@@ -88,7 +94,7 @@ class SpecExecDrafter:
         """Offer the children of `node` that could still be among the best; returns their ids."""
         position = n_committed + growth.depths[node]
         seen = recent + growth.path(node) if self._sampler.n_recent else []
-        candidates = self._sampler.candidates(row, position, seen, MAX_CHILDREN)
+        candidates = self._sampler.candidates(row, position, seen, self._max_children)
         scores = growth.scores[node] + self._log_probabilities(candidates)
         return [
             growth.add(token, node, score)

@@ -1,0 +1,72 @@
+"""Engines on real models, and what one generation committed, to the last bit."""
+
+from __future__ import annotations
+
+import sysconfig
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from specrun.engine import Engine
+from specrun.llama.context import Logits
+from specrun.runtime import Runtime, RuntimeOptions
+from specrun.sampling import SamplingParameters
+from specrun.speculation import Plan, TokenTree
+
+
+@contextmanager
+def engine(target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024) -> Iterator[Engine]:
+    """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
+    with Runtime(RuntimeOptions(target, draft, plan, ctx_size=ctx_size, threads=1)) as runtime:
+        yield runtime.engine
+
+
+@dataclass(frozen=True)
+class Written:
+    """Committed tokens, and a checksum of the logits row that each was sampled from."""
+
+    tokens: list[int]
+    rows: list[int]
+    finish: str | None
+    n_passes: int
+
+
+def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan, max_tokens: int) -> Written:
+    """Generate, keeping a checksum of every row that decided a committed token."""
+    scored: list[Logits] = []
+    score = engine.target.score
+
+    def recorded(tree: TokenTree) -> Logits:
+        scored.append(score(tree))
+        return scored[-1]
+
+    engine.target.score = recorded  # type: ignore[method-assign]
+    tokens: list[int] = []
+    rows: list[int] = []
+    finish = None
+    for step in engine.generate(prompt, sampling, plan, max_tokens):
+        tokens += step.tokens
+        rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in step.accepted.path]
+        finish = step.finish
+    engine.target.score = score  # type: ignore[method-assign]
+    return Written(tokens, rows, finish, engine.statistics.passes)
+
+
+def code_prompts(engine: Engine, count: int, n_tokens: int, seed: int = 0) -> list[list[int]]:
+    """Prompts of `n_tokens` tokens from this Python's standard library, each from another file."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    rng = np.random.default_rng(seed)
+    prompts: list[list[int]] = []
+    for file in rng.permutation(np.array(files, dtype=object)):
+        text = file.read_text(encoding="utf-8")
+        tokens = engine.target.context.model.tokenize(text[: 40 * n_tokens], add_special=False)
+        if len(tokens) > n_tokens:
+            start = int(rng.integers(len(tokens) - n_tokens))
+            prompts.append(tokens[start : start + n_tokens])
+        if len(prompts) == count:
+            return prompts
+    raise AssertionError(f"only {len(prompts)} files are long enough")

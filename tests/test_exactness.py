@@ -1,0 +1,159 @@
+"""The product's promise: with speculation the text is the one without it, token by token and bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specrun.catalog import embedded
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation import Plan, TokenTree
+from tests.engines import Written, code_prompts, engine, write
+from tests.models import random_llama
+from tests.statistics import chi_square_p_value
+
+GREEDY = SamplingParameters(temperature=0)
+SAMPLED = SamplingParameters(temperature=0.8, seed=1)
+
+
+def written_by(
+    plan: Plan,
+    sampling: SamplingParameters,
+    n_prompts: int,
+    n_prompt_tokens: int = 40,
+    max_tokens: int = 128,
+    target: Path = embedded.TARGET,
+    draft: Path = embedded.DRAFT,
+) -> list[Written]:
+    with engine(target, draft, plan) as e:
+        prompts = code_prompts(e, n_prompts, n_prompt_tokens)
+        return [write(e, prompt, replace(sampling, seed=i), plan, max_tokens) for i, prompt in enumerate(prompts)]
+
+
+def assert_same(plan: Plan, results: list[Written], plain: list[Written]) -> None:
+    for i, (result, reference) in enumerate(zip(results, plain, strict=True)):
+        assert result.tokens == reference.tokens, f"{plan}, prompt {i}"
+        assert result.rows == reference.rows, f"{plan}, prompt {i}: the same tokens from other logits"
+        assert result.finish == reference.finish
+    assert sum(r.n_passes for r in results) < sum(r.n_passes for r in plain), "nothing was accepted"
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_a_hundred_prompts_are_the_same_bit_for_bit(sampling: SamplingParameters) -> None:
+    plain = written_by(Plan.off(), sampling, 100)
+    for plan in (Plan.chain(4), Plan.tree(24, 8)):
+        assert_same(plan, written_by(plan, sampling, 100), plain)
+
+
+@pytest.mark.parametrize("plan", [Plan.chain(8), Plan.tree(16, 4), Plan.tree(100, 10)], ids=str)
+def test_long_contexts_are_the_same_bit_for_bit(plan: Plan) -> None:
+    # llama.cpp's attention changes its kernel at 512 cells, for one token but not for several.
+    plain = written_by(Plan.off(), SAMPLED, 4, n_prompt_tokens=420, max_tokens=200)
+    assert_same(plan, written_by(plan, SAMPLED, 4, n_prompt_tokens=420, max_tokens=200), plain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.5])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 40, "top_p": 1.0, "min_p": 0.0},
+        {"top_k": 0, "top_p": 0.9, "min_p": 0.0},
+        {"top_k": 0, "top_p": 1.0, "min_p": 0.05},
+        {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"repeat_penalty": 1.3, "presence_penalty": 0.2, "frequency_penalty": 0.1, "repeat_last_n": 32},
+    ],
+    ids=["top-k", "top-p", "min-p", "none", "penalties"],
+)
+def test_every_sampler_is_the_same(temperature: float, options: dict[str, float]) -> None:
+    sampling = SamplingParameters(temperature=temperature, **options)
+    plain = written_by(Plan.off(), sampling, 3, max_tokens=64)
+    for plan in (Plan.chain(3), Plan.tree(20, 6)):
+        assert_same(plan, written_by(plan, sampling, 3, max_tokens=64), plain)
+
+
+def test_a_draft_that_knows_nothing_changes_nothing(tmp_path: Path) -> None:
+    draft = random_llama(tmp_path / "random.gguf")
+    plain = written_by(Plan.off(), SAMPLED, 3, draft=draft)
+    for plan in (Plan.chain(4), Plan.tree(24, 6)):
+        results = written_by(plan, SAMPLED, 3, draft=draft)
+        assert [r.tokens for r in results] == [r.tokens for r in plain]
+        assert [r.rows for r in results] == [r.rows for r in plain]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_a_draft_that_is_the_target_is_always_right(sampling: SamplingParameters) -> None:
+    for plan in (Plan.chain(7), Plan.tree(32, 7)):
+        results = written_by(plan, sampling, 3, max_tokens=64, draft=embedded.TARGET)
+        assert [r.tokens for r in results] == [r.tokens for r in written_by(Plan.off(), sampling, 3, max_tokens=64)]
+        for result in results:
+            if plan.method == "chain" and result.finish == "length":
+                assert result.n_passes == 8
+
+
+@pytest.mark.parametrize("plan", [Plan.tree(1, 8), Plan.tree(2, 1), Plan.chain(1), Plan.chain(0)], ids=str)
+def test_the_smallest_plans_work(plan: Plan) -> None:
+    results = written_by(plan, SAMPLED, 2, max_tokens=32)
+    assert [r.tokens for r in results] == [r.tokens for r in written_by(Plan.off(), SAMPLED, 2, max_tokens=32)]
+
+
+def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
+    # Two levels of up to 16 children each: far more than 256 leaves.
+    plan = Plan.tree(1000, 3)
+    hot = replace(SAMPLED, temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
+    with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
+        prompt = code_prompts(e, 1, 40)[0]
+        trees = [step.tree for step in e.generate(prompt, hot, plan, 32)]
+        speculated = list(e.target.tokens)
+    assert max(tree.n_leaves for tree in trees) == 256
+    with engine(embedded.TARGET, None, Plan.off()) as e:
+        list(e.generate(prompt, hot, Plan.off(), 32))
+        assert e.target.tokens == speculated
+
+
+def test_sampled_tokens_follow_the_targets_distribution() -> None:
+    """The joint distribution of two tokens written with a tree, over seeds, is the target's own."""
+    plan = Plan.tree(12, 2)
+    sampling = SamplingParameters(temperature=1.2, top_k=4, top_p=1.0, min_p=0.0)
+    n_seeds = 3000
+    with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
+        prompt = code_prompts(e, 1, 40, seed=3)[0]
+        first = probabilities(e.target.set_prompt, e.target.score, prompt, sampling)
+        expected: dict[tuple[int, ...], float] = {}
+        for a, p in first.items():
+            if e.target.context.model.is_end_of_generation(a):
+                expected[(a,)] = p
+                continue
+            second = probabilities(e.target.set_prompt, e.target.score, [*prompt, a], sampling)
+            expected |= {(a, b): p * q for b, q in second.items()}
+        counts = dict.fromkeys(expected, 0)
+        for seed in range(n_seeds):
+            list(e.generate(prompt, replace(sampling, seed=seed), plan, 2))
+            counts[tuple(e.target.tokens[len(prompt) :])] += 1
+    observed = np.array([counts[pair] for pair in expected])
+    assert chi_square_p_value(observed, n_seeds * np.array(list(expected.values()))) > 1e-4
+
+
+def probabilities(
+    set_prompt: Callable[[list[int]], int],
+    score: Callable[[TokenTree], np.ndarray],
+    prompt: list[int],
+    sampling: SamplingParameters,
+) -> dict[int, float]:
+    set_prompt(prompt)
+    row = score(TokenTree.root_only(prompt[-1]))[0].astype(np.float64)
+    top = np.argsort(-row, kind="stable")[: sampling.top_k]
+    weights = np.exp((row[top] - row.max()) / sampling.temperature)
+    return dict(zip(top.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+def test_the_sampler_knows_no_plan() -> None:
+    # What the two tests above rest on: a token is a function of row, position, seed and recent tokens.
+    row = np.random.default_rng(0).standard_normal(2048).astype(np.float32)
+    one, other = Sampler(SAMPLED, 2048), Sampler(SAMPLED, 2048)
+    forward = [one.sample(row, position, ()) for position in range(50)]
+    backward = [other.sample(row, position, ()) for position in reversed(range(50))]
+    assert forward == backward[::-1]
