@@ -24,7 +24,7 @@ from specrun.hardware.cpu import usable_cores
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan
+from specrun.speculation import FixedPlan, Plan
 
 N_EMBD = 64
 # Logit of the likely successor over the spread of the others: 8 * SCALE against SCALE.
@@ -89,7 +89,7 @@ def measure(model: LlamaModel, plan: Plan, sampling: SamplingParameters, n_passe
     with LlamaContext(model, config) as target, LlamaContext(model, config) as draft:
         engine = Engine(TargetContext(target), DraftContext(draft), ctx_size=3072)
         outside, before = [], 0.0
-        for step in engine.generate(list(range(1, 33)), sampling, plan):
+        for step in engine.generate(list(range(1, 33)), sampling, FixedPlan(plan)):
             del step
             now = engine.statistics.other_seconds
             outside.append((now - before) * 1e3)

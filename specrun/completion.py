@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from specrun.engine import Engine, FinishReason, Statistics, Step
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan
+from specrun.speculation import PlanChooser
 from specrun.text import TextStream
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to write: prompt token ids, how to sample, the plan, the most tokens, the strings that end it."""
+    """What to write. prompt: token ids. plans: chooses each pass's plan. stops: strings that end the text."""
 
     prompt: list[int]
     sampling: SamplingParameters
-    plan: Plan
+    plans: PlanChooser
     max_tokens: int | None = None
     stops: Sequence[str] = ()
 
@@ -44,7 +44,7 @@ class Completion:
         """Write the answer, yielding each piece of text as soon as it is certain."""
         request = self.request
         stream = TextStream(self.engine.target.context.model.token_bytes, request.stops)
-        steps = self.engine.generate(request.prompt, request.sampling, request.plan, request.max_tokens, interrupted)
+        steps = self.engine.generate(request.prompt, request.sampling, request.plans, request.max_tokens, interrupted)
         for step in steps:
             self.last_step = step
             yield self._take(step, stream)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specrun.errors import PromptError
 from specrun.llama import DraftContext, TargetContext
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Accepted, Plan, TokenTree, sample_and_match
-from specrun.speculation.drafters import Drafter, DraftLimits, drafter_for
+from specrun.speculation import Accepted, Plan, PlanChooser, TokenTree, sample_and_match
+from specrun.speculation.drafters import DraftLimits, drafter_for
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -89,13 +89,13 @@ class Engine:
         self,
         prompt: list[int],
         sampling: SamplingParameters,
-        plan: Plan,
+        plans: PlanChooser,
         max_tokens: int | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Step]:
         """Continue `prompt` (token ids), one `Step` per pass; the last one has its `finish` set.
 
-        The tokens depend on prompt, sampling parameters and target alone, not on `plan`. Between two steps the caches
+        The tokens depend on prompt, sampling parameters and target alone, not on `plans`. Between two steps the caches
         are consistent, so the iteration may be left at any of them; `interrupted` is asked after every pass.
         Raises PromptError if the prompt is empty or leaves no room in the context.
         """
@@ -103,20 +103,21 @@ class Engine:
         self.statistics = statistics = Statistics(prompt_tokens=len(prompt))
         started = time.perf_counter()
         sampler = Sampler(sampling, self.target.n_vocab)
-        drafter = drafter_for(plan, self.draft, sampler) if self.draft else None
         statistics.prompt_tokens_decoded = self.target.set_prompt(prompt)
-        if self.draft and drafter:
+        if self.draft and plans.current.depth:
             self.draft.start(prompt)
         statistics.prefill_seconds = time.perf_counter() - started
 
         clock = _Clock(self.target, self.draft)
         finish: FinishReason | None = None
         while finish is None:
-            step = self._step(sampler, drafter, plan, self._tokens_left(max_tokens))
+            step_started = time.perf_counter()
+            step = self._step(sampler, plans.current, self._tokens_left(max_tokens))
+            plans.record(len(step.accepted.tokens), time.perf_counter() - step_started)
             finish = step.finish or self._finish(max_tokens, len(step.tokens))
             if finish is None and interrupted():
                 finish = "interrupted"
-            step = Step(step.tree, step.accepted, step.tokens, finish)
+            step = replace(step, finish=finish)
             statistics.count(step)
             clock.read(statistics)
             yield step
@@ -139,18 +140,9 @@ class Engine:
             return "length"
         return "context" if len(self.target.tokens) >= self.ctx_size else None
 
-    def _step(self, sampler: Sampler, drafter: Drafter | None, plan: Plan, tokens_left: int) -> Step:
+    def _step(self, sampler: Sampler, plan: Plan, tokens_left: int) -> Step:
         tokens = self.target.tokens
-        limits = DraftLimits(
-            budget=min(plan.budget, self.target.room()),
-            depth=min(plan.depth, tokens_left - 1),
-            width=plan.width,
-            leaves=self.target.max_leaves,
-        )
-        if drafter and limits.depth > 0 and limits.budget > 1:
-            tree = drafter.draft(tokens, limits)
-        else:
-            tree = TokenTree.root_only(tokens[-1])
+        tree = self._draft_tree(sampler, plan, tokens_left)
         rows = self.target.score(tree)
         recent = tokens[len(tokens) - sampler.n_recent :] if sampler.n_recent else []
         accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), recent)
@@ -160,6 +152,18 @@ class Engine:
         self.target.commit(tree, accepted.path, accepted.tokens[-1])
         committed = accepted.tokens if end is None else accepted.tokens[:-1]
         return Step(tree, accepted, committed, "stop" if end is not None else None)
+
+    def _draft_tree(self, sampler: Sampler, plan: Plan, tokens_left: int) -> TokenTree:
+        limits = DraftLimits(
+            budget=min(plan.budget, self.target.room()),
+            depth=min(plan.depth, tokens_left - 1),
+            width=plan.width,
+            leaves=self.target.max_leaves,
+        )
+        drafter = drafter_for(plan, self.draft, sampler) if self.draft else None
+        if drafter is None or limits.depth < 1 or limits.budget < 2:
+            return TokenTree.root_only(self.target.tokens[-1])
+        return drafter.draft(self.target.tokens, limits)
 
     def _first_end_of_generation(self, tokens: list[int]) -> int | None:
         is_end = self.target.context.model.is_end_of_generation

@@ -9,7 +9,7 @@ from specrun.llama.model import LlamaModel
 def chat_template(model: LlamaModel) -> ChatTemplate | None:
     """The model file's own chat template, or None if it has none."""
     source = model.chat_template
-    if source is None:
+    if not source:
         return None
     return ChatTemplate(source, model.special_token_text("bos"), model.special_token_text("eos"))
 

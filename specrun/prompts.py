@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from specrun.errors import PromptError
 
@@ -30,10 +31,10 @@ def read_prompt(argument: str | None, files: Sequence[Path]) -> str:
     Raises PromptError if there is nothing, or it cannot be read as UTF-8.
     """
     parts = [] if argument is None or argument == STDIN else [argument]
-    parts += [_read_file(file) for file in files if str(file) != STDIN]
+    parts += [_decode(_read_file(file), str(file)) for file in files if str(file) != STDIN]
     stdin_named = argument == STDIN or Path(STDIN) in files
     if stdin_named or not _is_terminal():
-        parts.append(_decode(sys.stdin.buffer.read(), "stdin"))
+        parts.append(_decode(_stdin().read(), "stdin"))
     if not parts:
         raise PromptError("no prompt: give it as an argument, with -f FILE, or on stdin")
     prompt = "\n".join(part for part in parts if part)
@@ -46,57 +47,58 @@ def read_prompt_lines(argument: str | None, files: Sequence[Path]) -> Iterator[P
     """The prompts of JSONL files, or of stdin, one at a time as they arrive; `argument` goes before each.
 
     A line is an object with `prompt` and, if wanted, `id`. A bad line is yielded with its `error`; it ends nothing.
-    Raises PromptError if there is no input.
+    Raises PromptError at once if there is no input or a file cannot be read.
     """
     before = f"{argument}\n" if argument and argument != STDIN else ""
-    sources = [file for file in files if str(file) != STDIN]
-    number = 0
-    for file in sources:
-        for line in _read_file(file).splitlines():
-            number += 1
-            yield from _parse(line.encode(), number, before)
-    if len(sources) < len(files) or not sources:
+    lines: list[Iterable[bytes]] = [_read_file(file).splitlines() for file in files if str(file) != STDIN]
+    if len(lines) < len(files) or not lines:
         if _is_terminal() and argument != STDIN and not files:
             raise PromptError("no prompts: give JSON lines with -f FILE or on stdin")
-        for raw in sys.stdin.buffer:
-            number += 1
-            yield from _parse(raw, number, before)
+        lines.append(_stdin())
+    numbered = enumerate(chain.from_iterable(lines), start=1)
+    return (_parse(raw, number, before) for number, raw in numbered if raw.strip())
 
 
-def _parse(raw: bytes, number: int, before: str) -> Iterator[PromptLine]:
-    if not raw.strip():
-        return
+def _parse(raw: bytes, number: int, before: str) -> PromptLine:
     try:
         line = json.loads(_decode(raw, f"line {number}"))
-    except (json.JSONDecodeError, PromptError) as error:
-        yield PromptLine(number, error=f"line {number} is not JSON: {error}")
-        return
+    except PromptError as error:
+        return PromptLine(number, error=str(error))
+    except json.JSONDecodeError as error:
+        return PromptLine(number, error=f"line {number} is not JSON: {error.msg} at column {error.colno}")
+    except RecursionError:
+        return PromptLine(number, error=f"line {number} is nested too deeply")
     if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
-        yield PromptLine(number, error=f'line {number} has no "prompt" text')
-        return
+        return PromptLine(number, error=f'line {number} has no "prompt" text')
     identity = line.get("id", number)
     if not line["prompt"].strip():
-        yield PromptLine(identity, error=f"line {number} has an empty prompt")
-        return
-    yield PromptLine(identity, before + line["prompt"])
+        return PromptLine(identity, error=f"line {number} has an empty prompt")
+    return PromptLine(identity, before + line["prompt"])
 
 
 def _is_terminal() -> bool:
     return sys.stdin is None or sys.stdin.isatty()
 
 
-def _read_file(file: Path) -> str:
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise PromptError("stdin is closed; pipe the prompt in, or give it as an argument")
+    return sys.stdin.buffer
+
+
+def _read_file(file: Path) -> bytes:
     try:
-        return _decode(file.read_bytes(), str(file))
+        return file.read_bytes()
     except OSError as error:
         raise PromptError(f"{file} cannot be read: {error.strerror}; check the path") from error
 
 
 def _decode(data: bytes, source: str) -> str:
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
+        byte = error.object[error.start]
         raise PromptError(
-            f"{source} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start}); convert it first"
+            f"{source} is not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it first"
         ) from error
     return text.removesuffix("\n").removesuffix("\r")

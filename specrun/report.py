@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specrun.completion import Completion
     from specrun.engine import Statistics
-    from specrun.speculation import Plan
 
 
 def as_json(completion: Completion) -> dict[str, Any]:
@@ -30,12 +29,12 @@ def as_json(completion: Completion) -> dict[str, Any]:
     }
 
 
-def as_text(completion: Completion, plan: Plan) -> str:
+def as_text(completion: Completion) -> str:
     """The lines that `--stats` prints."""
     s = completion.statistics
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     lines = [
-        f"plan        {plan}",
+        f"plan        {completion.request.plans}",
         f"prompt      {s.prompt_tokens} tokens, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
         f"answer      {s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
         f"ended by {completion.finish_reason}",
@@ -44,15 +43,29 @@ def as_text(completion: Completion, plan: Plan) -> str:
     ]
     if s.offered:
         rates = " ".join(f"{rate:.2f}" for rate in _acceptance(s))
-        lines.append(f"accepted    {rates} (by depth, where the tree had a child to match)")
+        lines.append(f"accepted    {rates} (by depth)")
     return "\n".join(lines)
+
+
+def off_notice(completion: Completion) -> str | None:
+    """A sentence if speculation was tried and found not to pay."""
+    from specrun.speculation import FastestPlan
+
+    plans = completion.request.plans
+    if isinstance(plans, FastestPlan) and plans.winner and not plans.winner.depth:
+        return f"speculation does not pay here, so it is off: {plans}"
+    return None
 
 
 def one_line(completion: Completion) -> str:
     """The dim line under a chat answer."""
     s = completion.statistics
-    line = f"{s.completion_tokens} tokens, {s.tokens_per_second:.1f} tokens/s"
-    return f"{line}, {s.tokens_per_pass:.1f} tokens a pass" if s.offered else line
+    parts = [f"{s.completion_tokens} tokens", f"{s.tokens_per_second:.1f} tokens/s"]
+    if s.offered:
+        parts.append(f"{s.tokens_per_pass:.1f} tokens a pass")
+    if completion.finish_reason == "interrupted":
+        parts.append("interrupted")
+    return ", ".join(parts)
 
 
 def _ms_per_pass(s: Statistics) -> dict[str, float]:

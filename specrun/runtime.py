@@ -12,7 +12,7 @@ from specrun.errors import PairError, UsageError
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
-from specrun.speculation import Plan
+from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
 
 DEFAULT_CTX_SIZE = 4096
 _PROMPT_BATCH = 512  # tokens of one prefill pass, llama.cpp's default ubatch
@@ -22,11 +22,13 @@ _MAX_SAFE_CTX_SIZE = 2**24
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """What to run and where. plan: the largest the contexts must hold. ctx_size None: the model's, at most 4096."""
+    """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
+    ctx_size None: the model's, at most 4096.
+    """
 
     target: Path
     draft: Path | None
-    plan: Plan
+    plans: tuple[Plan, ...]
     ctx_size: int | None = None
     threads: int | None = None
     gpu_layers: int = 0
@@ -36,7 +38,8 @@ class RuntimeOptions:
 class Runtime:
     """A loaded pair and its engine; close it, or use it in a `with`, to free everything.
 
-    `plan` is the one that will really run and `notices` says, in sentences, where it differs from the one asked for.
+    `candidates` are the plans that can really run, `plans` chooses among them, and `notices` says in sentences where
+    they differ from what was asked for.
     Raises ModelFileError, PairError or LlamaError if the files or the machine do not allow it.
     """
 
@@ -52,21 +55,29 @@ class Runtime:
     def _load(self, options: RuntimeOptions) -> None:
         self.model = self._stack.enter_context(LlamaModel(options.target, options.gpu_layers))
         draft_model = None
-        self.plan = options.plan
-        if options.plan.method != "off" and options.draft:
+        self.candidates = options.plans
+        if self._may_draft() and options.draft:
             draft_model = self._stack.enter_context(LlamaModel(options.draft, options.gpu_layers_draft))
             self._check_pair(draft_model)
             if not (self.model.can_hold_tree and draft_model.can_hold_tree):
                 which = "draft" if self.model.can_hold_tree else "target"
                 self.notices.append(f"the {which} is recurrent and cannot take tokens back: decoding plainly")
-                self.plan, draft_model = Plan.off(), None
-        elif options.plan.method != "off":
+                self.candidates, draft_model = (Plan.off(),), None
+        elif self._may_draft():
             self.notices.append("no draft model: decoding plainly (give one with --draft)")
-            self.plan = Plan.off()
+            self.candidates = (Plan.off(),)
+        self.plans: PlanChooser = (
+            FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
+        )
+        if (options.gpu_layers or options.gpu_layers_draft) and not library.has_gpu():
+            self.notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
         self.ctx_size = self._ctx_size(options)
         target = self._context(self.model, options)
         draft = self._context(draft_model, options) if draft_model else None
         self.engine = Engine(TargetContext(target), DraftContext(draft) if draft else None, self.ctx_size)
+
+    def _may_draft(self) -> bool:
+        return any(plan.depth for plan in self.candidates)
 
     def _check_pair(self, draft: LlamaModel) -> None:
         if draft.n_bytes > self.model.n_bytes:
@@ -92,8 +103,9 @@ class Runtime:
         # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
         # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
         # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
-        budget = self.plan.budget
-        n_seq_max = 1 if self.plan.method != "tree" else min(budget, MAX_SEQUENCES)
+        budget = max(plan.budget for plan in self.candidates)
+        n_leaves = max(plan.budget if plan.method == "tree" else 1 for plan in self.candidates)
+        n_seq_max = min(n_leaves, MAX_SEQUENCES)
         return self._stack.enter_context(
             LlamaContext(
                 model,

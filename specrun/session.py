@@ -11,7 +11,7 @@ from specrun.formatting import chat_template, prompt_tokens
 from specrun.llama.chat_template import Message
 from specrun.sampling import SamplingParameters
 from specrun.sampling.parameters import MAX_SEED
-from specrun.speculation import Plan
+from specrun.speculation import PlanChooser
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Session:
     """
 
     def __init__(
-        self, engine: Engine, sampling: SamplingParameters, plan: Plan, max_tokens: int | None, stops: list[str]
+        self, engine: Engine, sampling: SamplingParameters, plans: PlanChooser, max_tokens: int | None, stops: list[str]
     ) -> None:
         self.engine = engine
         self.sampling = sampling
-        self.plan = plan
+        self.plans = plans
         self.max_tokens = max_tokens
         self.stops = stops
         self.messages: list[Message] = []
@@ -80,15 +80,11 @@ class Session:
     def answer(self, completion: Completion) -> None:
         """Take a streamed completion, whole or interrupted, into the history."""
         self.messages.append({"role": "assistant", "content": completion.text})
-        prompt = completion.request.prompt
-        tokens = self.engine.target.tokens
-        if self._written and len(tokens) - len(prompt) - len(completion.token_ids) in (0, 1):
-            # At most the end-of-generation token follows the text; a stop string would have cut off more.
-            ending = tokens[len(prompt) + len(completion.token_ids) :]
-            text = b"".join(self._model.token_bytes(token, special=True) for token in ending).decode()
-            self._written = _Written(self._written.text + completion.text + text, list(tokens))
-        else:
-            self._written = None
+        spelled = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
+        # They differ where a stop string cut the text off.
+        if self._written and spelled == completion.text.encode():
+            tokens = completion.request.prompt + completion.token_ids
+            self._written = _Written(self._written.text + completion.text, tokens)
 
     def undo(self) -> bool:
         """Forget the last message and its answer; False if there is none."""
@@ -116,7 +112,7 @@ class Session:
             )
         self.messages = messages
         self._written = written
-        request = Request(written.tokens, self.sampling, self.plan, self.max_tokens, self.stops)
+        request = Request(written.tokens, self.sampling, self.plans, self.max_tokens, self.stops)
         return Completion(self.engine, request), n_dropped
 
     def _read(self, messages: list[Message]) -> _Written:

@@ -15,13 +15,13 @@ from specrun.engine import Engine
 from specrun.llama.context import Logits
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan, TokenTree
+from specrun.speculation import FixedPlan, Plan, TokenTree
 
 
 @contextmanager
 def engine(target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024) -> Iterator[Engine]:
     """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
-    with Runtime(RuntimeOptions(target, draft, plan, ctx_size=ctx_size, threads=1)) as runtime:
+    with Runtime(RuntimeOptions(target, draft, (plan,), ctx_size=ctx_size, threads=1)) as runtime:
         yield runtime.engine
 
 
@@ -48,7 +48,7 @@ def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan:
     tokens: list[int] = []
     rows: list[int] = []
     finish = None
-    for step in engine.generate(prompt, sampling, plan, max_tokens):
+    for step in engine.generate(prompt, sampling, FixedPlan(plan), max_tokens):
         tokens += step.tokens
         rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in step.accepted.path]
         finish = step.finish

@@ -11,7 +11,7 @@ from specrun.catalog import embedded
 from specrun.engine import Engine
 from specrun.errors import PromptError
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan
+from specrun.speculation import FixedPlan, Plan
 from tests.engines import code_prompts, engine, write
 from tests.models import scripted_llama
 
@@ -44,7 +44,9 @@ def test_the_context_fills_to_its_last_token(demo: Engine, prompt: list[int], pl
     tokens: list[int] = []
     finish = None
     # A seed whose text is longer than the context.
-    for step in demo.generate(prompt, SamplingParameters(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2), plan):
+    for step in demo.generate(
+        prompt, SamplingParameters(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2), FixedPlan(plan)
+    ):
         tokens += step.tokens
         finish = step.finish
     assert finish == "context"
@@ -65,9 +67,9 @@ def test_an_end_of_generation_token_ends_it_and_is_left_out(tmp_path: Path) -> N
 
 def test_prompts_that_cannot_work_are_refused_before_any_work(demo: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
-        next(demo.generate([], SAMPLING, PLAN))
+        next(demo.generate([], SAMPLING, FixedPlan(PLAN)))
     with pytest.raises(PromptError, match="256"):
-        next(demo.generate([1] * 256, SAMPLING, PLAN))
+        next(demo.generate([1] * 256, SAMPLING, FixedPlan(PLAN)))
 
 
 def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
@@ -84,14 +86,14 @@ def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) ->
         asked += 1
         return asked == 3
 
-    steps = list(demo.generate(prompt, SAMPLING, PLAN, 100, interrupted))
+    steps = list(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 100, interrupted))
     assert [step.finish for step in steps] == [None, None, "interrupted"]
 
 
 def test_leaving_in_the_middle_spoils_nothing(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 60)
     for left_after in (1, 2, 5):
-        for count, _ in enumerate(demo.generate(prompt, SAMPLING, PLAN, 60), start=1):
+        for count, _ in enumerate(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 60), start=1):
             if count == left_after:
                 break
         assert write(demo, prompt, SAMPLING, PLAN, 60) == whole
@@ -108,7 +110,7 @@ def test_a_continued_text_decodes_only_what_is_new(demo: Engine, prompt: list[in
 
 
 def test_statistics_add_up(demo: Engine, prompt: list[int]) -> None:
-    steps = list(demo.generate(prompt, SAMPLING, PLAN, 80))
+    steps = list(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 80))
     s = demo.statistics
     assert s.passes == len(steps)
     assert s.completion_tokens == sum(len(step.tokens) for step in steps)

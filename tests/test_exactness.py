@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Plan, TokenTree
+from specrun.speculation import FixedPlan, Plan, TokenTree
 from tests.engines import Written, code_prompts, engine, write
 from tests.models import random_llama
 from tests.statistics import chi_square_p_value
@@ -106,11 +106,11 @@ def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
     hot = replace(SAMPLED, temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
         prompt = code_prompts(e, 1, 40)[0]
-        trees = [step.tree for step in e.generate(prompt, hot, plan, 32)]
+        trees = [step.tree for step in e.generate(prompt, hot, FixedPlan(plan), 32)]
         speculated = list(e.target.tokens)
     assert max(tree.n_leaves for tree in trees) == 256
     with engine(embedded.TARGET, None, Plan.off()) as e:
-        list(e.generate(prompt, hot, Plan.off(), 32))
+        list(e.generate(prompt, hot, FixedPlan(Plan.off()), 32))
         assert e.target.tokens == speculated
 
 
@@ -131,7 +131,7 @@ def test_sampled_tokens_follow_the_targets_distribution() -> None:
             expected |= {(a, b): p * q for b, q in second.items()}
         counts = dict.fromkeys(expected, 0)
         for seed in range(n_seeds):
-            list(e.generate(prompt, replace(sampling, seed=seed), plan, 2))
+            list(e.generate(prompt, replace(sampling, seed=seed), FixedPlan(plan), 2))
             counts[tuple(e.target.tokens[len(prompt) :])] += 1
     observed = np.array([counts[pair] for pair in expected])
     assert chi_square_p_value(observed, n_seeds * np.array(list(expected.values()))) > 1e-4

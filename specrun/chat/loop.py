@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from specrun import report
 from specrun.chat import commands, settings, tree_view
 from specrun.chat.files import load_messages, save_messages
 from specrun.chat.reader import MessageReader
+from specrun.chat.terminal import without_echo
 from specrun.completion import Completion
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
@@ -22,17 +24,17 @@ class ChatLoop:
     """One conversation.
 
     answers: console for what the model writes (stdout). notes: console for everything else (stderr).
-    largest: the plan that the contexts were made for.
+    candidates: the plans that the contexts were made for.
     """
 
     def __init__(
-        self, session: Session, reader: MessageReader, answers: Console, notes: Console, largest: Plan
+        self, session: Session, reader: MessageReader, answers: Console, notes: Console, candidates: Sequence[Plan]
     ) -> None:
         self._session = session
         self._reader = reader
         self._answers = answers
         self._notes = notes
-        self._largest = largest
+        self._candidates = candidates
         self._last: Completion | None = None
         self._leaving = False
 
@@ -68,9 +70,13 @@ class ChatLoop:
         if n_dropped:
             turns = "turn" if n_dropped == 1 else "turns"
             self._note(f"the context is full: the oldest {n_dropped} {turns} were dropped")
-        with InterruptFlag() as interrupted:
-            for piece in completion.stream(interrupted):
-                self._write(piece)
+        try:
+            with InterruptFlag() as interrupted, without_echo():
+                for piece in completion.stream(interrupted):
+                    self._write(piece)
+        except SpecrunError:
+            self._session.undo()
+            raise
         self._write("\n" if completion.text.endswith("\n") else "\n\n")
         self._session.answer(completion)
         self._last = completion
@@ -107,7 +113,7 @@ class ChatLoop:
             case "/set":
                 self._set(argument)
             case "/stats":
-                self._note(report.as_text(self._last, self._session.plan) if self._last else "no answer yet")
+                self._note(report.as_text(self._last) if self._last else "no answer yet")
             case "/tree":
                 self._draw_tree()
             case "/save":
@@ -135,8 +141,8 @@ class ChatLoop:
         name, _, value = argument.partition(" ")
         if not value:
             raise UsageError(f"/set {name} needs a value")
-        settings.change(self._session, self._largest, name, value.strip())
-        self._note(f"{name} is {value.strip()}")
+        settings.change(self._session, self._candidates, name, value.strip())
+        self._note(f"{name} is {settings.values(self._session)[name]}")
 
     def _draw_tree(self) -> None:
         step = self._last.last_step if self._last else None
@@ -149,4 +155,7 @@ class ChatLoop:
 def _path(argument: str) -> Path:
     if not argument:
         raise UsageError("name a file")
-    return Path(argument).expanduser()
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{argument}: there is no such user; give the whole path") from error

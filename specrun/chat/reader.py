@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Protocol
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
 from specrun.chat import commands, settings
-from specrun.errors import PromptError
+from specrun.errors import PromptError, SpecrunError
 
 _QUOTES = '"""'
 
@@ -29,22 +33,31 @@ class MessageReader(Protocol):
 class TerminalReader:
     """A prompt with history across runs, lines of its own, and completion of commands.
 
-    history: file that keeps what was typed; its folder is made if it is missing.
+    history: file that keeps what was typed; its folder is made if it is missing. Raises SpecrunError if it cannot be.
     """
 
     def __init__(self, history: Path) -> None:
-        history.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            history.parent.mkdir(parents=True, exist_ok=True)
+            history.touch(mode=0o600)
+        except OSError as error:
+            raise SpecrunError(
+                f"{history} cannot be written: {error.strerror}; set SPECRUN_DATA_DIR to a folder that can"
+            ) from error
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(str(history)),
             completer=_CommandCompleter(),
-            complete_while_typing=True,
+            # Where completions are expected, the prompt makes room for their menu: at the bottom of the screen it would
+            # not be seen otherwise, and anywhere else the room would be an ugly gap.
+            complete_while_typing=Condition(lambda: _has_completions(self._session.default_buffer.document)),
+            reserve_space_for_menu=1 + len(commands.COMMANDS),
             key_bindings=_key_bindings(),
             multiline=True,
             prompt_continuation="... ",
-            # The hint line is there while nothing was typed, and never after Enter.
-            placeholder=[("class:hint", "a message, or /help")],
+            placeholder=_hint,
             style=Style.from_dict({"hint": "ansibrightblack"}),
-            reserve_space_for_menu=0,
+            # In `specrun chat | tee answers` the prompt belongs on the terminal.
+            output=create_output(always_prefer_tty=True),
         )
 
     def read(self) -> str:
@@ -52,7 +65,7 @@ class TerminalReader:
 
 
 class PipeReader:
-    """One message a line, from stdin; a line that is only three double quotes begins and ends a longer one."""
+    """One message a line, from stdin; three double quotes begin and end a message of several lines."""
 
     def __init__(self) -> None:
         self._n_lines = 0
@@ -61,7 +74,10 @@ class PipeReader:
         line = self._line()
         if line.lstrip().startswith(_QUOTES) and not _is_closed(line):
             while not _is_closed(line):
-                line += "\n" + self._line()
+                try:
+                    line += "\n" + self._line()
+                except EOFError:
+                    line += _QUOTES
         return _unquoted(line)
 
     def _line(self) -> str:
@@ -73,6 +89,11 @@ class PipeReader:
             return raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise PromptError(f"line {self._n_lines} of stdin is not UTF-8; convert it first") from error
+
+
+def _hint() -> StyleAndTextTuples:
+    """What stands where nothing was typed yet; nothing once the prompt is left."""
+    return [] if get_app().is_done else [("class:hint", "a message, or /help")]
 
 
 def _is_closed(text: str) -> bool:
@@ -109,14 +130,21 @@ class _CommandCompleter(Completer):
     """Completes command names, and setting names after /set."""
 
     def get_completions(self, document: Document, _complete_event: CompleteEvent) -> Iterable[Completion]:
-        text = document.text_before_cursor
-        if not text.startswith("/"):
-            return
-        name, space, rest = text.partition(" ")
-        if not space:
-            yield from _matches(name, commands.NAMES, lambda c: commands.COMMANDS[commands.NAMES.index(c)].help)
-        elif name == "/set" and " " not in rest:
-            yield from _matches(rest, settings.NAMES, lambda _: "")
+        return _completions(document)
+
+
+def _has_completions(document: Document) -> bool:
+    return any(True for _ in _completions(document))
+
+
+def _completions(document: Document) -> Iterable[Completion]:
+    text = document.text_before_cursor
+    name, space, rest = text.partition(" ")
+    if text.startswith("/") and not space:
+        return _matches(name, commands.NAMES, lambda c: commands.COMMANDS[commands.NAMES.index(c)].help)
+    if name == "/set" and " " not in rest:
+        return _matches(rest, settings.NAMES, lambda _: "")
+    return []
 
 
 def _matches(typed: str, names: Iterable[str], help_of: Callable[[str], str]) -> Iterable[Completion]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from specrun.errors import UsageError
 from specrun.session import Session
-from specrun.speculation import Plan
+from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
 
 # name in `/set` -> field of SamplingParameters
 _SAMPLING = {
@@ -26,22 +27,30 @@ _INTEGERS = {"top-k", "repeat-last-n", "seed"}
 NAMES = [*_SAMPLING, "max-tokens", "speculate", "budget", "depth"]
 
 
-def show(session: Session) -> str:
-    """Every setting and its value, a line each."""
+def values(session: Session) -> dict[str, Any]:
+    """Every setting by its name."""
     values: dict[str, Any] = {name: getattr(session.sampling, field) for name, field in _SAMPLING.items()}
     values["max-tokens"] = "no limit" if session.max_tokens is None else session.max_tokens
-    values |= {"speculate": session.plan.method, "budget": session.plan.budget, "depth": session.plan.depth}
-    width = max(map(len, values))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in values.items())
+    plan = session.plans.current
+    method = plan.method if isinstance(session.plans, FixedPlan) else "auto"
+    return values | {"speculate": method, "budget": plan.budget, "depth": plan.depth}
 
 
-def change(session: Session, largest: Plan, name: str, value: str) -> None:
-    """Set one setting. largest: the plan that the contexts were made for; a bigger one does not fit them.
+def show(session: Session) -> str:
+    """Every setting and its value, a line each."""
+    width = max(map(len, NAMES))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in values(session).items())
+
+
+def change(session: Session, candidates: Sequence[Plan], name: str, value: str) -> None:
+    """Set one setting. candidates: the plans that the contexts were made for; a bigger one does not fit them.
 
     Raises UsageError for an unknown name or a value that cannot be.
     """
     if name in _SAMPLING:
         number = _parse(int if name in _INTEGERS else float, name, value)
+        if name == "seed" and number == -1:
+            number = secrets.randbits(63)
         session.sampling = replace(session.sampling, **{_SAMPLING[name]: number})
     elif name == "max-tokens":
         number = _parse(int, name, value)
@@ -49,34 +58,35 @@ def change(session: Session, largest: Plan, name: str, value: str) -> None:
             raise UsageError(f"max-tokens must be 1 or more (-1 is no limit); got {number}")
         session.max_tokens = None if number == -1 else number
     elif name == "speculate":
-        session.plan = _plan_of_method(value, session.plan if session.plan.depth else largest, largest)
+        session.plans = _plans_of_method(value, candidates)
     elif name in ("budget", "depth"):
         number = _parse(int, name, value)
-        session.plan = _fitting(replace(session.plan, **{name: number}), largest)
+        if not (isinstance(session.plans, FixedPlan) and session.plans.current.depth):
+            raise UsageError(f"/set speculate chain or tree comes before /set {name}")
+        session.plans = FixedPlan(_resized(session.plans.current, candidates, name, number))
     else:
-        raise UsageError(f"no setting {name}; there are {', '.join(NAMES)}")
+        raise UsageError(f"no setting {name}; /set alone lists them")
 
 
-def _plan_of_method(method: str, current: Plan, largest: Plan) -> Plan:
-    if method == "off":
-        return Plan.off()
-    if method == "chain":
-        return _fitting(Plan.chain(current.depth), largest)
-    if method == "tree":
-        return _fitting(Plan.tree(largest.budget, current.depth), largest)
-    raise UsageError(f"speculate is off, chain or tree; got {method}")
+def _plans_of_method(method: str, candidates: Sequence[Plan]) -> PlanChooser:
+    if method == "auto" and len(candidates) > 1:
+        return FastestPlan(candidates)
+    for plan in (*candidates, Plan.off()):
+        if plan.method == method:
+            return FixedPlan(plan)
+    possible = sorted({plan.method for plan in candidates} | {"off"} | ({"auto"} if len(candidates) > 1 else set()))
+    raise UsageError(f"speculate can be {', '.join(possible)} in this chat; got {method}")
 
 
-def _fitting(plan: Plan, largest: Plan) -> Plan:
-    if largest.method == "off":
-        raise UsageError("this chat was started without speculation; start it with --draft and --speculate tree")
-    if plan.method == "tree" and largest.method != "tree":
-        raise UsageError("this chat was started for a chain; start it with --speculate tree")
-    if plan.budget > largest.budget:
-        raise UsageError(f"this chat was started for {largest.budget} nodes; start it with a larger --budget")
+def _resized(plan: Plan, candidates: Sequence[Plan], name: str, number: int) -> Plan:
+    largest = max(candidate.budget for candidate in candidates)
     if plan.method == "chain":
-        return Plan.chain(plan.depth)
-    return Plan.tree(plan.budget, plan.depth)
+        plan = Plan.chain(number if name == "depth" else number - 1)
+    else:
+        plan = Plan.tree(number if name == "budget" else plan.budget, number if name == "depth" else plan.depth)
+    if plan.budget > largest:
+        raise UsageError(f"this chat was started for {largest} nodes; start it with a larger --budget")
+    return plan
 
 
 def _parse(kind: Callable[[str], Any], name: str, value: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -66,8 +68,9 @@ def specrun(
 def main() -> None:
     """Run the command line and exit with its code (see `specrun.errors`)."""
     code = 0
+    _open_stdout()
     try:
-        result = app(standalone_mode=False)
+        result = app(prog_name="specrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
     except SpecrunError as error:
@@ -79,7 +82,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _BROKEN_PIPE_EXIT_CODE
     except OSError as error:
-        code = _report(error, 1)
+        code = _report(SpecrunError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), 1)
     except Exception as error:
         # A usage error of click's. Newer typers bring a click of their own, so it is known by what it can do.
         if not hasattr(error, "format_message"):
@@ -88,6 +91,14 @@ def main() -> None:
         output.error(f"{message}; --help lists the options")
         code = getattr(error, "exit_code", 2)
     sys.exit(code)
+
+
+def _open_stdout() -> None:
+    """Make stdout take any text: where it was closed (`>&-`), and where its encoding lacks a character."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _report(error: Exception, code: int) -> int:

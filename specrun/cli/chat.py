@@ -56,9 +56,9 @@ def chat(
     with Runtime(models.runtime_options()) as runtime:
         for notice in runtime.notices:
             output.note(notice)
-        session = Session(runtime.engine, sampling, runtime.plan, limit, stop or [])
+        session = Session(runtime.engine, sampling, runtime.plans, limit, stop or [])
         session.system = system
         reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
         if sys.stdin.isatty():
-            output.note(f"{runtime.model.name}, {runtime.plan}; /help lists the commands")
-        ChatLoop(session, reader, output.stdout, output.stderr, runtime.plan).run()
+            output.note(f"{runtime.model.name}, speculation: {runtime.plans}; /help lists the commands")
+        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates).run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,17 +78,13 @@ def generate(
     # The prompt is read before the model is loaded: what is wrong with it should not take a minute to be said.
     lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompts.read_prompt(prompt, file or [])
-    with Runtime(models.runtime_options()) as runtime, InterruptFlag() as interrupted:
+    with Runtime(models.runtime_options()) as runtime:
         for notice in runtime.notices:
             output.note(notice)
-        writer = _Writer(runtime, sampling, limit, stop or [], raw, stats, interrupted)
+        writer = _Writer(runtime, sampling, limit, stop or [], raw, stats)
         if lines is not None:
-            code = writer.write_lines(lines)
-        elif json:
-            code = writer.write_object(text)
-        else:
-            code = writer.write_text(text)
-        return INTERRUPTED_EXIT_CODE if interrupted() else code
+            return writer.write_lines(lines)
+        return writer.write_object(text) if json else writer.write_text(text)
 
 
 class _Writer:
@@ -102,7 +98,6 @@ class _Writer:
         stops: list[str],
         raw: bool,
         stats: bool,
-        interrupted: InterruptFlag,
     ) -> None:
         from specrun import formatting
 
@@ -111,37 +106,24 @@ class _Writer:
         self._max_tokens = max_tokens
         self._stops = stops
         self._stats = stats
-        self._interrupted = interrupted
         self._template = None if raw else formatting.chat_template(runtime.model)
         if self._template is None and not raw:
             output.note("the model has no chat template: continuing the prompt as it is, as with --raw")
 
-    def _completion(self, text: str) -> Completion:
-        from specrun.completion import Completion, Request
-        from specrun.formatting import single_turn_tokens
-
-        tokens = single_turn_tokens(self._runtime.model, text, self._template)
-        request = Request(tokens, self._sampling, self._runtime.plan, self._max_tokens, self._stops)
-        return Completion(self._runtime.engine, request)
-
     def write_text(self, prompt: str) -> int:
-        """The answer as it is written."""
+        """The answer as it is written. Returns the exit code, as the other two do."""
         completion = self._completion(prompt)
-        for piece in completion.stream(self._interrupted):
-            output.write(piece)
+        self._run(completion, output.write)
         if not completion.text.endswith("\n"):
             output.write("\n")
-        self._note_statistics(completion)
-        return 0
+        return self._end(completion)
 
     def write_object(self, prompt: str) -> int:
         """One JSON object."""
         completion = self._completion(prompt)
-        for _ in completion.stream(self._interrupted):
-            pass
+        self._run(completion)
         output.write_json(report.as_json(completion))
-        self._note_statistics(completion)
-        return 0
+        return self._end(completion)
 
     def write_lines(self, lines: Iterable[PromptLine]) -> int:
         """One JSON object a line; a line that fails becomes an object with `error` and decides the exit code."""
@@ -151,18 +133,33 @@ class _Writer:
                 if line.error:
                     raise PromptError(line.error)
                 completion = self._completion(line.prompt)
-                for _ in completion.stream(self._interrupted):
-                    pass
+                self._run(completion)
             except PromptError as error:
                 output.write_json({"id": line.id, "error": str(error)})
                 code = error.exit_code
                 continue
             output.write_json({"id": line.id, **report.as_json(completion)})
-            self._note_statistics(completion)
-            if self._interrupted():
-                break
+            if self._end(completion) == INTERRUPTED_EXIT_CODE:
+                return INTERRUPTED_EXIT_CODE
         return code
 
-    def _note_statistics(self, completion: Completion) -> None:
+    def _completion(self, text: str) -> Completion:
+        from specrun.completion import Completion, Request
+        from specrun.formatting import single_turn_tokens
+
+        tokens = single_turn_tokens(self._runtime.model, text, self._template)
+        request = Request(tokens, self._sampling, self._runtime.plans, self._max_tokens, self._stops)
+        return Completion(self._runtime.engine, request)
+
+    def _run(self, completion: Completion, show: Callable[[str], None] = lambda _: None) -> None:
+        """Write the answer to its end or to Ctrl-C, which only here waits for the pass to be over."""
+        with InterruptFlag() as interrupted:
+            for piece in completion.stream(interrupted):
+                show(piece)
+
+    def _end(self, completion: Completion) -> int:
         if self._stats:
-            output.note(report.as_text(completion, self._runtime.plan))
+            output.note(report.as_text(completion))
+        elif notice := report.off_notice(completion):
+            output.note(notice)
+        return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0

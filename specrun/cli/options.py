@@ -28,6 +28,8 @@ _DEFAULT_BUDGET = 16
 _DEFAULT_DEPTH = 8
 _DEFAULT_CHAIN = 4
 
+_MAX_GPU_LAYERS = 10_000
+
 Target = Annotated[
     Path | None,
     typer.Option(
@@ -58,14 +60,13 @@ SpeculateOption = Annotated[
 ]
 Budget = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Nodes of a tree, root included.", show_default="16", rich_help_panel=SPECULATION),
+    typer.Option(metavar="N", help="Nodes of a tree, root included; 16 by default.", rich_help_panel=SPECULATION),
 ]
 Depth = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Most drafted tokens in a row.",
-        show_default="8 in a tree, 4 in a chain",
+        help="Most drafted tokens in a row; by default 8 in a tree, 4 in a chain.",
         rich_help_panel=SPECULATION,
     ),
 ]
@@ -76,8 +77,7 @@ MaxTokens = Annotated[
         "-n",
         "--predict",
         metavar="N",
-        help="Most tokens to write.",
-        show_default="until the model ends, or the context",
+        help="Most tokens to write; by default until the model ends its text, or the context is full.",
         rich_help_panel=SAMPLING,
     ),
 ]
@@ -120,15 +120,14 @@ CtxSize = Annotated[
         "--ctx-size",
         "-c",
         metavar="N",
-        help="Tokens of prompt and answer together.",
-        show_default="the model's, at most 4096",
+        help="Tokens of prompt and answer together; by default the model's, at most 4096.",
         rich_help_panel=MACHINE,
     ),
 ]
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads", "-t", metavar="N", help="CPU threads.", show_default="physical cores", rich_help_panel=MACHINE
+        "--threads", "-t", metavar="N", help="CPU threads; by default the physical cores.", rich_help_panel=MACHINE
     ),
 ]
 GpuLayers = Annotated[
@@ -167,16 +166,18 @@ class ModelOptions:
     gpu_layers: int
     gpu_layers_draft: int
 
-    def plan(self) -> Plan:
-        """The plan these options ask for."""
+    def plans(self) -> tuple[Plan, ...]:
+        """The plan these options ask for; with `auto`, those to choose from."""
         from specrun.speculation import Plan
 
         if self.speculate == "off" or self.budget == 1:
-            return Plan.off()
+            return (Plan.off(),)
+        chain = Plan.chain(self.depth if self.depth is not None else _DEFAULT_CHAIN)
         if self.speculate == "chain":
-            return Plan.chain(self.depth if self.depth is not None else _DEFAULT_CHAIN)
+            return (chain,)
         budget = self.budget if self.budget is not None else _DEFAULT_BUDGET
-        return Plan.tree(budget, self.depth if self.depth is not None else _DEFAULT_DEPTH)
+        tree = Plan.tree(budget, self.depth if self.depth is not None else _DEFAULT_DEPTH)
+        return (tree,) if self.speculate == "tree" else (tree, chain, Plan.off())
 
     def runtime_options(self) -> RuntimeOptions:
         """What `specrun.runtime.Runtime` needs. Raises UsageError for options that cannot be."""
@@ -187,10 +188,13 @@ class ModelOptions:
             raise UsageError("--draft needs the --target it drafts for")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"--threads must be between 1 and 1024; got {self.threads}")
+        for option, layers in (("--gpu-layers", self.gpu_layers), ("--gpu-layers-draft", self.gpu_layers_draft)):
+            if not -1 <= layers <= _MAX_GPU_LAYERS:
+                raise UsageError(f"{option} must be between 0 and {_MAX_GPU_LAYERS}, or -1 for all; got {layers}")
         return RuntimeOptions(
             target=self.target or embedded.TARGET,
             draft=self.draft if self.target else embedded.DRAFT,
-            plan=self.plan(),
+            plans=self.plans(),
             ctx_size=self.ctx_size,
             threads=self.threads,
             gpu_layers=self.gpu_layers,

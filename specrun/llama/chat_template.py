@@ -13,6 +13,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specrun.errors import ModelFileError
 
+_ADVICE = "`specrun generate --raw` does without it"
+
 
 class Message(TypedDict):
     """One turn of a conversation. role: system, user or assistant."""
@@ -36,7 +38,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
-            raise ModelFileError(f"the model's chat template is broken ({error}); use --raw") from error
+            raise ModelFileError(f"the model's chat template is broken ({_one_line(error)}); {_ADVICE}") from error
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The text of the conversation, up to where the assistant's next answer begins if add_generation_prompt."""
@@ -44,8 +46,12 @@ class ChatTemplate:
             return self._template.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, **self._specials
             )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise ModelFileError(f"the model's chat template refused the conversation: {error}") from error
+        except Exception as error:  # a template is a program: it may fail in any way
+            raise ModelFileError(f"the model's chat template failed ({_one_line(error)}); {_ADVICE}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _raise_exception(message: str) -> NoReturn:

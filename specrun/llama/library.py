@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import llama_cpp
 from llama_cpp._ggml import libggml
+
+from specrun.errors import LlamaError
 
 logger = logging.getLogger("specrun.llama")
 
@@ -34,9 +39,20 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     logger.log(_last_level, "%s", line)
 
 
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator, unused-ignore]
+def _on_abort(message: bytes) -> None:
+    """A failed assertion inside llama.cpp, which ends the process: say so in a line instead of a page of backtrace."""
+    file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
+    why = f"{Path(file).name}:{assertion}"
+    sys.stderr.write(f"specrun: llama.cpp gave up ({why}); the model file may be broken, --debug shows more\n")
+    sys.stderr.flush()
+    os._exit(LlamaError.exit_code)
+
+
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
+libggml.ggml_set_abort_callback(_on_abort)
 llama_cpp.llama_backend_init()
 
 
@@ -55,6 +71,7 @@ def show_log() -> None:
     """Send llama.cpp's own log to stderr (`--debug`)."""
     logger.setLevel(logging.DEBUG)
     logger.addHandler(logging.StreamHandler())
+    libggml.ggml_set_abort_callback(None)
 
 
 def backends() -> list[str]:

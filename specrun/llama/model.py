@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import llama_cpp
 
-from specrun.errors import LlamaError, ModelFileError
+from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library
 
 _GGUF_MAGIC = b"GGUF"
+
+_LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
 
 # What llama.cpp says when it cannot load a file -> what to do about it.
 _LOAD_ADVICE = {
@@ -113,8 +116,8 @@ class LlamaModel:
 
     @property
     def n_ctx_train(self) -> int:
-        """Context length in tokens that the model was trained for."""
-        return int(llama_cpp.llama_model_n_ctx_train(self._model))
+        """Context length in tokens that the model was trained for; 0 if the file does not say."""
+        return max(int(llama_cpp.llama_model_n_ctx_train(self._model)), 0)
 
     @property
     def n_bytes(self) -> int:
@@ -130,9 +133,12 @@ class LlamaModel:
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool = True) -> list[int]:
         """Token ids of `text`. add_special adds what the model wants around a text (BOS); parse_special reads control
-        tokens such as `<|im_end|>` written in the text as those tokens.
+        tokens such as `<|im_end|>` written in the text as those tokens. Raises PromptError for lone surrogates.
         """
-        data = text.encode("utf-8")
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:  # how Python shows bytes of the command line that are not UTF-8
+            raise PromptError("the prompt is not UTF-8; convert it first") from error
         size = len(data) + 16
         while True:
             buffer = (llama_cpp.llama_token * size)()
@@ -192,8 +198,7 @@ class Vocabulary:
 def _load_failure(errors: list[str]) -> str:
     """llama.cpp's own reason in one line, with the advice that fits it."""
     reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
-    for prefix in ("error loading model: ", "check_tensor_dims: ", "gguf_init_from_reader: "):
-        reason = reason.split(prefix)[-1]
+    reason = _LOG_PREFIX.sub("", reason)
     text = " ".join(errors)
     advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
     return f"{reason}; {advice}"

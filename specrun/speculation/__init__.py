@@ -1,7 +1,16 @@
 """Token trees, drafters and acceptance in pure numpy; nothing here knows llama.cpp."""
 
 from specrun.speculation.acceptance import Accepted, sample_and_match
+from specrun.speculation.chooser import FastestPlan, FixedPlan, PlanChooser
 from specrun.speculation.plan import Plan
 from specrun.speculation.tree import TokenTree
 
-__all__ = ["Accepted", "Plan", "TokenTree", "sample_and_match"]
+__all__ = [
+    "Accepted",
+    "FastestPlan",
+    "FixedPlan",
+    "Plan",
+    "PlanChooser",
+    "TokenTree",
+    "sample_and_match",
+]

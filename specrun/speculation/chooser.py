@@ -1,0 +1,134 @@
+"""Which plan the next pass follows: always the same, or the one that is measured to be fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specrun.speculation.plan import Plan
+
+_TRIAL_PASSES = 4
+_FIRST_HOLD = 32
+_LONGEST_HOLD = 512
+_DECAY = 0.96  # weight of what was known, per pass: about the last 25 passes count
+_DROP = 0.75  # share of its rate at election below which the winner is put to the test at once
+
+
+class PlanChooser(Protocol):
+    """Names the plan of every pass, and is told what the pass brought."""
+
+    @property
+    def current(self) -> Plan: ...
+
+    def record(self, n_tokens: int, seconds: float) -> None:
+        """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedPlan:
+    """One plan for every pass."""
+
+    current: Plan
+
+    def record(self, n_tokens: int, seconds: float) -> None:
+        """Changes nothing."""
+
+    def __str__(self) -> str:
+        return str(self.current)
+
+
+@dataclass
+class _Arm:
+    """One plan and the recent tokens and seconds of its passes."""
+
+    plan: Plan
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def record(self, n_tokens: int, seconds: float) -> None:
+        self.tokens = _DECAY * self.tokens + n_tokens
+        self.seconds = _DECAY * self.seconds + seconds
+
+    def forget(self) -> None:
+        self.tokens = self.seconds = 0.0
+
+
+class FastestPlan:
+    """Tries each plan for a few passes, then holds the fastest by measured tokens a second.
+
+    After a hold one of the others is tried again; while the winner keeps winning, holds double, so that trials of slow
+    plans cost ever less. When it loses, or becomes much slower than when it was chosen, holds are short again.
+    The text does not depend on any of this, only the speed does.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._arms = [_Arm(plan) for plan in plans]
+        self._winner: _Arm | None = None
+        self._elected_rate = 0.0
+        self._hold = _FIRST_HOLD
+        self._next_other = 0
+        self._begin_trials(self._arms)
+
+    @property
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        return self._running.plan
+
+    @property
+    def winner(self) -> Plan | None:
+        """The fastest plan so far, or None until each was tried."""
+        return self._winner.plan if self._winner else None
+
+    @property
+    def rates(self) -> dict[Plan, float]:
+        """Recent tokens a second of every plan that was tried."""
+        return {arm.plan: arm.rate for arm in self._arms if arm.seconds}
+
+    def record(self, n_tokens: int, seconds: float) -> None:
+        """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
+        self._left -= 1
+        # The first pass of a trial is not counted: the draft may have much text to catch up with.
+        if not self._trials or self._left < _TRIAL_PASSES:
+            self._running.record(n_tokens, seconds)
+        if self._trials:
+            if self._left == 0:
+                self._end_trial()
+        elif self._running.rate < _DROP * self._elected_rate:
+            # What is known of it belongs to another kind of text by now.
+            self._hold = _FIRST_HOLD
+            self._begin_trials(self._arms)
+        elif self._left == 0:
+            others = [arm for arm in self._arms if arm is not self._winner]
+            self._next_other = (self._next_other + 1) % len(others)
+            self._begin_trials([others[self._next_other]])
+
+    def __str__(self) -> str:
+        rates = sorted(self.rates.items(), key=lambda item: -item[1])
+        measured = "; ".join(f"{plan} {rate:.1f} tokens/s" for plan, rate in rates)
+        return f"auto ({measured})" if measured else "auto"
+
+    def _begin_trials(self, arms: list[_Arm]) -> None:
+        self._trials = list(arms)
+        self._begin_trial()
+
+    def _begin_trial(self) -> None:
+        self._running = self._trials[0]
+        self._running.forget()
+        self._left = _TRIAL_PASSES + 1
+
+    def _end_trial(self) -> None:
+        self._trials.pop(0)
+        if self._trials:
+            self._begin_trial()
+            return
+        best = max(self._arms, key=lambda arm: arm.rate)
+        self._hold = min(2 * self._hold, _LONGEST_HOLD) if best is self._winner else _FIRST_HOLD
+        self._winner = self._running = best
+        self._elected_rate = best.rate
+        self._left = self._hold
