@@ -30,13 +30,16 @@ class Step:
 
 @dataclass
 class Statistics:
-    """What one generation cost. Times in seconds: prefill is all work before the first pass, the rest is per pass."""
+    """What one generation cost. Times in seconds: prefill is all work before the first pass, first_token is from the
+    start until the first pass is over, the others count the passes alone.
+    """
 
     prompt_tokens: int = 0
     prompt_tokens_decoded: int = 0
     completion_tokens: int = 0
     passes: int = 0
     prefill_seconds: float = 0.0
+    first_token_seconds: float = 0.0
     seconds: float = 0.0
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -92,11 +95,13 @@ class Engine:
         plans: PlanChooser,
         max_tokens: int | None = None,
         interrupted: Callable[[], bool] = lambda: False,
+        ignore_eos: bool = False,
     ) -> Iterator[Step]:
         """Continue `prompt` (token ids), one `Step` per pass; the last one has its `finish` set.
 
         The tokens depend on prompt, sampling parameters and target alone, not on `plans`. Between two steps the caches
         are consistent, so the iteration may be left at any of them; `interrupted` is asked after every pass.
+        ignore_eos writes on past end-of-generation tokens, which then count as text.
         Raises PromptError if the prompt is empty or leaves no room in the context.
         """
         self._check_prompt(prompt)
@@ -112,7 +117,7 @@ class Engine:
         finish: FinishReason | None = None
         while finish is None:
             step_started = time.perf_counter()
-            step = self._step(sampler, plans.current, self._tokens_left(max_tokens))
+            step = self._step(sampler, plans.current, self._tokens_left(max_tokens), ignore_eos)
             plans.record(len(step.accepted.tokens), time.perf_counter() - step_started)
             finish = step.finish or self._finish(max_tokens, len(step.tokens))
             if finish is None and interrupted():
@@ -120,7 +125,15 @@ class Engine:
             step = replace(step, finish=finish)
             statistics.count(step)
             clock.read(statistics)
+            if statistics.passes == 1:
+                statistics.first_token_seconds = time.perf_counter() - started
             yield step
+
+    def reset(self) -> None:
+        """Empty both KV caches."""
+        self.target.reset()
+        if self.draft:
+            self.draft.reset()
 
     def _check_prompt(self, prompt: list[int]) -> None:
         if not prompt:
@@ -140,13 +153,13 @@ class Engine:
             return "length"
         return "context" if len(self.target.tokens) >= self.ctx_size else None
 
-    def _step(self, sampler: Sampler, plan: Plan, tokens_left: int) -> Step:
+    def _step(self, sampler: Sampler, plan: Plan, tokens_left: int, ignore_eos: bool) -> Step:
         tokens = self.target.tokens
         tree = self._draft_tree(sampler, plan, tokens_left)
         rows = self.target.score(tree)
         recent = tokens[len(tokens) - sampler.n_recent :] if sampler.n_recent else []
         accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), recent)
-        end = self._first_end_of_generation(accepted.tokens)
+        end = None if ignore_eos else self._first_end_of_generation(accepted.tokens)
         if end is not None:
             accepted = accepted.first(end + 1)
         self.target.commit(tree, accepted.path, accepted.tokens[-1])

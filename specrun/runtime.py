@@ -23,12 +23,13 @@ _MAX_SAFE_CTX_SIZE = 2**24
 @dataclass(frozen=True)
 class RuntimeOptions:
     """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
-    ctx_size None: the model's, at most 4096.
+    largest: another plan that the contexts must hold. ctx_size None: the model's, at most 4096.
     """
 
     target: Path
     draft: Path | None
     plans: tuple[Plan, ...]
+    largest: Plan | None = None
     ctx_size: int | None = None
     threads: int | None = None
     gpu_layers: int = 0
@@ -103,8 +104,9 @@ class Runtime:
         # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
         # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
         # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
-        budget = max(plan.budget for plan in self.candidates)
-        n_leaves = max(plan.budget if plan.method == "tree" else 1 for plan in self.candidates)
+        plans = [*self.candidates, *([options.largest] if options.largest else [])]
+        budget = max(plan.budget for plan in plans)
+        n_leaves = max(plan.budget if plan.method == "tree" else 1 for plan in plans)
         n_seq_max = min(n_leaves, MAX_SEQUENCES)
         return self._stack.enter_context(
             LlamaContext(

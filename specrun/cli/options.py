@@ -177,10 +177,13 @@ class ModelOptions:
             return (chain,)
         budget = self.budget if self.budget is not None else _DEFAULT_BUDGET
         tree = Plan.tree(budget, self.depth if self.depth is not None else _DEFAULT_DEPTH)
-        return (tree,) if self.speculate == "tree" else (tree, chain, Plan.off())
+        return (tree,) if self.speculate == "tree" else (tree, Plan.off(), chain)
 
-    def runtime_options(self) -> RuntimeOptions:
-        """What `specrun.runtime.Runtime` needs. Raises UsageError for options that cannot be."""
+    def runtime_options(self, largest: Plan | None = None) -> RuntimeOptions:
+        """What `specrun.runtime.Runtime` needs. largest: a plan that the contexts must hold besides those asked for.
+
+        Raises UsageError for options that cannot be.
+        """
         from specrun.catalog import embedded
         from specrun.runtime import RuntimeOptions
 
@@ -195,6 +198,7 @@ class ModelOptions:
             target=self.target or embedded.TARGET,
             draft=self.draft if self.target else embedded.DRAFT,
             plans=self.plans(),
+            largest=largest,
             ctx_size=self.ctx_size,
             threads=self.threads,
             gpu_layers=self.gpu_layers,

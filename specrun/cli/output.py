@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 debug = False
 
@@ -25,6 +30,22 @@ def write(text: str) -> None:
 def write_json(value: dict[str, Any]) -> None:
     """One JSON object on a line of its own."""
     write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def print_table(table: Table) -> None:
+    """A table on stdout, as wide as it needs to be where no terminal limits it."""
+    console = stdout if stdout.is_terminal else Console(width=200)
+    console.print(table, soft_wrap=False)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Gives a function that shows what is being done now; on a terminal only."""
+    if not stderr.is_terminal:
+        yield lambda _: None
+        return
+    with stderr.status("") as status:
+        yield lambda text: status.update(Text(text, style="dim"))
 
 
 def note(text: str) -> None:

@@ -55,6 +55,11 @@ class DraftContext:
         self._n_drafted = 0
         return rows[0]
 
+    def reset(self) -> None:
+        """Forget all text and empty the cache."""
+        self.context.remove(ALL_SEQUENCES, 0)
+        self._tokens = []
+
     def expandable(self, parents: Sequence[int]) -> int:
         """How many children of the listed parents, taken in order, one pass can expand: sequences, cells and batch."""
         free_sequences = self.context.config.n_seq_max - self._next_sequence

@@ -121,9 +121,8 @@ class TargetContext:
             self.context.remove(seq, start)
             self.context.copy(0, seq, start, end)
 
-    def truncate(self, n_tokens: int) -> None:
-        """Forget committed text after the first `n_tokens` tokens."""
-        del self.tokens[n_tokens:]
-        if self.n_cached > n_tokens:
-            self.context.remove(ALL_SEQUENCES, n_tokens)
-            self.n_cached = n_tokens
+    def reset(self) -> None:
+        """Forget all text and empty the cache."""
+        self.context.remove(ALL_SEQUENCES, 0)
+        self.tokens = []
+        self.n_cached = 0

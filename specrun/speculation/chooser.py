@@ -8,7 +8,8 @@ from typing import Protocol
 
 from specrun.speculation.plan import Plan
 
-_TRIAL_PASSES = 4
+_TRIAL_PASSES = 3
+_HOPELESS = 0.5  # share of the best known rate below which a trial is cut short
 _FIRST_HOLD = 32
 _LONGEST_HOLD = 512
 _DECAY = 0.96  # weight of what was known, per pass: about the last 25 passes count
@@ -46,6 +47,7 @@ class _Arm:
     plan: Plan
     tokens: float = 0.0
     seconds: float = 0.0
+    n_recorded: int = 0
 
     @property
     def rate(self) -> float:
@@ -54,9 +56,11 @@ class _Arm:
     def record(self, n_tokens: int, seconds: float) -> None:
         self.tokens = _DECAY * self.tokens + n_tokens
         self.seconds = _DECAY * self.seconds + seconds
+        self.n_recorded += 1
 
     def forget(self) -> None:
         self.tokens = self.seconds = 0.0
+        self.n_recorded = 0
 
 
 class FastestPlan:
@@ -73,6 +77,7 @@ class FastestPlan:
         self._elected_rate = 0.0
         self._hold = _FIRST_HOLD
         self._next_other = 0
+        self._is_warming_up = False
         self._begin_trials(self._arms)
 
     @property
@@ -92,12 +97,13 @@ class FastestPlan:
 
     def record(self, n_tokens: int, seconds: float) -> None:
         """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
+        if self._is_warming_up:
+            self._is_warming_up = False
+            return
         self._left -= 1
-        # The first pass of a trial is not counted: the draft may have much text to catch up with.
-        if not self._trials or self._left < _TRIAL_PASSES:
-            self._running.record(n_tokens, seconds)
+        self._running.record(n_tokens, seconds)
         if self._trials:
-            if self._left == 0:
+            if self._left == 0 or self._is_hopeless():
                 self._end_trial()
         elif self._running.rate < _DROP * self._elected_rate:
             # What is known of it belongs to another kind of text by now.
@@ -120,7 +126,13 @@ class FastestPlan:
     def _begin_trial(self) -> None:
         self._running = self._trials[0]
         self._running.forget()
-        self._left = _TRIAL_PASSES + 1
+        self._left = _TRIAL_PASSES
+        # The first pass of a trial is not counted: the draft may have much text to catch up with.
+        self._is_warming_up = self._running.plan.depth > 0
+
+    def _is_hopeless(self) -> bool:
+        best = max(arm.rate for arm in self._arms)
+        return self._running.n_recorded >= 2 and self._running.rate < _HOPELESS * best
 
     def _end_trial(self) -> None:
         self._trials.pop(0)

@@ -95,13 +95,14 @@ def test_a_new_prompt_keeps_the_cells_it_shares(model: LlamaModel) -> None:
         np.testing.assert_array_equal(target.score(TokenTree.root_only(prompt[5]))[0], plain_logits(model, prompt[:6]))
 
 
-def test_truncating_forgets_what_came_after(model: LlamaModel) -> None:
+def test_resetting_forgets_everything(model: LlamaModel) -> None:
     prompt = model.tokenize(PROMPT, add_special=False)
     with make_context(model, n_seq_max=4) as context:
         target = TargetContext(context)
         target.set_prompt(prompt)
-        target.truncate(5)
-        target.set_prompt(prompt[:5])
+        target.reset()
+        assert set(context.sequence_lengths().tolist()) == {0}
+        assert target.set_prompt(prompt[:5]) == 4
         np.testing.assert_array_equal(target.score(TokenTree.root_only(prompt[4]))[0], plain_logits(model, prompt[:5]))
 
 

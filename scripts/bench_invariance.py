@@ -1,0 +1,74 @@
+"""Whether a token's logits are the same bits in a pass of any size, and what each kind of KV cache costs.
+
+    python scripts/bench_invariance.py [MODEL.gguf] [--threads N] [--repack]
+
+Decodes the same 128 tokens one by one and in passes of n, behind prompts of several lengths, and prints the largest
+difference of any logit against one by one, and the median milliseconds of a pass. The text is argparse.py of this
+Python. Flash attention is on. --repack lets llama.cpp re-order weights for this CPU, as it does by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from specrun.catalog import embedded
+from specrun.hardware.cpu import usable_cores
+from specrun.llama import LlamaModel
+from specrun.llama.batch import committed_tokens
+from specrun.llama.context import ContextConfig, LlamaContext
+
+SIZES = (1, 2, 4, 8, 16, 32, 63, 64, 128)
+N_MEASURED = 128
+PROMPT_LENGTHS = (0, 300, 800)
+KV_TYPES = (("f16", "f16"), ("f16", "bf16"))
+
+
+def decode(
+    model: LlamaModel, tokens: list[int], n_prompt: int, size: int, kv_types: tuple[str, str], n_threads: int
+) -> tuple[np.ndarray, float]:
+    """Logits float32[N_MEASURED, n_vocab] behind the prompt, decoded `size` at a time, and ms per full pass."""
+    config = ContextConfig(
+        n_ctx=2048, n_seq_max=1, n_batch=256, n_outputs=256, n_threads=n_threads, type_k=kv_types[0], type_v=kv_types[1]
+    )
+    rows, times = [], []
+    with LlamaContext(model, config) as context:
+        for start in range(0, n_prompt, 100):
+            chunk = tokens[start : min(start + 100, n_prompt)]
+            context.decode(committed_tokens(chunk, start, 1, last_output=False))
+        end = n_prompt + N_MEASURED
+        for start in range(n_prompt, end, size):
+            batch = committed_tokens(tokens[start : min(start + size, end)], start, 1, last_output=True)
+            batch.outputs[:] = True
+            started = time.perf_counter()
+            rows.append(context.decode(batch).copy())
+            if len(batch) == size:
+                times.append((time.perf_counter() - started) * 1e3)
+    return np.concatenate(rows), statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", type=Path, default=embedded.TARGET)
+    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--repack", action="store_true")
+    arguments = parser.parse_args()
+    with LlamaModel(arguments.model, repack=arguments.repack) as model:
+        tokens = model.tokenize(inspect.getsource(argparse), add_special=False)
+        print(f"{'prompt':>6} {'K, V':<10} {'':<16}" + "".join(f"{f'n={size}':>9}" for size in SIZES))
+        for n_prompt in PROMPT_LENGTHS:
+            for kv_types in KV_TYPES:
+                results = [decode(model, tokens, n_prompt, size, kv_types, arguments.threads) for size in SIZES]
+                alone = results[0][0]
+                head = f"{n_prompt:>6} {', '.join(kv_types):<10} "
+                print(f"{head}{'difference':<16}" + "".join(f"{np.abs(r - alone).max():>9.2g}" for r, _ in results))
+                print(f"{head}{'ms a pass':<16}" + "".join(f"{ms:>9.2f}" for _, ms in results), flush=True)
+
+
+if __name__ == "__main__":
+    main()

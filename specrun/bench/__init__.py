@@ -1,0 +1,1 @@
+"""Measuring plans against plain decoding on the user's own pair."""

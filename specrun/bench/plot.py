@@ -1,0 +1,52 @@
+"""Benchmark rows as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specrun.bench.rows import Row
+from specrun.errors import UsageError
+
+
+def check(path: Path) -> None:
+    """Raise UsageError if a plot could not be drawn to `path`, before hours of measuring find out."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UsageError("--plot needs matplotlib: pip install 'specrun[plot]'") from error
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--plot draws .png, .svg or .pdf files; got {path}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path.parent} is not a folder; --plot needs one to write to")
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars of tokens/s by kind and row, with the range over repetitions; the format follows the file's ending.
+
+    Raises UsageError if the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    methods = list(dict.fromkeys(row.method for row in rows))
+    figure = Figure(figsize=(max(6.0, 0.35 * len(rows)), 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    width = 0.8 / len(methods)
+    for i, method in enumerate(methods):
+        of_method = {row.kind: row for row in rows if row.method == method}
+        present = [kind for kind in kinds if kind in of_method]
+        rates = [of_method[kind].tokens_per_second for kind in present]
+        below = [of_method[kind].tokens_per_second - of_method[kind].tokens_per_second_min for kind in present]
+        above = [of_method[kind].tokens_per_second_max - of_method[kind].tokens_per_second for kind in present]
+        places = [kinds.index(kind) + (i + 0.5) * width - 0.4 for kind in present]
+        axes.bar(places, rates, width, yerr=[below, above], capsize=2, label=method)
+    axes.set_xticks(range(len(kinds)), kinds)
+    axes.set_ylabel("tokens/s")
+    axes.legend(fontsize="small", ncols=max(1, len(methods) // 8))
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,132 @@
+"""Runs the rows of a benchmark in turn, so that whatever drifts hits all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from specrun.bench.prompts import BenchPrompt
+from specrun.bench.rows import Row, Sample, summarise
+from specrun.formatting import chat_template, single_turn_tokens
+from specrun.runtime import Runtime
+from specrun.sampling import SamplingParameters
+from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
+
+CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
+TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
+SWEEP_BUDGETS = (4, 8, 16, 24, 32, 48, 64)
+SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
+
+OFF, CHAIN, TREE, AUTO = "off", "chain", "tree", "auto"
+METHODS = (OFF, CHAIN, TREE, AUTO)
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What to measure. max_tokens: written per prompt, past any end of text, so that all rows write the same count."""
+
+    sampling: SamplingParameters
+    max_tokens: int
+    repetitions: int
+    methods: tuple[str, ...] = METHODS
+    raw: bool = False
+
+
+Progress = Callable[[str], None]
+
+
+class Bench:
+    """A pair under measurement. All rows share the contexts; the KV caches are emptied before every text."""
+
+    def __init__(self, runtime: Runtime, settings: BenchSettings, progress: Progress) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._progress = progress
+        self._template = None if settings.raw else chat_template(runtime.model)
+
+    def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
+        """Choose the best chain and tree on the first prompt of each kind, then measure every row on all the others.
+
+        A kind with a single prompt is measured on that. The selection runs are the warm-up.
+        """
+        kinds = list(dict.fromkeys(prompt.kind for prompt in prompts))
+        rows: list[Row] = []
+        for kind in kinds:
+            texts = [self._tokens(prompt) for prompt in prompts if prompt.kind == kind]
+            plans, predicted = self._select(kind, texts[0])
+            rows += self._measure(kind, texts[1:] or texts, plans, predicted)
+        return rows
+
+    def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
+        """Every chain depth and every tree of the grid over budget and depth, on all prompts as one kind each."""
+        grid: dict[str, Plan] = {OFF: Plan.off()}
+        grid |= {f"chain {depth}": Plan.chain(depth) for depth in SWEEP_DEPTHS}
+        for budget in SWEEP_BUDGETS:
+            grid |= {f"tree {budget} x {depth}": Plan.tree(budget, depth) for depth in SWEEP_DEPTHS if depth < budget}
+        rows: list[Row] = []
+        for kind in dict.fromkeys(prompt.kind for prompt in prompts):
+            texts = [self._tokens(prompt) for prompt in prompts if prompt.kind == kind]
+            self._write(texts[:1], FixedPlan(Plan.off()))
+            rows += self._measure(kind, texts, grid, {})
+        return rows
+
+    def _tokens(self, prompt: BenchPrompt) -> list[int]:
+        return single_turn_tokens(self._runtime.model, prompt.text, self._template)
+
+    def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
+        """The plan of every method, and the rate that it had on `text`."""
+        candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
+        if self._runtime.engine.draft:
+            candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
+            candidates[TREE] = [Plan.tree(budget, depth) for budget, depth in TREE_SIZES]
+        self._write([text], FixedPlan(Plan.off()))
+        plans: dict[str, Plan] = {}
+        predicted: dict[str, float] = {}
+        for method, options in candidates.items():
+            rates = {}
+            for plan in options:
+                self._progress(f"{kind}: choosing, {plan}")
+                rates[plan] = self._write([text], FixedPlan(plan)).rate
+            plans[method] = max(rates, key=lambda plan: rates[plan])
+            predicted[method] = rates[plans[method]]
+        if self._runtime.engine.draft:
+            predicted[AUTO] = max(predicted.values())
+        return plans, predicted
+
+    def _measure(
+        self, kind: str, texts: Sequence[list[int]], plans: dict[str, Plan], predicted: dict[str, float]
+    ) -> list[Row]:
+        choosers: dict[str, PlanChooser] = {
+            name: FixedPlan(plan)
+            for name, plan in plans.items()
+            if name == OFF or name in self._settings.methods or not predicted
+        }
+        if AUTO in predicted and AUTO in self._settings.methods:
+            choosers[AUTO] = FastestPlan(self._runtime.candidates)
+        samples: dict[str, list[Sample]] = {name: [] for name in choosers}
+        memory: dict[str, int] = {}
+        for repetition in range(self._settings.repetitions):
+            for name, chooser in choosers.items():
+                self._progress(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
+                samples[name].append(self._write(texts, chooser))
+                memory[name] = psutil.Process().memory_info().rss
+        return [
+            summarise(name, str(chooser), kind, samples[name], samples[OFF], predicted.get(name), memory[name])
+            for name, chooser in choosers.items()
+        ]
+
+    def _write(self, texts: Sequence[list[int]], plans: PlanChooser) -> Sample:
+        engine = self._runtime.engine
+        tokens, seconds, passes, first = 0, 0.0, 0, 0.0
+        for text in texts:
+            engine.reset()
+            for _ in engine.generate(text, self._settings.sampling, plans, self._settings.max_tokens, ignore_eos=True):
+                pass
+            statistics = engine.statistics
+            tokens += statistics.completion_tokens
+            seconds += statistics.seconds
+            passes += statistics.passes
+            first += statistics.first_token_seconds
+        return Sample(tokens, seconds, passes, first / len(texts))

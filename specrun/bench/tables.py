@@ -1,0 +1,98 @@
+"""Rows as a table for people, and as Markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rich.table import Table
+
+from specrun.bench.rows import Row
+
+Format = Literal["table", "md", "csv", "json", "jsonl"]
+
+_HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "predicted", "first", "memory")
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """A rich table, the fastest row of each kind in bold."""
+    table = Table(box=None, pad_edge=False)
+    for name in _HEAD:
+        table.add_column(name, justify="left" if name in _HEAD[:3] else "right")
+    for kind in dict.fromkeys(row.kind for row in rows):
+        of_kind = [row for row in rows if row.kind == kind]
+        fastest = max(of_kind, key=lambda row: row.tokens_per_second)
+        for row in of_kind:
+            table.add_row(*_cells(row), style="bold" if row is fastest else None)
+    return table
+
+
+def as_text(rows: Sequence[Row], form: Format) -> str:
+    """The rows in one of the formats that programs read."""
+    objects = [row.as_json() for row in rows]
+    if form == "json":
+        return json.dumps(objects, indent=1) + "\n"
+    if form == "jsonl":
+        return "".join(json.dumps(entry) + "\n" for entry in objects)
+    if form == "csv":
+        out = io.StringIO()
+        writer = csv.DictWriter(out, list(objects[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(objects)
+        return out.getvalue()
+    return markdown(_HEAD, [_cells(row) for row in rows])
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(row) for row in rows)]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _cells(row: Row) -> list[str]:
+    predicted = row.predicted_tokens_per_second
+    return [
+        row.kind,
+        row.method,
+        row.plan if row.method != "auto" else "",
+        _rate(row.tokens_per_second),
+        f"({_rate(row.tokens_per_second_min)}-{_rate(row.tokens_per_second_max)})",
+        f"{row.ratio:.2f}",
+        f"{row.tokens_per_pass:.2f}",
+        "" if predicted is None else _rate(predicted),
+        f"{row.first_token_seconds * 1e3:.0f} ms",
+        f"{row.memory_bytes / 2**20:.0f} MiB",
+    ]
+
+
+def _rate(tokens_per_second: float) -> str:
+    """Four digits at most."""
+    return f"{tokens_per_second:.{2 if tokens_per_second < 10 else 1 if tokens_per_second < 1000 else 0}f}"
+
+
+def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Rows that both results have, by kind and method: rates, and the second over the first."""
+    old = {(row["kind"], row["method"]): row for row in before}
+    lines = []
+    for row in after:
+        match = old.get((row["kind"], row["method"]))
+        if match and match["tokens_per_second"]:
+            change = row["tokens_per_second"] / match["tokens_per_second"]
+            lines.append(
+                [
+                    str(row["kind"]),
+                    str(row["method"]),
+                    f"{match['tokens_per_second']:.2f}",
+                    f"{row['tokens_per_second']:.2f}",
+                    f"{change:.3f}",
+                    f"{match['ratio']:.2f}",
+                    f"{row['ratio']:.2f}",
+                ]
+            )
+    return lines
+
+
+COMPARE_HEAD = ("kind", "method", "tokens/s A", "tokens/s B", "B / A", "ratio A", "ratio B")

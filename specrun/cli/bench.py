@@ -1,0 +1,134 @@
+"""`specrun bench`: plans against plain decoding, on the user's own pair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from specrun.cli import options as o
+from specrun.cli import output
+from specrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from specrun.bench.rows import Row
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+
+Format = Literal["table", "md", "csv", "json", "jsonl"]
+
+OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="Form of the result on stdout.")]
+
+
+@app.callback()
+def bench(
+    context: typer.Context,
+    target: o.Target = None,
+    draft: o.Draft = None,
+    kinds: Annotated[
+        str, typer.Option("--kinds", metavar="LIST", help="Kinds of shipped prompts: code, chat, prose, structured.")
+    ] = "code,chat,prose,structured",
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Your own prompts: JSONL of {"prompt"}, or MT-bench\'s question.jsonl.',
+            show_default=False,
+        ),
+    ] = None,
+    methods: Annotated[
+        str, typer.Option("--methods", metavar="LIST", help="Rows beside off: chain, tree, auto.")
+    ] = "chain,tree,auto",
+    sweep: Annotated[bool, typer.Option("--sweep", help="The whole grid over budget and depth instead.")] = False,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64,
+    temp: o.Temperature = 0.0,
+    seed: o.Seed = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False,
+    form: OutputFormat = "table",
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False)
+    ] = None,
+    ctx_size: o.CtxSize = None,
+    threads: o.Threads = None,
+    gpu_layers: o.GpuLayers = 0,
+    gpu_layers_draft: o.GpuLayersDraft = 0,
+) -> None:
+    """Measure plans against plain decoding, on your own pair.
+
+    The best chain and the best tree are chosen on the first prompt of each kind, which is also the warm-up, and all
+    rows are measured on the others, in turn, KV caches emptied before each. All rows write the same tokens.
+    """
+    if context.invoked_subcommand:
+        return
+    from specrun.bench import plot as drawing
+    from specrun.bench import prompts as bench_prompts
+    from specrun.bench.runner import METHODS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
+    from specrun.runtime import Runtime
+    from specrun.sampling import SamplingParameters
+    from specrun.speculation import Plan
+
+    chosen = _listed(methods, METHODS, "--methods")
+    texts = (
+        bench_prompts.load(prompts)
+        if prompts
+        else bench_prompts.shipped(_listed(kinds, bench_prompts.KINDS, "--kinds"))
+    )
+    if plot:
+        drawing.check(plot)
+    if repeat < 1 or max_tokens < 2:
+        raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
+    settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
+    largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
+    models = o.ModelOptions(target, draft, "auto", None, None, ctx_size, threads, gpu_layers, gpu_layers_draft)
+    with Runtime(models.runtime_options(largest)) as runtime, output.progress() as show:
+        for notice in runtime.notices:
+            output.note(notice)
+        runner = Bench(runtime, settings, show)
+        rows = runner.sweep(texts) if sweep else runner.run(texts)
+    _print(rows, form)
+    if plot:
+        drawing.plot(rows, plot)
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A.json")],
+    after: Annotated[Path, typer.Argument(metavar="B.json")],
+) -> None:
+    """Set two results of `specrun bench -o json` side by side."""
+    from specrun.bench import tables
+
+    lines = tables.compare(_read_rows(before), _read_rows(after))
+    if not lines:
+        raise UsageError(f"{before} and {after} have no row in common")
+    output.write(tables.markdown(tables.COMPARE_HEAD, lines))
+
+
+def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in allowed]
+    if unknown or not names:
+        raise UsageError(f"{option} is a list of {', '.join(allowed)}; got {text}")
+    return names
+
+
+def _print(rows: list[Row], form: Format) -> None:
+    from specrun.bench import tables
+
+    if form == "table":
+        output.print_table(tables.as_table(rows))
+    else:
+        output.write(tables.as_text(rows, form))
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [row for row in rows if row["kind"] and row["method"] and row["tokens_per_second"] and row["ratio"]]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is not a result of `specrun bench -o json`") from error

@@ -1,0 +1,37 @@
+"""How repetitions become a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.bench.rows import Sample, summarise
+from specrun.bench.tables import as_text, compare
+
+
+def sample(rate: float, passes: int = 10) -> Sample:
+    return Sample(tokens=60, seconds=60 / rate, passes=passes, first_token_seconds=0.5)
+
+
+def test_ratios_are_taken_within_repetitions() -> None:
+    # The machine became twice as slow in the second repetition, and the ratio stays.
+    plain = [sample(10), sample(5), sample(10)]
+    row = summarise("tree", "tree of 16", "code", [sample(20), sample(10), sample(21)], plain, 19.0, 2**20)
+    assert row.ratio == pytest.approx(2.0)
+    assert row.tokens_per_second == pytest.approx(20)
+    assert (row.tokens_per_second_min, row.tokens_per_second_max) == (pytest.approx(10), pytest.approx(21))
+    assert row.tokens_per_pass == pytest.approx(6)
+    assert row.repetitions == 3
+
+
+def test_comparing_sets_matching_rows_side_by_side() -> None:
+    slow = summarise("off", "off", "code", [sample(10)], [sample(10)], None, 0).as_json()
+    fast = summarise("off", "off", "code", [sample(15)], [sample(15)], None, 0).as_json()
+    other = summarise("tree", "tree of 4", "code", [sample(15)], [sample(15)], None, 0).as_json()
+    assert compare([slow], [fast, other]) == [["code", "off", "10.00", "15.00", "1.500", "1.00", "1.00"]]
+
+
+def test_every_format_has_every_row() -> None:
+    rows = [summarise(m, m, "code", [sample(10)], [sample(10)], None, 0) for m in ("off", "tree")]
+    assert as_text(rows, "jsonl").count("\n") == 2
+    assert as_text(rows, "csv").count("\n") == 3
+    assert as_text(rows, "md").count("\n") == 4

@@ -1,0 +1,91 @@
+"""`specrun bench` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Specrun
+
+QUICK = ["--repeat", "1", "-n", "6", "-t", "1"]
+
+
+def prompts_file(folder: Path) -> Path:
+    file = folder / "prompts.jsonl"
+    file.write_text('{"prompt": "import os"}\n{"prompt": "class A:"}\n', encoding="utf-8")
+    return file
+
+
+def test_json_rows_have_what_others_rely_on(specrun: Specrun, tmp_path: Path) -> None:
+    result = specrun("bench", "--prompts", prompts_file(tmp_path), "-o", "json", *QUICK)
+    assert result.code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert [row["method"] for row in rows] == ["off", "chain", "tree", "auto"]
+    assert rows[0]["ratio"] == 1
+    assert len({row["tokens"] for row in rows}) == 1
+    for row in rows:
+        assert {"kind", "tokens_per_second", "ratio", "tokens_per_pass", "predicted_tokens_per_second"} <= set(row)
+        assert row["tokens_per_second"] > 0
+    assert all(row["tokens_per_pass"] >= 1 for row in rows)
+
+
+def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
+    result = specrun("bench", "--sweep", "--prompts", prompts_file(tmp_path), "-o", "jsonl", *QUICK)
+    assert result.code == 0, result.stderr
+    methods = [json.loads(line)["method"] for line in result.stdout.splitlines()]
+    assert methods[0] == "off"
+    assert "chain 4" in methods
+    assert "tree 32 x 8" in methods
+
+
+def test_results_can_be_compared(specrun: Specrun, tmp_path: Path) -> None:
+    result = specrun("bench", "--prompts", prompts_file(tmp_path), "-o", "json", "--methods", "chain", *QUICK)
+    file = tmp_path / "a.json"
+    file.write_text(result.stdout, encoding="utf-8")
+    compared = specrun("bench", "compare", file, file)
+    assert compared.code == 0, compared.stderr
+    lines = compared.stdout.splitlines()
+    assert len(lines) == 4
+    assert all("| 1.000 |" in line for line in lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["bench", "--kinds", "poems"], 2),
+        (["bench", "--methods", "magic"], 2),
+        (["bench", "--repeat", "0"], 2),
+        (["bench", "--prompts", "nothing.jsonl"], 5),
+        (["bench", "compare", "nothing.json", "nothing.json"], 2),
+    ],
+)
+def test_bad_input_is_one_line(specrun: Specrun, arguments: list[str], code: int) -> None:
+    result = specrun(*arguments)
+    assert result.code == code
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_plot_is_drawn(specrun: Specrun, tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    result = specrun("bench", "--prompts", prompts_file(tmp_path), "--plot", picture, *QUICK)
+    assert result.code == 0, result.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("picture", ["a.txt", "nowhere/a.png"])
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(specrun: Specrun, picture: str) -> None:
+    result = specrun("bench", "--plot", picture)
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+def test_a_missing_matplotlib_is_said_before_anything_is_measured(
+    specrun: Specrun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = specrun("bench", "--plot", tmp_path / "a.png")
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "specrun[plot]" in result.stderr
