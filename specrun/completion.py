@@ -27,6 +27,7 @@ class Completion:
     """The text so far and, once `stream` is exhausted, how it ended.
 
     token_ids: committed tokens, end-of-generation left out; with a stop string, up to the token that completed it.
+    last_drafted: the last pass that had a token tree to check.
     """
 
     engine: Engine
@@ -34,7 +35,7 @@ class Completion:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = "interrupted"
-    last_step: Step | None = None
+    last_drafted: Step | None = None
 
     @property
     def statistics(self) -> Statistics:
@@ -46,7 +47,8 @@ class Completion:
         stream = TextStream(self.engine.target.context.model.token_bytes, request.stops)
         steps = self.engine.generate(request.prompt, request.sampling, request.plans, request.max_tokens, interrupted)
         for step in steps:
-            self.last_step = step
+            if len(step.tree) > 1:
+                self.last_drafted = step
             yield self._take(step, stream)
             if stream.stopped:
                 self.finish_reason = "stop"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog.pairs import check_pair
@@ -101,26 +101,23 @@ class Runtime:
         return options.ctx_size
 
     def _context(self, model: LlamaModel, options: RuntimeOptions) -> LlamaContext:
-        # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
-        # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
-        # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
         plans = [*self.candidates, *([options.largest] if options.largest else [])]
         budget = max(plan.budget for plan in plans)
         n_leaves = max(plan.budget if plan.method == "tree" else 1 for plan in plans)
         n_seq_max = min(n_leaves, MAX_SEQUENCES)
-        return self._stack.enter_context(
-            LlamaContext(
-                model,
-                ContextConfig(
-                    n_ctx=self.ctx_size + budget + _MAX_PENDING,
-                    n_seq_max=n_seq_max,
-                    n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
-                    n_outputs=max(budget, n_seq_max),
-                    n_threads=options.threads or usable_cores(),
-                    type_v="f16" if library.has_gpu() else "bf16",
-                ),
-            )
+        config = ContextConfig(
+            n_ctx=self.ctx_size + budget + _MAX_PENDING,
+            n_seq_max=n_seq_max,
+            n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
+            n_outputs=max(budget, n_seq_max),
+            n_threads=options.threads or usable_cores(),
         )
+        # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
+        # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
+        # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
+        if not library.has_gpu() and model.allows_two_kv_types:
+            config = replace(config, type_v="bf16")
+        return self._stack.enter_context(LlamaContext(model, config))
 
     def close(self) -> None:
         """Free contexts, then models. Safe to call twice."""

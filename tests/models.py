@@ -2,6 +2,7 @@
 
     random_llama     random weights, the demo pair's tokenizer; never ends a text by itself
     scripted_llama   writes a text that the test chose, then ends or begins again
+    random_gemma3    a model with sliding-window attention
     random_mamba     a recurrent model
     random_bert      an embedding model
     random_t5        an encoder-decoder model
@@ -83,8 +84,9 @@ def scripted_llama(
 ) -> Path:
     """A llama that answers every prompt with `pieces`, one token each, then ends its text, or begins again if `repeat`.
 
-    A prompt must not end with one of the pieces. Pieces must differ from each other; they need not be valid UTF-8 by themselves. Greedy or sampled, the text is the
-    same. One layer that adds nothing: a token's embedding alone decides what follows it. n_layer makes the file larger.
+    A prompt must not end with one of the pieces. Pieces must differ from each other; they need not be valid UTF-8 by
+    themselves. Greedy or sampled, the text is the same. The layers add nothing: a token's embedding alone decides what
+    follows it; n_layer makes the file larger.
     """
     assert len(set(pieces)) == len(pieces), "every piece is a token of its own"
     n_embd = 64
@@ -97,9 +99,9 @@ def scripted_llama(
     own /= np.linalg.norm(own, axis=1, keepdims=True)
     embedding = np.concatenate([np.full((n_vocab, 1), 0.5, np.float32), own], axis=1)
     output = np.zeros((n_vocab, n_embd), np.float32)
-    output[ids[0], 0] = 16
-    for token, following in zip(ids, [*ids[1:], ids[0] if repeat else end], strict=True):
-        output[following, 1:] += 32 * own[token]
+    output[ids[0], 0] = 48
+    following = ids[1:] if repeat else [*ids[1:], end]
+    output[following, 1:] = 32 * own[ids[: len(following)]]
     tensors = {
         "token_embd.weight": embedding,
         "output_norm.weight": np.ones(n_embd, np.float32),
@@ -109,6 +111,39 @@ def scripted_llama(
         tensors |= _llama_layer(f"blk.{layer}", n_embd, n_embd, 64, lambda *shape: np.zeros(shape, np.float32))
     values |= _llama_shape(n_embd, n_layer, 1, 1, 64, n_ctx) | {"general.name": "script"}
     return _write(path, "llama", values | dict(metadata or {}), tensors, _F32)
+
+
+def random_gemma3(path: Path, *, window: int, seed: int = 0) -> Path:
+    """A Gemma 3 with random weights: five layers in six see only the last `window` tokens."""
+    rng = np.random.default_rng(seed)
+    n_embd, n_head_dim, n_ff, n_layer = 64, 32, 128, 6
+    values = _tokenizer(0) | {
+        "general.name": "random gemma3",
+        "gemma3.context_length": 512,
+        "gemma3.embedding_length": n_embd,
+        "gemma3.block_count": n_layer,
+        "gemma3.feed_forward_length": n_ff,
+        "gemma3.attention.head_count": 2,
+        "gemma3.attention.head_count_kv": 1,
+        "gemma3.attention.key_length": n_head_dim,
+        "gemma3.attention.value_length": n_head_dim,
+        "gemma3.attention.sliding_window": window,
+        "gemma3.attention.layer_norm_rms_epsilon": _NORM_EPSILON,
+    }
+    tensors = {
+        "token_embd.weight": _random(rng, len(values[TOKENS]), n_embd),
+        "output_norm.weight": np.full(n_embd, 4, np.float32),
+    }
+    for layer in range(n_layer):
+        block = f"blk.{layer}"
+        tensors |= _llama_layer(block, n_embd, n_head_dim, n_ff, lambda *shape: _random(rng, *shape))
+        tensors |= {
+            f"{block}.{name}.weight": np.ones(n_embd, np.float32) for name in ("post_attention_norm", "post_ffw_norm")
+        }
+        tensors |= {
+            f"{block}.{name}.weight": np.ones(n_head_dim, np.float32) for name in ("attn_q_norm", "attn_k_norm")
+        }
+    return _write(path, "gemma3", values, tensors, gguf.GGMLQuantizationType.Q8_0)
 
 
 def random_mamba(path: Path, *, n_layer: int = 1, seed: int = 0, metadata: Metadata | None = None) -> Path:

@@ -13,7 +13,7 @@ from specrun.catalog import embedded
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import FixedPlan, Plan, TokenTree
 from tests.engines import Written, code_prompts, engine, write
-from tests.models import random_llama
+from tests.models import random_gemma3, random_llama
 from tests.statistics import chi_square_p_value
 
 GREEDY = SamplingParameters(temperature=0)
@@ -112,6 +112,16 @@ def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
     with engine(embedded.TARGET, None, Plan.off()) as e:
         list(e.generate(prompt, hot, FixedPlan(Plan.off()), 32))
         assert e.target.tokens == speculated
+
+
+def test_sliding_windows_are_the_same_far_beyond_the_window(tmp_path: Path) -> None:
+    target, draft = (random_gemma3(tmp_path / f"{seed}.gguf", window=24, seed=seed) for seed in (0, 1))
+    plain = written_by(Plan.off(), SAMPLED, 3, target=target, draft=target)
+    for plan in (Plan.chain(4), Plan.tree(24, 6)):
+        assert_same(plan, written_by(plan, SAMPLED, 3, target=target, draft=target), plain)
+    # A draft of another mind: nearly every drafted node is dropped again.
+    results = written_by(Plan.tree(24, 6), SAMPLED, 3, target=target, draft=draft)
+    assert [r.rows for r in results] == [r.rows for r in plain]
 
 
 def test_sampled_tokens_follow_the_targets_distribution() -> None:

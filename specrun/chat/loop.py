@@ -37,6 +37,7 @@ class ChatLoop:
         self._candidates = candidates
         self._last: Completion | None = None
         self._leaving = False
+        self._said_off = False
 
     def run(self) -> None:
         """Until /exit, the end of input, or two Ctrl-C in a row."""
@@ -83,6 +84,10 @@ class ChatLoop:
         if completion.finish_reason == "context":
             self._note("the context is full: the answer was cut off; /clear, or start with a larger --ctx-size")
         self._note(report.one_line(completion))
+        off_notice = report.off_notice(completion)
+        if off_notice and not self._said_off:
+            self._note(off_notice)
+        self._said_off = off_notice is not None
         return completion.finish_reason == "interrupted"
 
     def _write(self, text: str) -> None:
@@ -145,9 +150,9 @@ class ChatLoop:
         self._note(f"{name} is {settings.values(self._session)[name]}")
 
     def _draw_tree(self) -> None:
-        step = self._last.last_step if self._last else None
-        if step is None or len(step.tree) == 1:
-            self._note("no token tree was drafted yet")
+        step = self._last.last_drafted if self._last else None
+        if step is None:
+            self._note("no token tree was drafted for the last answer")
         else:
             self._notes.print(tree_view.draw(step, self._session.engine.target.context.model.token_bytes))
 

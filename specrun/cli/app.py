@@ -78,8 +78,11 @@ def main() -> None:
         code = _report(error, error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED_EXIT_CODE
-    except BrokenPipeError:
-        # The reader has gone, as in `| head`. Python would complain once more when it flushes stdout at exit.
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader has gone, as in `| head`; click and rich turn that into a SystemExit.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _BROKEN_PIPE_EXIT_CODE
     except OSError as error:
@@ -97,7 +100,7 @@ def main() -> None:
 def _open_stdout() -> None:
     """Make stdout take any text: where it was closed (`>&-`), and where its encoding lacks a character."""
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 

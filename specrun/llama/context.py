@@ -107,9 +107,11 @@ class LlamaContext:
 
     def remove(self, seq: int, start: int) -> None:
         """Drop position `start` and all after it from sequence `seq` (or `ALL_SEQUENCES`)."""
+        ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
+        if self._seq_length[ids].max() <= start:
+            return  # a recurrent model refuses even to drop nothing
         if not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
             raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
-        ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
         np.minimum(self._seq_length[ids], start, out=self._seq_length[ids])
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:

@@ -129,6 +129,12 @@ class LlamaModel:
         """False for recurrent and hybrid models: their state has no cells that a branch could be cut from."""
         return not (llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
 
+    @property
+    def allows_two_kv_types(self) -> bool:
+        """Whether K and V may be cached in different types; latent attention (MLA) keeps both in one tensor."""
+        architecture = self.metadata("general.architecture")
+        return architecture != "deepseek4" and self.metadata(f"{architecture}.attention.key_length_mla") is None
+
     # --- tokens ----------------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool = True) -> list[int]:

@@ -56,6 +56,8 @@ class TargetContext:
         end = len(tokens) - 1
         shared = min(common_prefix(self.tokens, tokens), end)
         kept = min(shared, self.n_cached)
+        if kept < self.n_cached and not self.context.model.can_hold_tree:
+            kept = 0  # a recurrent state cannot go back a part of the way
         self.context.remove(ALL_SEQUENCES, kept)
         self.tokens = list(tokens)
         self.n_cached = kept

@@ -46,9 +46,9 @@ def test_all_are_tried_before_one_is_called_the_winner() -> None:
     plans = FastestPlan([TREE, CHAIN, OFF])
     assert plans.current == TREE
     assert plans.winner is None
-    run(plans, TREE_WINS, 14)
+    run(plans, TREE_WINS, 9)
     assert plans.winner is None
-    run(plans, TREE_WINS, 1)
+    run(plans, TREE_WINS, 2)
     assert plans.winner == TREE
     assert set(plans.rates) == {TREE, CHAIN, OFF}
 
@@ -74,7 +74,7 @@ def test_the_first_pass_of_a_trial_is_not_held_against_a_plan() -> None:
     # After a long time without it the draft has much text to catch up with.
     plans = FastestPlan([TREE, OFF])
     plans.record(4, 100.0)
-    run(plans, {TREE: (4, 1.0), OFF: (1, 1.0)}, 9)
+    run(plans, {TREE: (4, 1.0), OFF: (1, 1.0)}, 6)
     assert plans.winner == TREE
 
 

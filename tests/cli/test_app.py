@@ -1,0 +1,77 @@
+"""The command itself: help, versions, usage errors, and what it must not import for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specrun import __version__
+from specrun.llama import library
+from tests.conftest import Specrun
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["chat", "-h"]])
+def test_help_goes_to_stdout(specrun: Specrun, arguments: list[str]) -> None:
+    result = specrun(*arguments)
+    assert (result.code, result.stderr) == (0, "")
+    assert "Usage: specrun" in result.stdout
+
+
+def test_help_is_one_paragraph_where_its_source_is_wrapped(specrun: Specrun) -> None:
+    assert "in one pass and keeps what it would have written itself" in specrun("--help", COLUMNS="200").stdout
+
+
+def test_without_a_command_it_shows_the_help(specrun: Specrun) -> None:
+    result = specrun()
+    assert result.code == 2
+    assert "generate" in result.stdout
+    assert "chat" in result.stdout
+
+
+def test_version_names_specrun_its_bindings_llama_cpp_and_the_backends(specrun: Specrun) -> None:
+    result = specrun("--version")
+    assert (result.code, result.stderr) == (0, "")
+    for part in (__version__, library.bindings_version(), library.build(), *library.backends()):
+        assert part in result.stdout
+
+
+def test_help_does_not_wait_for_heavy_imports() -> None:
+    program = """
+import sys
+from specrun.cli import main
+sys.argv = ["specrun", "generate", "--help"]
+try:
+    main()
+finally:
+    print("imported:", sorted({"llama_cpp", "numpy", "jinja2", "prompt_toolkit"} & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.stdout.endswith("imported: []\n"), run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--bogus"], "--bogus"),
+        (["bogus"], "bogus"),
+        (["generate", "--bogus"], "--bogus"),
+        (["generate", "a", "b"], "(b)"),
+        (["generate", "x", "-n", "many"], "--max-tokens"),
+        (["generate", "x", "--speculate", "hard"], "--speculate"),
+        (["generate", "-f"], "-f"),
+        (["chat", "hello"], "hello"),
+    ],
+)
+def test_a_usage_error_is_one_line(specrun: Specrun, arguments: list[str], part: str) -> None:
+    specrun(*arguments).assert_fails(2, part, "--help")
+
+
+def test_debug_shows_llama_cpps_log_and_the_traceback(specrun: Specrun, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    result = specrun("--debug", "generate", "x", "-m", broken)
+    assert "Traceback" in result.stderr
+    assert "gguf_init" in result.stderr

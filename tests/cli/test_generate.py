@@ -1,0 +1,304 @@
+"""`specrun generate`: where the prompt comes from, the forms of output, and how it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import SCRIPT_TEXT, TIMEOUT_S, Specrun
+from tests.models import edited
+
+BROKEN_PIPE, INTERRUPTED, PROMPT_ERROR = 141, 130, 5
+
+RAW_JSON = ["--raw", "--json", "--speculate", "off", "-n", "1"]
+
+
+def n_prompt_tokens(specrun: Specrun, model: Path, *arguments: str | Path, stdin: str = "") -> int:
+    result = specrun("generate", "-m", model, *RAW_JSON, *arguments, stdin=stdin)
+    assert result.code == 0, result
+    return int(json.loads(result.stdout)["prompt_tokens"])
+
+
+# --- the prompt ----------------------------------------------------------------------------------------------------
+
+
+def test_the_result_alone_goes_to_stdout(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", "x", "-m", script)
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
+    assert result.stderr == "no draft model: decoding plainly (give one with --draft)\n"
+
+
+def test_the_prompt_is_argument_then_files_then_stdin(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("b\n")
+    together = n_prompt_tokens(specrun, script, "a", "-f", file, stdin="c\n")
+    assert together == n_prompt_tokens(specrun, script, "a\nb\nc")
+    assert together > n_prompt_tokens(specrun, script, "a\nb")
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-f", "-"], []])
+def test_stdin_alone_can_be_the_prompt(specrun: Specrun, script: Path, arguments: list[str]) -> None:
+    result = specrun("generate", *arguments, "-m", script, stdin="x")
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
+
+
+@pytest.mark.parametrize("prompt", ["", " \n\t\n"])
+def test_an_empty_prompt_is_refused(specrun: Specrun, script: Path, prompt: str) -> None:
+    specrun("generate", prompt, "-m", script).assert_fails(PROMPT_ERROR, "the prompt is empty")
+
+
+def test_a_prompt_that_is_not_utf8_is_refused_before_the_model_is_loaded(specrun: Specrun, tmp_path: Path) -> None:
+    model = tmp_path / "no.gguf"
+    specrun("generate", "-m", model, stdin=b"ab\xff").assert_fails(PROMPT_ERROR, "stdin is not UTF-8", "offset 2")
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"\xc3\x28")
+    specrun("generate", "-m", model, "-f", file).assert_fails(PROMPT_ERROR, "prompt.txt is not UTF-8", "0xc3")
+    specrun("generate", "-m", model, "-f", tmp_path / "missing").assert_fails(PROMPT_ERROR, "cannot be read")
+
+
+def test_an_argument_that_is_not_utf8_is_refused(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", os.fsdecode(b"a\xff"), "-m", script, "--speculate", "off")
+    result.assert_fails(PROMPT_ERROR, "not UTF-8")
+
+
+def test_a_closed_stdin_is_no_prompt(specrun: Specrun, script: Path) -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *specrun.command("generate", "-", "-m", script)]
+    run = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert (run.returncode, run.stderr.count(b"\n")) == (PROMPT_ERROR, 1)
+    assert b"stdin is closed" in run.stderr
+
+
+def test_a_closed_stdout_is_no_error(specrun: Specrun, script: Path) -> None:
+    command = specrun.command("generate", "x", "-m", script, "--speculate", "off")
+    run = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_a_prompt_fits_while_one_token_can_be_written(specrun: Specrun, script: Path) -> None:
+    arguments = ["generate", "a b c d e f", "-m", script, "--raw", "--speculate", "off"]
+    n_prompt = n_prompt_tokens(specrun, script, "a b c d e f")
+    fits = specrun(*arguments, "-c", str(n_prompt + 1), "--json")
+    assert json.loads(fits.stdout)["completion_tokens"] == 1
+    assert json.loads(fits.stdout)["finish_reason"] == "context"
+    result = specrun(*arguments, "-c", str(n_prompt))
+    result.assert_fails(PROMPT_ERROR, f"{n_prompt} tokens", f"context {n_prompt}", "--ctx-size")
+
+
+def test_a_context_beyond_the_models_own_is_noted(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", "x", "-m", script, "--speculate", "off", "-c", "513")
+    assert result.code == 0
+    assert "beyond the 512 tokens" in result.stderr
+
+
+# --- forms of output -----------------------------------------------------------------------------------------------
+
+
+def test_json_is_one_object(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", "x", "-m", script, "-md", script, "--json")
+    assert result.stdout.count("\n") == 1
+    answer = json.loads(result.stdout)
+    assert (answer["text"], answer["finish_reason"]) == (SCRIPT_TEXT, "stop")
+    assert answer["completion_tokens"] == len(answer["token_ids"]) == 5
+    assert answer["passes"] < 5
+
+
+def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(specrun: Specrun, script: Path) -> None:
+    lines = [
+        b'{"prompt": "a", "id": "first"}',
+        b"",
+        b"not json",
+        b'{"prompt": "b"}',
+        b'{"id": [1, 2]}',
+        b'{"prompt": " ", "id": null}',
+        b'{"prompt": "\\ud800", "id": 7}',
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "' + b"word " * 600 + b'", "id": "long"}',
+        b"[" * 100_000,
+        b'{"prompt": "c", "id": {"deep": true}}',
+    ]
+    result = specrun("generate", "--jsonl", "-m", script, stdin=b"\n".join(lines))
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.code == PROMPT_ERROR
+    good = [answer for answer in answers if "text" in answer]
+    assert [(answer["id"], answer["text"]) for answer in good] == [
+        ("first", SCRIPT_TEXT),
+        (4, SCRIPT_TEXT),
+        ({"deep": True}, SCRIPT_TEXT),
+    ]
+    bad = {json.dumps(answer["id"]): answer["error"] for answer in answers if "error" in answer}
+    assert list(bad) == ["3", "5", "null", "7", "8", '"long"', "10"]
+    assert "line 3 is not JSON" in bad["3"]
+    assert 'no "prompt"' in bad["5"]
+    assert "--ctx-size" in bad['"long"']
+
+
+def test_jsonl_writes_each_line_as_soon_as_it_is_ready(specrun: Specrun, script: Path) -> None:
+    process = specrun.start("generate", "--jsonl", "-m", script, stdin=subprocess.PIPE)
+    assert process.stdin
+    assert process.stdout
+    for identity in ("one", "two"):
+        process.stdin.write(json.dumps({"prompt": "x", "id": identity}).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(readline(process.stdout))["id"] == identity
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+
+
+def test_jsonl_from_files_with_an_argument_before_each_prompt(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "b\u2028c"}\r\n{"prompt": "d"}', encoding="utf-8")
+    result = specrun("generate", "a", "--jsonl", "--raw", "-f", file, "-m", script)
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [answer["id"] for answer in answers] == [1, 2]
+    assert answers[1]["prompt_tokens"] == n_prompt_tokens(specrun, script, "a\nd")
+
+
+def test_raw_leaves_the_chat_template_out(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "model.gguf", script, {"tokenizer.chat_template": "a b c {{ messages[0]['content'] }}"})
+    assert n_prompt_tokens(specrun, file, "x") == 1
+    result = specrun("generate", "x", "--json", "-m", file)
+    assert json.loads(result.stdout)["prompt_tokens"] > 1
+
+
+def test_statistics_go_to_stderr(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", "x", "--stats", "-m", script, "-md", script)
+    assert result.stdout == f"{SCRIPT_TEXT}\n"
+    assert [line.split()[0] for line in result.stderr.splitlines()] == [
+        "plan",
+        "prompt",
+        "answer",
+        "passes",
+        "ms",
+        "accepted",
+    ]
+    assert "5 tokens" in result.stderr
+    assert "ended by stop" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [("é", "one two "), ("two é e", "one "), ("one", ""), ("never", SCRIPT_TEXT), ("", SCRIPT_TEXT)],
+)
+def test_a_stop_string_ends_the_text_before_it(specrun: Specrun, script: Path, stop: str, text: str) -> None:
+    result = specrun("generate", "x", "-m", script, "-md", script, "--stop", "other", "--stop", stop, "--json")
+    assert json.loads(result.stdout)["text"] == text
+
+
+def test_no_colour_and_no_control_characters_in_pipes(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", "x", "--stats", "-m", script)
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_colour_on_a_terminal_unless_no_color_is_set(
+    specrun: Specrun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_color: bool
+) -> None:
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    terminal = specrun.on_terminal("generate", "x", "-m", tmp_path / "no.gguf")
+    screen = terminal.read()
+    assert ("\x1b[1;31m" in screen) is not no_color
+    assert "no such file" in screen
+
+
+def test_an_encoding_without_the_character_gets_a_question_mark(specrun: Specrun, script: Path) -> None:
+    result = specrun("generate", "x", "-m", script, PYTHONIOENCODING="ascii")
+    assert (result.code, result.stdout) == (0, "one two ? end\n")
+
+
+# --- how it is stopped ---------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_leaves_early_ends_it_quietly(specrun: Specrun, endless: Path) -> None:
+    with specrun.start("generate", "x", "-m", endless, "-c", "16000", "--speculate", "off") as process:
+        assert process.stdout
+        assert process.stdout.read(5) == b"la lo"
+        process.stdout.close()
+        assert process.wait(TIMEOUT_S) == BROKEN_PIPE
+        assert process.stderr
+        assert process.stderr.read() == b""
+
+
+def test_a_full_disk_is_one_line(specrun: Specrun, script: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("there is no /dev/full here")
+    with full.open("wb") as file:
+        process = specrun.start("generate", "x", "-m", script, "--speculate", "off", stdout=file.fileno())
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, stderr) == (1, b"specrun: No space left on device\n")
+
+
+def test_ctrl_c_keeps_the_text_so_far(specrun: Specrun, endless: Path) -> None:
+    process = specrun.start("generate", "x", "-m", endless, "-c", "16000", "--speculate", "off")
+    assert process.stdout
+    first = process.stdout.read(5)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == INTERRUPTED
+    text = (first + stdout).decode()
+    assert text.startswith("la lo la ")
+    assert text.endswith("\n")
+    assert stderr == b""
+
+
+def test_ctrl_c_with_json_still_writes_the_object(specrun: Specrun, endless: Path) -> None:
+    process = specrun.start("generate", "x", "-m", endless, "-c", "16000", "--json")
+    assert process.stderr
+    readline(process.stderr)  # the notice that there is no draft: the model is loaded
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == INTERRUPTED
+    answer = json.loads(stdout)
+    assert answer["finish_reason"] == "interrupted"
+    assert answer["completion_tokens"] == len(answer["token_ids"]) > 0
+
+
+def test_ctrl_c_while_jsonl_waits_for_a_line_ends_it(specrun: Specrun, script: Path) -> None:
+    process = specrun.start("generate", "--jsonl", "-m", script, "--speculate", "off", stdin=subprocess.PIPE)
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b'{"prompt": "x"}\n')
+    process.stdin.flush()
+    assert json.loads(readline(process.stdout))["text"] == SCRIPT_TEXT
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(TIMEOUT_S) == INTERRUPTED
+    assert process.communicate() == (b"", b"")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a named pipe")
+def test_ctrl_c_while_a_model_is_loaded(specrun: Specrun, tmp_path: Path) -> None:
+    model = tmp_path / "slow.gguf"
+    os.mkfifo(model)
+    process = specrun.start("generate", "x", "-m", model)
+    writer = os.open(model, os.O_WRONLY)  # waits until specrun reads, and then keeps it waiting
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    os.close(writer)
+    assert (process.returncode, stdout, stderr) == (INTERRUPTED, b"", b"")
+
+
+def readline(stream: Any) -> bytes:
+    """A line, or an assertion error if none comes: a hanging read would stop all tests."""
+    lines: list[bytes] = []
+    thread = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert lines, "no line came"
+    return lines[0]

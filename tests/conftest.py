@@ -1,0 +1,136 @@
+"""What all tests share: models made once, an environment without the user's files, and the command itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specrun.catalog import embedded
+from tests.models import random_llama, scripted_llama
+
+if TYPE_CHECKING:
+    import pexpect
+
+# What `script` writes, a token each; the é is split over two tokens.
+SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
+SCRIPT_TEXT = "one two é end"
+TIMEOUT_S = 60  # far more than anything here needs, so that only a hang fails
+
+_COMMANDS_WITH_THREADS = ("generate", "chat")
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees or changes what the user has."""
+    for name in ("SPECRUN_TARGET", "SPECRUN_DRAFT", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    # A test does not answer when prompt_toolkit asks the terminal where its cursor is.
+    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
+
+
+@pytest.fixture(scope="session")
+def demo_target() -> Path:
+    """The embedded target."""
+    return embedded.TARGET
+
+
+@pytest.fixture(scope="session")
+def demo_draft() -> Path:
+    """The embedded draft."""
+    return embedded.DRAFT
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for models that several tests use."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def random_model(made: Path) -> Path:
+    """A llama with random weights that never ends its text."""
+    return random_llama(made / "random.gguf")
+
+
+@pytest.fixture(scope="session")
+def script(made: Path) -> Path:
+    """A model that answers everything with SCRIPT_TEXT."""
+    return scripted_llama(made / "script.gguf", SCRIPT)
+
+
+@pytest.fixture(scope="session")
+def endless(made: Path) -> Path:
+    """A model that repeats "la lo " for as long as its 16,384 tokens of context last: many seconds."""
+    return scripted_llama(made / "endless.gguf", [b"la ", b"lo "], repeat=True, n_ctx=16384)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def assert_fails(self, code: int, *parts: str) -> None:
+        """It failed as it should: nothing on stdout, one line on stderr that has all the `parts`."""
+        assert (self.code, self.stdout) == (code, ""), self
+        assert self.stderr.startswith("specrun: "), self
+        assert self.stderr.count("\n") == 1, self
+        assert all(part in self.stderr for part in parts), self
+
+
+class Specrun:
+    """The `specrun` command, in a process of its own and with one thread."""
+
+    def __call__(self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
+        """Run it to its end."""
+        process = self.start(*arguments, stdin=subprocess.PIPE, **environment)
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        stdout, stderr = process.communicate(data, timeout=TIMEOUT_S)
+        return Result(process.returncode, stdout.decode(), stderr.decode())
+
+    def start(
+        self,
+        *arguments: str | Path,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+        **environment: str,
+    ) -> subprocess.Popen[bytes]:
+        """Start it, with a pipe on stderr."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            bufsize=0,
+            env=os.environ | environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+
+    @staticmethod
+    def command(*arguments: str | Path) -> list[str]:
+        """The command line."""
+        one_thread = ["-t", "1"] if arguments and arguments[0] in _COMMANDS_WITH_THREADS else []
+        return [sys.executable, "-m", "specrun", *map(str, arguments[:1]), *one_thread, *map(str, arguments[1:])]
+
+    def on_terminal(self, *arguments: str | Path) -> pexpect.spawn[str]:
+        """Start it on a terminal of 90 columns."""
+        import pexpect
+
+        command = self.command(*arguments)
+        return pexpect.spawn(command[0], command[1:], encoding="utf-8", timeout=TIMEOUT_S, dimensions=(40, 90))
+
+
+@pytest.fixture
+def specrun() -> Specrun:
+    """The command."""
+    return Specrun()
