@@ -100,7 +100,8 @@ class Engine:
         """Continue `prompt` (token ids), one `Step` per pass; the last one has its `finish` set.
 
         The tokens depend on prompt, sampling parameters and target alone, not on `plans`. Between two steps the caches
-        are consistent, so the iteration may be left at any of them; `interrupted` is asked after every pass.
+        are consistent, so the iteration may be left at any of them. `interrupted` is asked after every pass; during the
+        prompt it ends the generation without any step.
         ignore_eos writes on past end-of-generation tokens, which then count as text.
         Raises PromptError if the prompt is empty or leaves no room in the context.
         """
@@ -108,7 +109,9 @@ class Engine:
         self.statistics = statistics = Statistics(prompt_tokens=len(prompt))
         started = time.perf_counter()
         sampler = Sampler(sampling, self.target.n_vocab)
-        statistics.prompt_tokens_decoded = self.target.set_prompt(prompt)
+        statistics.prompt_tokens_decoded = self.target.set_prompt(prompt, interrupted)
+        if self.target.n_cached < len(prompt) - 1:
+            return
         if self.draft and plans.current.depth:
             self.draft.start(prompt)
         statistics.prefill_seconds = time.perf_counter() - started

@@ -79,15 +79,17 @@ def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
 
 
 def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) -> None:
-    asked = 0
+    finishes: list[str | None] = []
+    for step in demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 100, lambda: len(finishes) == 2):
+        finishes.append(step.finish)
+    assert finishes == [None, None, "interrupted"]
 
-    def interrupted() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 3
 
-    steps = list(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 100, interrupted))
-    assert [step.finish for step in steps] == [None, None, "interrupted"]
+def test_interrupting_the_prompt_ends_it_before_the_first_pass(demo: Engine, prompt: list[int]) -> None:
+    whole = write(demo, prompt, SAMPLING, PLAN, 20)
+    demo.reset()
+    assert list(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 20, lambda: True)) == []
+    assert write(demo, prompt, SAMPLING, PLAN, 20) == whole
 
 
 def test_leaving_in_the_middle_spoils_nothing(demo: Engine, prompt: list[int]) -> None:

@@ -69,8 +69,8 @@ class ChatLoop:
     def _answer(self, completion: Completion, n_dropped: int) -> bool:
         """Write an answer; true if Ctrl-C ended it."""
         if n_dropped:
-            turns = "turn" if n_dropped == 1 else "turns"
-            self._note(f"the context is full: the oldest {n_dropped} {turns} were dropped")
+            dropped = "turn was" if n_dropped == 1 else f"{n_dropped} turns were"
+            self._note(f"the context is full: the oldest {dropped} dropped")
         try:
             with InterruptFlag() as interrupted, without_echo():
                 for piece in completion.stream(interrupted):

@@ -169,7 +169,10 @@ class ModelOptions:
     def plans(self) -> tuple[Plan, ...]:
         """The plan these options ask for; with `auto`, those to choose from."""
         from specrun.speculation import Plan
+        from specrun.speculation.plan import MAX_BUDGET
 
+        if self.depth is not None and not 0 <= self.depth < MAX_BUDGET:
+            raise UsageError(f"--depth must be between 0 and {MAX_BUDGET - 1}; got {self.depth}")
         if self.speculate == "off" or self.budget == 1:
             return (Plan.off(),)
         chain = Plan.chain(self.depth if self.depth is not None else _DEFAULT_CHAIN)

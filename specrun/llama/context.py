@@ -110,7 +110,9 @@ class LlamaContext:
         ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
         if self._seq_length[ids].max() <= start:
             return  # a recurrent model refuses even to drop nothing
-        if not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
+        if seq == ALL_SEQUENCES and start == 0:
+            llama_cpp.llama_memory_clear(self._memory, False)  # the one way that recurrent models allow, too
+        elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
             raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
         np.minimum(self._seq_length[ids], start, out=self._seq_length[ids])
 

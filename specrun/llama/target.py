@@ -9,6 +9,8 @@ the next pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from specrun.errors import ContextFullError
@@ -46,10 +48,11 @@ class TargetContext:
         cells = config.n_ctx - self.n_cached - n_pending + 1
         return min(cells, config.n_batch - n_pending + 1, config.n_outputs)
 
-    def set_prompt(self, tokens: list[int]) -> int:
+    def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
         """Make `tokens` the committed text, keeping what the cache already shares with it.
 
-        Everything but the last token goes into the cache. Returns the number of tokens decoded.
+        Everything but the last token goes into the cache, unless `interrupted`, asked before every pass, ends it
+        early (`n_cached` tells). Returns the number of tokens to decode.
         """
         if not tokens:
             raise ValueError("an empty prompt")
@@ -63,15 +66,15 @@ class TargetContext:
         self.n_cached = kept
         # Shared tokens that were still pending go first, by themselves. Plain decoding would have had all but the last
         # of them in the cache, so this keeps the chunks of new text the same whichever plan wrote the text before it.
-        self._decode_committed(shared)
-        self._decode_committed(end)
+        self._decode_committed(shared, interrupted)
+        self._decode_committed(end, interrupted)
         return end - kept
 
-    def _decode_committed(self, end: int) -> None:
+    def _decode_committed(self, end: int, interrupted: Callable[[], bool]) -> None:
         config = self.context.config
         if end > config.n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
-        while self.n_cached < end:
+        while self.n_cached < end and not interrupted():
             chunk = self.tokens[self.n_cached : min(self.n_cached + config.n_batch, end)]
             self.context.decode(committed_tokens(chunk, self.n_cached, config.n_seq_max, last_output=False))
             self.n_cached += len(chunk)
