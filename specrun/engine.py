@@ -160,8 +160,7 @@ class Engine:
         tokens = self.target.tokens
         tree = self._draft_tree(sampler, plan, tokens_left)
         rows = self.target.score(tree)
-        recent = tokens[len(tokens) - sampler.n_recent :] if sampler.n_recent else []
-        accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), recent)
+        accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), sampler.recent(tokens))
         end = None if ignore_eos else self._first_end_of_generation(accepted.tokens)
         if end is not None:
             accepted = accepted.first(end + 1)

@@ -82,7 +82,7 @@ class Session:
         self.messages.append({"role": "assistant", "content": completion.text})
         spelled = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
         # They differ where a stop string cut the text off.
-        if self._written and spelled == completion.text.encode():
+        if self._written and spelled.decode("utf-8", errors="replace") == completion.text:
             tokens = completion.request.prompt + completion.token_ids
             self._written = _Written(self._written.text + completion.text, tokens)
 

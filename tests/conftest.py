@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specrun.catalog import embedded
+from specrun.cli import main
 from tests.models import random_llama, scripted_llama
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ _COMMANDS_WITH_THREADS = ("generate", "chat")
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees or changes what the user has."""
-    for name in ("SPECRUN_TARGET", "SPECRUN_DRAFT", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    for name in ("SPECRUN_TARGET", "SPECRUN_DRAFT", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONUNBUFFERED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))
@@ -95,8 +97,7 @@ class Specrun:
     def __call__(self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
         """Run it to its end."""
         process = self.start(*arguments, stdin=subprocess.PIPE, **environment)
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        stdout, stderr = process.communicate(data, timeout=TIMEOUT_S)
+        stdout, stderr = process.communicate(_encoded(stdin), timeout=TIMEOUT_S)
         return Result(process.returncode, stdout.decode(), stderr.decode())
 
     def start(
@@ -132,5 +133,35 @@ class Specrun:
 
 @pytest.fixture
 def specrun() -> Specrun:
-    """The command."""
+    """The command, run in processes of its own."""
     return Specrun()
+
+
+class SpecrunHere:
+    """The `specrun` command in this process: ten times faster, for what needs no pipe, signal or terminal."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
+        """Run it to its end."""
+        with self._monkeypatch.context() as patch:
+            patch.setattr("sys.argv", ["specrun", *Specrun.command(*arguments)[3:]])
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(_encoded(stdin)), encoding="utf-8"))
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as left:
+                main()
+        stdout, stderr = self._capfd.readouterr()
+        return Result(int(left.value.code or 0), stdout, stderr)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> SpecrunHere:
+    """The command, run in this process."""
+    return SpecrunHere(monkeypatch, capfd)
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text

@@ -77,7 +77,7 @@ def test_a_prompt_without_text_is_refused(monkeypatch: pytest.MonkeyPatch, data:
 
 def test_bytes_that_are_not_utf8_are_located(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, "é".encode() + b"\xe9")
-    with pytest.raises(PromptError, match="stdin is not UTF-8 .byte 0xe9 at offset 2"):
+    with pytest.raises(PromptError, match=r"stdin is not UTF-8 \(byte 0xe9 at offset 2\)"):
         read_prompt(None, [])
 
 

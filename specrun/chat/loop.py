@@ -154,7 +154,8 @@ class ChatLoop:
         if step is None:
             self._note("no token tree was drafted for the last answer")
         else:
-            self._notes.print(tree_view.draw(step, self._session.engine.target.context.model.token_bytes))
+            token_bytes = self._session.engine.target.context.model.token_bytes
+            self._notes.print(tree_view.draw(step, lambda token: token_bytes(token, special=True)))
 
 
 def _path(argument: str) -> Path:

@@ -53,7 +53,7 @@ class TerminalReader:
             reserve_space_for_menu=1 + len(commands.COMMANDS),
             key_bindings=_key_bindings(),
             multiline=True,
-            prompt_continuation="... ",
+            prompt_continuation=lambda width, _line, n_wraps: " " * width if n_wraps else "... ",
             placeholder=_hint,
             style=Style.from_dict({"hint": "ansibrightblack"}),
             # In `specrun chat | tee answers` the prompt belongs on the terminal.

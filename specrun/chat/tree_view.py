@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rich.text import Text
@@ -21,7 +22,7 @@ def draw(step: Step, token_bytes: Callable[[int], bytes]) -> Tree:
             return Text(text, style="bold")
         if node in accepted:
             return Text(f"{text}  accepted", style="bold green")
-        return Text(f"{text}  {min(2.718281828 ** float(tree.scores[node]), 1.0):.2f}", style="dim")
+        return Text(f"{text}  {min(math.exp(float(tree.scores[node])), 1.0):.2f}", style="dim")
 
     branches = {ROOT: Tree(label(ROOT))}
     for node in range(1, len(tree)):

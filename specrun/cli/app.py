@@ -66,7 +66,7 @@ def specrun(
         raise typer.Exit(2)
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line and exit with its code (see `specrun.errors`)."""
     code = 0
     _open_stdout()
@@ -82,10 +82,10 @@ def main() -> None:
         # The reader has gone, as in `| head`; click and rich turn that into a SystemExit.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_stdout()
         code = _BROKEN_PIPE_EXIT_CODE
     except OSError as error:
+        _abandon_stdout()
         code = _report(SpecrunError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), 1)
     except Exception as error:
         # A usage error of click's. Newer typers bring a click of their own, so it is known by what it can do.
@@ -103,6 +103,11 @@ def _open_stdout() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _abandon_stdout() -> None:
+    """Drop what could not be written, or Python would complain once more when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: Exception, code: int) -> int:

@@ -55,4 +55,4 @@ def note(text: str) -> None:
 
 def error(text: str) -> None:
     """Why a command failed, on stderr."""
-    stderr.print(Text("specrun: ", style="bold red") + Text(text, style="default"))
+    stderr.print(Text.assemble(("specrun: ", "bold red"), text))

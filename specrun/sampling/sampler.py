@@ -41,13 +41,12 @@ class Sampler:
         self.parameters = parameters
         self._noise = SharedNoise(parameters.seed, n_vocab)
 
-    @property
-    def n_recent(self) -> int:
-        """How many tokens before a position `sample` wants to see (0 without penalties)."""
-        return self.parameters.repeat_last_n if self.parameters.has_penalties else 0
+    def recent(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens at the end of a text that `sample` wants to see for the next one (none without penalties)."""
+        return list(tokens[-self.parameters.repeat_last_n :]) if self.parameters.has_penalties else []
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
-        """The token at `position`. logits: float32[n_vocab]. recent: the last `n_recent` tokens before it."""
+        """The token at `position`. logits: float32[n_vocab]. recent: see `recent`."""
         logits = self._with_penalties(logits, recent)
         if self.parameters.temperature == 0:
             return int(logits.argmax())

@@ -77,6 +77,7 @@ class FastestPlan:
         self._elected_rate = 0.0
         self._hold = _FIRST_HOLD
         self._next_other = 0
+        self._rates: dict[Plan, float] = {}
         self._is_warming_up = False
         self._begin_trials(self._arms)
 
@@ -92,8 +93,8 @@ class FastestPlan:
 
     @property
     def rates(self) -> dict[Plan, float]:
-        """Recent tokens a second of every plan that was tried."""
-        return {arm.plan: arm.rate for arm in self._arms if arm.seconds}
+        """Tokens a second of every plan when the winner was chosen; empty until each was tried."""
+        return dict(self._rates)
 
     def record(self, n_tokens: int, seconds: float) -> None:
         """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
@@ -143,4 +144,5 @@ class FastestPlan:
         self._hold = min(2 * self._hold, _LONGEST_HOLD) if best is self._winner else _FIRST_HOLD
         self._winner = self._running = best
         self._elected_rate = best.rate
+        self._rates = {arm.plan: arm.rate for arm in self._arms}
         self._left = self._hold

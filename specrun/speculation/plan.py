@@ -27,10 +27,11 @@ class Plan:
     width: int = 1
 
     def __post_init__(self) -> None:
+        # The depth first: a chain's budget follows from it.
+        if not 0 <= self.depth < MAX_BUDGET:
+            raise UsageError(f"--depth must be between 0 and {MAX_BUDGET - 1}; got {self.depth}")
         if not 1 <= self.budget <= MAX_BUDGET:
             raise UsageError(f"--budget must be between 1 and {MAX_BUDGET}; got {self.budget}")
-        if not 0 <= self.depth <= MAX_BUDGET:
-            raise UsageError(f"--depth must be between 0 and {MAX_BUDGET}; got {self.depth}")
 
     @classmethod
     def off(cls) -> Plan:

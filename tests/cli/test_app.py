@@ -10,7 +10,7 @@ import pytest
 
 from specrun import __version__
 from specrun.llama import library
-from tests.conftest import Specrun
+from tests.conftest import Specrun, SpecrunHere
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["chat", "-h"]])
@@ -65,8 +65,8 @@ finally:
         (["chat", "hello"], "hello"),
     ],
 )
-def test_a_usage_error_is_one_line(specrun: Specrun, arguments: list[str], part: str) -> None:
-    specrun(*arguments).assert_fails(2, part, "--help")
+def test_a_usage_error_is_one_line(here: SpecrunHere, arguments: list[str], part: str) -> None:
+    here(*arguments).assert_fails(2, part, "--help")
 
 
 def test_debug_shows_llama_cpps_log_and_the_traceback(specrun: Specrun, tmp_path: Path) -> None:
@@ -75,3 +75,18 @@ def test_debug_shows_llama_cpps_log_and_the_traceback(specrun: Specrun, tmp_path
     result = specrun("--debug", "generate", "x", "-m", broken)
     assert "Traceback" in result.stderr
     assert "gguf_init" in result.stderr
+
+
+def test_ctrl_c_while_python_still_imports_is_quiet() -> None:
+    program = """
+import sys
+class CtrlC:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+from specrun.cli import main
+main()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")

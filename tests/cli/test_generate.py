@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SCRIPT_TEXT, TIMEOUT_S, Specrun
+from tests.conftest import SCRIPT_TEXT, TIMEOUT_S, Specrun, SpecrunHere
 from tests.models import edited
 
 BROKEN_PIPE, INTERRUPTED, PROMPT_ERROR = 141, 130, 5
@@ -21,8 +21,8 @@ BROKEN_PIPE, INTERRUPTED, PROMPT_ERROR = 141, 130, 5
 RAW_JSON = ["--raw", "--json", "--speculate", "off", "-n", "1"]
 
 
-def n_prompt_tokens(specrun: Specrun, model: Path, *arguments: str | Path, stdin: str = "") -> int:
-    result = specrun("generate", "-m", model, *RAW_JSON, *arguments, stdin=stdin)
+def n_prompt_tokens(here: SpecrunHere, model: Path, *arguments: str | Path, stdin: str = "") -> int:
+    result = here("generate", "-m", model, *RAW_JSON, *arguments, stdin=stdin)
     assert result.code == 0, result
     return int(json.loads(result.stdout)["prompt_tokens"])
 
@@ -36,32 +36,32 @@ def test_the_result_alone_goes_to_stdout(specrun: Specrun, script: Path) -> None
     assert result.stderr == "no draft model: decoding plainly (give one with --draft)\n"
 
 
-def test_the_prompt_is_argument_then_files_then_stdin(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+def test_the_prompt_is_argument_then_files_then_stdin(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("b\n")
-    together = n_prompt_tokens(specrun, script, "a", "-f", file, stdin="c\n")
-    assert together == n_prompt_tokens(specrun, script, "a\nb\nc")
-    assert together > n_prompt_tokens(specrun, script, "a\nb")
+    together = n_prompt_tokens(here, script, "a", "-f", file, stdin="c\n")
+    assert together == n_prompt_tokens(here, script, "a\nb\nc")
+    assert together > n_prompt_tokens(here, script, "a\nb")
 
 
 @pytest.mark.parametrize("arguments", [["-"], ["-f", "-"], []])
-def test_stdin_alone_can_be_the_prompt(specrun: Specrun, script: Path, arguments: list[str]) -> None:
-    result = specrun("generate", *arguments, "-m", script, stdin="x")
+def test_stdin_alone_can_be_the_prompt(here: SpecrunHere, script: Path, arguments: list[str]) -> None:
+    result = here("generate", *arguments, "-m", script, stdin="x")
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
 
 
 @pytest.mark.parametrize("prompt", ["", " \n\t\n"])
-def test_an_empty_prompt_is_refused(specrun: Specrun, script: Path, prompt: str) -> None:
-    specrun("generate", prompt, "-m", script).assert_fails(PROMPT_ERROR, "the prompt is empty")
+def test_an_empty_prompt_is_refused(here: SpecrunHere, script: Path, prompt: str) -> None:
+    here("generate", prompt, "-m", script).assert_fails(PROMPT_ERROR, "the prompt is empty")
 
 
-def test_a_prompt_that_is_not_utf8_is_refused_before_the_model_is_loaded(specrun: Specrun, tmp_path: Path) -> None:
+def test_a_prompt_that_is_not_utf8_is_refused_before_the_model_is_loaded(here: SpecrunHere, tmp_path: Path) -> None:
     model = tmp_path / "no.gguf"
-    specrun("generate", "-m", model, stdin=b"ab\xff").assert_fails(PROMPT_ERROR, "stdin is not UTF-8", "offset 2")
+    here("generate", "-m", model, stdin=b"ab\xff").assert_fails(PROMPT_ERROR, "stdin is not UTF-8", "offset 2")
     file = tmp_path / "prompt.txt"
     file.write_bytes(b"\xc3\x28")
-    specrun("generate", "-m", model, "-f", file).assert_fails(PROMPT_ERROR, "prompt.txt is not UTF-8", "0xc3")
-    specrun("generate", "-m", model, "-f", tmp_path / "missing").assert_fails(PROMPT_ERROR, "cannot be read")
+    here("generate", "-m", model, "-f", file).assert_fails(PROMPT_ERROR, "prompt.txt is not UTF-8", "0xc3")
+    here("generate", "-m", model, "-f", tmp_path / "missing").assert_fails(PROMPT_ERROR, "cannot be read")
 
 
 def test_an_argument_that_is_not_utf8_is_refused(specrun: Specrun, script: Path) -> None:
@@ -88,18 +88,18 @@ def test_a_closed_stdout_is_no_error(specrun: Specrun, script: Path) -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
-def test_a_prompt_fits_while_one_token_can_be_written(specrun: Specrun, script: Path) -> None:
+def test_a_prompt_fits_while_one_token_can_be_written(here: SpecrunHere, script: Path) -> None:
     arguments = ["generate", "a b c d e f", "-m", script, "--raw", "--speculate", "off"]
-    n_prompt = n_prompt_tokens(specrun, script, "a b c d e f")
-    fits = specrun(*arguments, "-c", str(n_prompt + 1), "--json")
+    n_prompt = n_prompt_tokens(here, script, "a b c d e f")
+    fits = here(*arguments, "-c", str(n_prompt + 1), "--json")
     assert json.loads(fits.stdout)["completion_tokens"] == 1
     assert json.loads(fits.stdout)["finish_reason"] == "context"
-    result = specrun(*arguments, "-c", str(n_prompt))
+    result = here(*arguments, "-c", str(n_prompt))
     result.assert_fails(PROMPT_ERROR, f"{n_prompt} tokens", f"context {n_prompt}", "--ctx-size")
 
 
-def test_a_context_beyond_the_models_own_is_noted(specrun: Specrun, script: Path) -> None:
-    result = specrun("generate", "x", "-m", script, "--speculate", "off", "-c", "513")
+def test_a_context_beyond_the_models_own_is_noted(here: SpecrunHere, script: Path) -> None:
+    result = here("generate", "x", "-m", script, "--speculate", "off", "-c", "513")
     assert result.code == 0
     assert "beyond the 512 tokens" in result.stderr
 
@@ -107,8 +107,8 @@ def test_a_context_beyond_the_models_own_is_noted(specrun: Specrun, script: Path
 # --- forms of output -----------------------------------------------------------------------------------------------
 
 
-def test_json_is_one_object(specrun: Specrun, script: Path) -> None:
-    result = specrun("generate", "x", "-m", script, "-md", script, "--json")
+def test_json_is_one_object(here: SpecrunHere, script: Path) -> None:
+    result = here("generate", "x", "-m", script, "-md", script, "--json")
     assert result.stdout.count("\n") == 1
     answer = json.loads(result.stdout)
     assert (answer["text"], answer["finish_reason"]) == (SCRIPT_TEXT, "stop")
@@ -116,7 +116,7 @@ def test_json_is_one_object(specrun: Specrun, script: Path) -> None:
     assert answer["passes"] < 5
 
 
-def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(specrun: Specrun, script: Path) -> None:
+def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: Path) -> None:
     lines = [
         b'{"prompt": "a", "id": "first"}',
         b"",
@@ -130,7 +130,7 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(specrun: Specrun, script: P
         b"[" * 100_000,
         b'{"prompt": "c", "id": {"deep": true}}',
     ]
-    result = specrun("generate", "--jsonl", "-m", script, stdin=b"\n".join(lines))
+    result = here("generate", "--jsonl", "-m", script, stdin=b"\n".join(lines))
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.code == PROMPT_ERROR
     good = [answer for answer in answers if "text" in answer]
@@ -158,24 +158,24 @@ def test_jsonl_writes_each_line_as_soon_as_it_is_ready(specrun: Specrun, script:
     assert process.returncode == 0
 
 
-def test_jsonl_from_files_with_an_argument_before_each_prompt(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+def test_jsonl_from_files_with_an_argument_before_each_prompt(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "b\u2028c"}\r\n{"prompt": "d"}', encoding="utf-8")
-    result = specrun("generate", "a", "--jsonl", "--raw", "-f", file, "-m", script)
+    result = here("generate", "a", "--jsonl", "--raw", "-f", file, "-m", script)
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert [answer["id"] for answer in answers] == [1, 2]
-    assert answers[1]["prompt_tokens"] == n_prompt_tokens(specrun, script, "a\nd")
+    assert answers[1]["prompt_tokens"] == n_prompt_tokens(here, script, "a\nd")
 
 
-def test_raw_leaves_the_chat_template_out(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+def test_raw_leaves_the_chat_template_out(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     file = edited(tmp_path / "model.gguf", script, {"tokenizer.chat_template": "a b c {{ messages[0]['content'] }}"})
-    assert n_prompt_tokens(specrun, file, "x") == 1
-    result = specrun("generate", "x", "--json", "-m", file)
+    assert n_prompt_tokens(here, file, "x") == 1
+    result = here("generate", "x", "--json", "-m", file)
     assert json.loads(result.stdout)["prompt_tokens"] > 1
 
 
-def test_statistics_go_to_stderr(specrun: Specrun, script: Path) -> None:
-    result = specrun("generate", "x", "--stats", "-m", script, "-md", script)
+def test_statistics_go_to_stderr(here: SpecrunHere, script: Path) -> None:
+    result = here("generate", "x", "--stats", "-m", script, "-md", script)
     assert result.stdout == f"{SCRIPT_TEXT}\n"
     assert [line.split()[0] for line in result.stderr.splitlines()] == [
         "plan",
@@ -193,13 +193,13 @@ def test_statistics_go_to_stderr(specrun: Specrun, script: Path) -> None:
     ("stop", "text"),
     [("é", "one two "), ("two é e", "one "), ("one", ""), ("never", SCRIPT_TEXT), ("", SCRIPT_TEXT)],
 )
-def test_a_stop_string_ends_the_text_before_it(specrun: Specrun, script: Path, stop: str, text: str) -> None:
-    result = specrun("generate", "x", "-m", script, "-md", script, "--stop", "other", "--stop", stop, "--json")
+def test_a_stop_string_ends_the_text_before_it(here: SpecrunHere, script: Path, stop: str, text: str) -> None:
+    result = here("generate", "x", "-m", script, "-md", script, "--stop", "other", "--stop", stop, "--json")
     assert json.loads(result.stdout)["text"] == text
 
 
-def test_no_colour_and_no_control_characters_in_pipes(specrun: Specrun, script: Path) -> None:
-    result = specrun("generate", "x", "--stats", "-m", script)
+def test_no_colour_and_no_control_characters_in_pipes(here: SpecrunHere, script: Path) -> None:
+    result = here("generate", "x", "--stats", "-m", script)
     assert "\x1b" not in result.stdout + result.stderr
 
 

@@ -126,3 +126,11 @@ def test_penalties_look_at_the_last_tokens_only() -> None:
 def test_values_outside_their_range_are_refused_by_option_name(bad: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="--"):
         SamplingParameters(**bad)
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 31, 32, 33, 100])
+def test_penalties_see_a_short_text_whole(n_tokens: int) -> None:
+    text = list(range(n_tokens))
+    sampler = Sampler(SamplingParameters(repeat_penalty=1.1, repeat_last_n=32), N_VOCAB)
+    assert sampler.recent(text) == text[max(0, n_tokens - 32) :]
+    assert Sampler(SamplingParameters(), N_VOCAB).recent(text) == []

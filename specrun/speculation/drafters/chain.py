@@ -20,7 +20,7 @@ class ChainDrafter:
         """A chain of at most `limits.depth` drafted tokens."""
         chain = [tokens[-1]]
         n_drafted = min(limits.depth, limits.budget - 1)
-        recent = list(tokens[len(tokens) - self._sampler.n_recent :])
+        recent = self._sampler.recent(tokens)
         logits = self._model.start(tokens)
         while True:
             chain.append(self._sampler.sample(logits, len(tokens) + len(chain) - 1, recent))

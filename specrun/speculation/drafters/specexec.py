@@ -66,7 +66,7 @@ class SpecExecDrafter:
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree within `limits`, of the best nodes seen."""
         growth = _Growth([tokens[-1]])
-        recent = list(tokens[len(tokens) - self._sampler.n_recent :])
+        recent = self._sampler.recent(tokens)
         if limits.budget > 1 and limits.depth > 0:
             rows = self._model.start(tokens)[None]
             level, unexpanded = [ROOT], set[int]()
@@ -93,7 +93,7 @@ class SpecExecDrafter:
     ) -> list[int]:
         """Offer the children of `node` that could still be among the best; returns their ids."""
         position = n_committed + growth.depths[node]
-        seen = recent + growth.path(node) if self._sampler.n_recent else []
+        seen = recent + growth.path(node)
         candidates = self._sampler.candidates(row, position, seen, self._max_children)
         scores = growth.scores[node] + self._log_probabilities(candidates)
         return [

@@ -1,0 +1,139 @@
+"""A chat on a real (pseudo) terminal: keys, history, completion, and what Ctrl-C and Ctrl-D do."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import SCRIPT_TEXT, Specrun
+
+if TYPE_CHECKING:
+    import pexpect
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+
+HINT = "a message, or /help"
+ALT_ENTER, UP, CTRL_C, CTRL_D = "\x1b\r", "\x1b[A", "\x03", "\x04"
+
+
+@pytest.fixture
+def chat(specrun: Specrun, script: Path) -> pexpect.spawn[str]:
+    terminal = specrun.on_terminal("chat", "-m", script, "-md", script)
+    terminal.expect_exact(HINT)
+    return terminal
+
+
+def leave(terminal: pexpect.spawn[str]) -> None:
+    import pexpect
+
+    terminal.send(CTRL_D)
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def test_three_turns_with_a_dim_line_of_statistics(chat: pexpect.spawn[str]) -> None:
+    for message in ("one", "two", "three"):
+        chat.send(f"{message}\r")
+        chat.expect_exact(SCRIPT_TEXT)
+        chat.expect(r"\x1b\[2m5 tokens, \d+\.\d tokens/s")
+        chat.expect_exact(HINT)
+    leave(chat)
+
+
+def test_alt_enter_and_triple_quotes_make_messages_of_several_lines(
+    specrun: Specrun, script: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.json"
+    chat = specrun.on_terminal("chat", "-m", script)
+    chat.expect_exact(HINT)
+    for keys in (f"one{ALT_ENTER}two\r", '"""\rthree\rfour"""\r'):
+        chat.send(keys)
+        chat.expect_exact("5 tokens")
+        chat.expect_exact(HINT)
+    chat.send(f"/save {file}\r")
+    chat.expect_exact("saved to")
+    leave(chat)
+    text = file.read_text()
+    assert '"one\\ntwo"' in text
+    assert '"three\\nfour"' in text
+
+
+def test_history_is_there_in_the_next_run(chat: pexpect.spawn[str], specrun: Specrun, script: Path) -> None:
+    chat.send("something to remember\r")
+    chat.expect_exact("5 tokens")
+    leave(chat)
+    again = specrun.on_terminal("chat", "-m", script)
+    again.expect_exact(HINT)
+    again.send(UP)
+    again.expect_exact("something to remember")
+    again.send(CTRL_C)
+    leave(again)
+
+
+def test_commands_are_completed_with_their_help(chat: pexpect.spawn[str]) -> None:
+    chat.send("/st")
+    chat.expect_exact("statistics of the last answer")
+    chat.send("\t\r")
+    chat.expect_exact("no answer yet")
+    chat.send("/set rep")
+    chat.expect_exact("repeat-penalty")
+    chat.send(CTRL_C)
+    leave(chat)
+
+
+def test_ctrl_c_at_the_prompt_leaves_the_second_time(chat: pexpect.spawn[str]) -> None:
+    import pexpect
+
+    chat.send(CTRL_C)
+    chat.expect_exact("Ctrl-C again, or Ctrl-D, leaves")
+    chat.expect_exact(HINT)
+    chat.send(CTRL_C)
+    chat.expect(pexpect.EOF)
+    chat.close()
+    assert chat.exitstatus == 0
+
+
+def test_exit_leaves(chat: pexpect.spawn[str]) -> None:
+    import pexpect
+
+    chat.send("/exit\r")
+    chat.expect(pexpect.EOF)
+    chat.close()
+    assert chat.exitstatus == 0
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_it(specrun: Specrun, endless: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat = specrun.on_terminal("chat", "-m", endless, "-c", "16000")
+    chat.expect_exact(HINT)
+    chat.send("sing\r")
+    chat.expect_exact("la lo la lo")
+    chat.send("typed meanwhile" + CTRL_C)
+    chat.expect(r"tokens/s, interrupted")
+    answer = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", chat.before or "")
+    assert set(re.findall(r"[a-zA-Z^]+", answer)) <= {"la", "lo", "tokens"}, "neither ^C nor keys are in the answer"
+    chat.expect_exact(HINT)
+    time.sleep(0.1)
+    chat.send(f"/save {file}\r")
+    chat.expect_exact("saved to")
+    leave(chat)
+    assert '"content": "la lo la lo' in file.read_text()
+
+
+def test_a_data_folder_that_cannot_be_is_one_line(
+    specrun: Specrun, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "file"))
+    chat = specrun.on_terminal("chat", "-m", script, "--speculate", "off")
+    screen = chat.read()
+    chat.close()
+    assert chat.exitstatus == 1
+    assert "SPECRUN_DATA_DIR" in screen
+    assert "Traceback" not in screen

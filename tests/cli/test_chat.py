@@ -1,0 +1,145 @@
+"""`specrun chat` with a pipe on stdin: every command, and that only answers go to stdout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import SCRIPT_TEXT, Result, SpecrunHere
+
+
+def chat(here: SpecrunHere, model: Path, *lines: str, options: tuple[str, ...] = ()) -> Result:
+    """A chat of these lines, with the model as its own draft."""
+    result = here("chat", "-m", model, "-md", model, *options, stdin="\n".join(lines))
+    assert result.code == 0, result
+    return result
+
+
+def test_three_turns_on_stdout_and_their_statistics_on_stderr(here: SpecrunHere, script: Path) -> None:
+    result = chat(here, script, "one", "", "two", '"""', "three", '"""')
+    assert result.stdout == f"{SCRIPT_TEXT}\n\n" * 3
+    assert result.stderr.count("5 tokens, ") == 3
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_help_names_every_command(here: SpecrunHere, script: Path) -> None:
+    result = chat(here, script, "/help")
+    assert result.stdout == ""
+    for name in ["/help", "/system", "/regen", "/undo", "/clear", "/set", "/stats", "/tree", "/save", "/load", "/exit"]:
+        assert f"\n{name}" in f"\n{result.stderr}"
+
+
+def test_exit_leaves_the_rest_unread(here: SpecrunHere, script: Path) -> None:
+    assert chat(here, script, "/exit", "one").stdout == ""
+
+
+def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    result = chat(
+        here,
+        script,
+        "/stats",
+        "/tree",
+        "/regen",
+        "/undo",
+        "/system be brief",
+        "one",
+        "/stats",
+        "/tree",
+        "/regen",
+        f"/save {file}",
+        "/undo",
+        "/system",
+        "/clear",
+        f"/load {file}",
+        options=("--speculate", "tree"),
+    )
+    expected = [
+        "no answer yet",
+        "no token tree was drafted",
+        "no message to answer yet",
+        "nothing to undo",
+        "system message set",
+        "5 tokens, ",
+        "plan        tree of",
+        "accepted    1.00",
+        "'one'  accepted",
+        "'<|endoftext|>'  the target's own",
+        "5 tokens, ",
+        f"saved to {file}",
+        "forgotten",
+        "system message removed",
+        "conversation forgotten",
+        "loaded 3 messages",
+    ]
+    position = 0
+    for part in expected:
+        position = result.stderr.find(part, position) + 1
+        assert position, f"{part!r} is missing or out of order in {result.stderr}"
+    messages = json.loads(file.read_text(encoding="utf-8"))["messages"]
+    assert [message["content"] for message in messages] == ["be brief", "one", SCRIPT_TEXT]
+
+
+def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("x")
+    bad = {
+        "/bogus": "no command /bogus",
+        "/set bogus 1": "no setting bogus",
+        "/set temp": "needs a value",
+        "/set temp hot": "temp is a number",
+        "/set temp -1": "--temp must be",
+        "/set max-tokens 0": "must be 1 or more",
+        "/set speculate hard": "speculate can be",
+        "/set budget 1000": "larger --budget",
+        "/save": "name a file",
+        f"/save {tmp_path}/no/file": "cannot be written",
+        "/save ~nobody-has-this-name/file": "no such user",
+        f"/load {tmp_path}/missing": "cannot be read",
+        f"/load {tmp_path}/text": "not a saved conversation",
+        "word " * 600: "--ctx-size",
+    }
+    result = chat(here, script, *bad, "one", options=("--speculate", "tree"))
+    assert result.stdout == f"{SCRIPT_TEXT}\n\n"
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(bad) + 1
+    for line, (command, part) in zip(lines, bad.items(), strict=False):
+        assert part in line, command
+
+
+def test_settings_are_shown_and_changed(here: SpecrunHere, script: Path) -> None:
+    result = chat(
+        here,
+        script,
+        "/set max-tokens 2",
+        "one",
+        "/set max-tokens -1",
+        "/set temp 0",
+        "/set budget 4",
+        "/set seed -1",
+        "/set",
+        "/set speculate off",
+        options=("--speculate", "tree"),
+    )
+    assert result.stdout == "one two\n\n"
+    for line in ("max-tokens is 2", "max-tokens is no limit", "temp is 0.0", "budget is 4", "speculate is off"):
+        assert f"{line}\n" in result.stderr
+    shown = dict(line.split(maxsplit=1) for line in result.stderr.splitlines() if line.count("  "))
+    assert (shown["temp"], shown["budget"], shown["speculate"]) == ("0.0", "4", "tree")
+
+
+def test_a_full_context_drops_the_oldest_turns_with_a_notice(here: SpecrunHere, script: Path) -> None:
+    questions = [f"this is question number {i}, and it is a rather long one" for i in range(8)]
+    result = chat(here, script, *questions, options=("-c", "128"))
+    assert result.stdout == f"{SCRIPT_TEXT}\n\n" * 8
+    assert "the context is full: the oldest turn was dropped" in result.stderr
+
+
+def test_an_answer_that_fills_the_context_is_told(here: SpecrunHere, random_model: Path) -> None:
+    result = chat(here, random_model, "one", options=("-c", "32"))
+    assert "the answer was cut off" in result.stderr
+
+
+def test_the_system_message_of_the_command_line_is_read(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat(here, script, "one", f"/save {file}", options=("--system", "be brief"))
+    assert json.loads(file.read_text())["messages"][0] == {"role": "system", "content": "be brief"}
