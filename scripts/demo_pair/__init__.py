@@ -1,0 +1,1 @@
+"""Parts of the script that trains the demonstration target/draft pair."""
