@@ -13,12 +13,36 @@ Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
 _GROUP = 64
+_SHORT = _GROUP * _GROUP
 _TOP_P_ATTEMPTS = (128, 2048)
 
 
-def above(logits: Logits, threshold: float) -> TokenIds:
-    """Ids with a logit of at least `threshold`, ascending."""
-    return np.flatnonzero(logits >= np.float32(threshold))
+def group_maxima(logits: Logits) -> Logits:
+    """The largest logit of each group of about 64, in the one pass over a long row that its top and its maximum need.
+
+    Token i is in group i % n, where n is the number of groups. A short row is its own maxima.
+    """
+    if len(logits) < _SHORT:
+        return logits
+    n_groups = len(logits) // _GROUP
+    largest = logits[: _GROUP * n_groups].reshape(_GROUP, n_groups).max(axis=0)
+    rest = logits[_GROUP * n_groups :]
+    np.maximum(largest[: len(rest)], rest, out=largest[: len(rest)])
+    return largest
+
+
+def above(logits: Logits, threshold: float, largest: Logits) -> TokenIds:
+    """Ids with a logit of at least `threshold`, ascending. largest: `group_maxima(logits)`."""
+    threshold = np.float32(threshold)
+    groups = np.flatnonzero(largest >= threshold)
+    n_groups = len(largest)
+    if n_groups == len(logits):
+        return groups
+    if 4 * len(groups) >= n_groups:
+        return np.flatnonzero(logits >= threshold)
+    members, columns = np.nonzero(logits[: _GROUP * n_groups].reshape(_GROUP, n_groups)[:, groups] >= threshold)
+    rest = np.flatnonzero(logits[_GROUP * n_groups :] >= threshold)
+    return np.concatenate([members * n_groups + groups[columns], rest + _GROUP * n_groups])
 
 
 def by_likelihood(logits: Logits, tokens: TokenIds) -> TokenIds:
@@ -28,13 +52,12 @@ def by_likelihood(logits: Logits, tokens: TokenIds) -> TokenIds:
 
 def top_k(logits: Logits, k: int) -> TokenIds:
     """The k likeliest ids, likeliest first."""
-    n_groups = len(logits) // _GROUP
-    if k >= n_groups:
+    largest = group_maxima(logits)
+    if k >= len(largest):
         return by_likelihood(logits, np.arange(len(logits)))[:k]
     # The k-th largest of the groups' maxima: k ids reach it, so every id of the top k does, and few others.
-    largest = logits[: n_groups * _GROUP].reshape(_GROUP, n_groups).max(axis=0)
-    threshold = np.partition(largest, n_groups - k)[n_groups - k]
-    return by_likelihood(logits, above(logits, threshold))[:k]
+    threshold = np.partition(largest, len(largest) - k)[len(largest) - k]
+    return by_likelihood(logits, above(logits, threshold, largest))[:k]
 
 
 def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:

@@ -95,13 +95,14 @@ class Sampler:
         A token gets there by a high logit or by luck, so noise is only looked at for those with either.
         """
         temperature, smallest_share = self.parameters.temperature, self.parameters.min_p
-        likeliest = int(logits.argmax())
+        largest = filters.group_maxima(logits)
+        likeliest = int(filters.above(logits, largest.max(), largest)[0])
         own_noise = float(self._noise.gumbel(position, np.array([likeliest]))[0])
         # A logit plus temperature * noise reaches this.
         wanted = float(logits[likeliest]) + temperature * (own_noise - margin) - _ROUNDING
         lucky, noise = self._noise.lucky(position)
         lucky = lucky[logits[lucky] >= wanted - temperature * noise]
-        tokens = np.union1d(filters.above(logits, wanted - temperature * LUCKY), lucky)
+        tokens = np.union1d(filters.above(logits, wanted - temperature * LUCKY, largest), lucky)
         if smallest_share == 0:
             return tokens
         return tokens[logits[tokens] >= logits[likeliest] + np.float32(math.log(smallest_share))]

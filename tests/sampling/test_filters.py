@@ -19,6 +19,8 @@ def rows() -> list[np.ndarray]:
     return [
         (3 * rng.standard_normal(5000)).astype(np.float32),
         (3 * rng.standard_normal(70)).astype(np.float32),
+        (3 * rng.standard_normal(5000 + 37)).astype(np.float32),
+        np.append(rng.standard_normal(64 * 80), [5, 9, 9]).astype(np.float32),
         flat,
         peaked,
         ties,
@@ -30,13 +32,16 @@ def sorted_ids(row: np.ndarray) -> np.ndarray:
     return np.lexsort((np.arange(len(row)), -row))
 
 
-@pytest.mark.parametrize("row", rows(), ids=["normal", "small", "flat", "peaked", "ties", "masked"])
+IDS = ["normal", "small", "uneven", "top at the end", "flat", "peaked", "ties", "masked"]
+
+
+@pytest.mark.parametrize("row", rows(), ids=IDS)
 @pytest.mark.parametrize("k", [1, 2, 40, 1000, 5000, 100_000])
 def test_top_k_is_the_head_of_the_sorted_row(row: np.ndarray, k: int) -> None:
     assert filters.top_k(row, k).tolist() == sorted_ids(row)[:k].tolist()
 
 
-@pytest.mark.parametrize("row", rows(), ids=["normal", "small", "flat", "peaked", "ties", "masked"])
+@pytest.mark.parametrize("row", rows(), ids=IDS)
 @pytest.mark.parametrize("p", [0.01, 0.5, 0.95, 0.9999])
 def test_top_p_is_the_shortest_head_with_enough_probability(row: np.ndarray, p: float) -> None:
     order = sorted_ids(row)
@@ -50,7 +55,7 @@ def test_top_p_is_the_shortest_head_with_enough_probability(row: np.ndarray, p: 
     assert filters.top_p(row, order, p).tolist()[:-1] == expected.tolist()[: len(filters.top_p(row, order, p)) - 1]
 
 
-@pytest.mark.parametrize("row", rows(), ids=["normal", "small", "flat", "peaked", "ties", "masked"])
+@pytest.mark.parametrize("row", rows(), ids=IDS)
 @pytest.mark.parametrize("p", [0.01, 0.3, 1.0])
 def test_min_p_compares_with_the_likeliest(row: np.ndarray, p: float) -> None:
     order = sorted_ids(row)
