@@ -18,7 +18,8 @@ debug = False
 
 # rich respects NO_COLOR and draws nothing where stderr is not a terminal.
 stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False)
+stderr.soft_wrap = not stderr.is_terminal  # lines break at words on a terminal, and nowhere else
 
 
 def write(text: str) -> None:
