@@ -46,7 +46,7 @@ class Plan:
     @classmethod
     def tree(cls, budget: int, depth: int) -> Plan:
         """A tree of at most `budget` nodes and `depth` levels; a draft pass expands the mean width of a level."""
-        depth = min(depth, budget - 1)
+        depth = min(depth, max(budget - 1, 0))
         return cls("tree", budget=budget, depth=depth, width=-(-budget // max(depth, 1)))
 
     def __str__(self) -> str:
