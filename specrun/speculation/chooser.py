@@ -9,9 +9,9 @@ from typing import Protocol
 from specrun.speculation.plan import Plan
 
 _TRIAL_PASSES = 3
-_HOPELESS = 0.5  # share of the best known rate below which a trial is cut short
-_FIRST_HOLD = 32
-_LONGEST_HOLD = 512
+_PROMISING = 0.8  # share of the winner's rate that the first pass of a trial must reach for the trial to go on
+_SHORTEST_HOLD = 32  # passes
+_TRIAL_SHARE = 0.015  # of all time may be lost to trials
 _DECAY = 0.96  # weight of what was known, per pass: about the last 25 passes count
 _DROP = 0.75  # share of its rate at election below which the winner is put to the test at once
 
@@ -47,7 +47,6 @@ class _Arm:
     plan: Plan
     tokens: float = 0.0
     seconds: float = 0.0
-    n_recorded: int = 0
 
     @property
     def rate(self) -> float:
@@ -56,29 +55,27 @@ class _Arm:
     def record(self, n_tokens: int, seconds: float) -> None:
         self.tokens = _DECAY * self.tokens + n_tokens
         self.seconds = _DECAY * self.seconds + seconds
-        self.n_recorded += 1
 
     def forget(self) -> None:
         self.tokens = self.seconds = 0.0
-        self.n_recorded = 0
 
 
 class FastestPlan:
     """Tries each plan for a few passes, then holds the fastest by measured tokens a second.
 
-    After a hold one of the others is tried again; while the winner keeps winning, holds double, so that trials of slow
-    plans cost ever less. When it loses, or becomes much slower than when it was chosen, holds are short again.
+    After a hold one of the others is tried again. A hold lasts until what the trials before it lost, against having
+    gone on with the winner, is a small share of its time, so slow plans are tried rarely. When the winner becomes much
+    slower than when it was chosen, all are tried at once.
     The text does not depend on any of this, only the speed does.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self._arms = [_Arm(plan) for plan in plans]
         self._winner: _Arm | None = None
-        self._elected_rate = 0.0
-        self._hold = _FIRST_HOLD
-        self._next_other = 0
         self._rates: dict[Plan, float] = {}
+        self._next_other = 0
         self._is_warming_up = False
+        self._hold_seconds = 0.0
         self._begin_trials(self._arms)
 
     @property
@@ -96,8 +93,15 @@ class FastestPlan:
         """Tokens a second of every plan when the winner was chosen; empty until each was tried."""
         return dict(self._rates)
 
+    def __str__(self) -> str:
+        rates = sorted(self.rates.items(), key=lambda item: -item[1])
+        measured = "; ".join(f"{plan} {rate:.1f} tokens/s" for plan, rate in rates)
+        return f"auto ({measured})" if measured else "auto"
+
     def record(self, n_tokens: int, seconds: float) -> None:
         """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
+        self._phase_tokens += n_tokens
+        self._phase_seconds += seconds
         if self._is_warming_up:
             self._is_warming_up = False
             return
@@ -106,22 +110,18 @@ class FastestPlan:
         if self._trials:
             if self._left == 0 or self._is_hopeless():
                 self._end_trial()
-        elif self._running.rate < _DROP * self._elected_rate:
+        elif self._winner and self._winner.rate < _DROP * self._rates[self._winner.plan]:
             # What is known of it belongs to another kind of text by now.
-            self._hold = _FIRST_HOLD
+            self._winner = None
             self._begin_trials(self._arms)
-        elif self._left == 0:
+        elif self._left <= 0 and self._phase_seconds >= self._hold_seconds:
             others = [arm for arm in self._arms if arm is not self._winner]
             self._next_other = (self._next_other + 1) % len(others)
             self._begin_trials([others[self._next_other]])
 
-    def __str__(self) -> str:
-        rates = sorted(self.rates.items(), key=lambda item: -item[1])
-        measured = "; ".join(f"{plan} {rate:.1f} tokens/s" for plan, rate in rates)
-        return f"auto ({measured})" if measured else "auto"
-
     def _begin_trials(self, arms: list[_Arm]) -> None:
         self._trials = list(arms)
+        self._phase_tokens, self._phase_seconds = 0, 0.0
         self._begin_trial()
 
     def _begin_trial(self) -> None:
@@ -132,17 +132,16 @@ class FastestPlan:
         self._is_warming_up = self._running.plan.depth > 0
 
     def _is_hopeless(self) -> bool:
-        best = max(arm.rate for arm in self._arms)
-        return self._running.n_recorded >= 2 and self._running.rate < _HOPELESS * best
+        return self._winner is not None and self._running.rate < _PROMISING * self._winner.rate
 
     def _end_trial(self) -> None:
         self._trials.pop(0)
         if self._trials:
             self._begin_trial()
             return
-        best = max(self._arms, key=lambda arm: arm.rate)
-        self._hold = min(2 * self._hold, _LONGEST_HOLD) if best is self._winner else _FIRST_HOLD
-        self._winner = self._running = best
-        self._elected_rate = best.rate
+        self._winner = self._running = max(self._arms, key=lambda arm: arm.rate)
         self._rates = {arm.plan: arm.rate for arm in self._arms}
-        self._left = self._hold
+        lost = self._phase_seconds - self._phase_tokens / self._winner.rate
+        self._hold_seconds = lost / _TRIAL_SHARE
+        self._left = _SHORTEST_HOLD
+        self._phase_tokens, self._phase_seconds = 0, 0.0
