@@ -1,0 +1,1 @@
+"""llama.cpp's own tools for decoding, built and run for `peers.py`."""
