@@ -10,6 +10,7 @@ from specrun.speculation.plan import Plan
 
 _TRIAL_PASSES = 3
 _PROMISING = 0.8  # share of the winner's rate that the first pass of a trial must reach for the trial to go on
+_REMEMBERED = 0.5  # share of what is known of a plan that counts on in its next trial
 _SHORTEST_HOLD = 32  # passes
 _TRIAL_SHARE = 0.015  # of all time may be lost to trials
 _DECAY = 0.96  # weight of what was known, per pass: about the last 25 passes count
@@ -56,8 +57,9 @@ class _Arm:
         self.tokens = _DECAY * self.tokens + n_tokens
         self.seconds = _DECAY * self.seconds + seconds
 
-    def forget(self) -> None:
-        self.tokens = self.seconds = 0.0
+    def fade(self, share: float) -> None:
+        self.tokens *= share
+        self.seconds *= share
 
 
 class FastestPlan:
@@ -111,8 +113,10 @@ class FastestPlan:
             if self._left == 0 or self._is_hopeless():
                 self._end_trial()
         elif self._winner and self._winner.rate < _DROP * self._rates[self._winner.plan]:
-            # What is known of it belongs to another kind of text by now.
+            # What is known of any of them belongs to another kind of text by now.
             self._winner = None
+            for arm in self._arms:
+                arm.fade(0)
             self._begin_trials(self._arms)
         elif self._left <= 0 and self._phase_seconds >= self._hold_seconds:
             others = [arm for arm in self._arms if arm is not self._winner]
@@ -126,7 +130,7 @@ class FastestPlan:
 
     def _begin_trial(self) -> None:
         self._running = self._trials[0]
-        self._running.forget()
+        self._running.fade(_REMEMBERED)
         self._left = _TRIAL_PASSES
         # The first pass of a trial is not counted: the draft may have much text to catch up with.
         self._is_warming_up = self._running.plan.depth > 0
