@@ -8,7 +8,6 @@ from typing import Literal
 from specrun.errors import UsageError
 
 Method = Literal["off", "chain", "tree"]
-METHODS: tuple[Method, ...] = ("off", "chain", "tree")
 
 MAX_BUDGET = 1024
 

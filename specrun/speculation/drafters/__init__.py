@@ -1,4 +1,4 @@
-"""Drafters: what proposes token trees. One file each; `METHODS` of `specrun.speculation.plan` names their plans."""
+"""Drafters: what proposes token trees. One file each; `drafter_for` gives the one of a plan."""
 
 from __future__ import annotations
 
