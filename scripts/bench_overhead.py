@@ -87,7 +87,7 @@ def measure(model: LlamaModel, plan: Plan, sampling: SamplingParameters, n_passe
     """Milliseconds outside llama.cpp of every pass but the first two, and the mean accepted length."""
     config = ContextConfig(n_ctx=4096, n_seq_max=64, n_batch=512, n_outputs=64, n_threads=usable_cores(), type_v="bf16")
     with LlamaContext(model, config) as target, LlamaContext(model, config) as draft:
-        engine = Engine(TargetContext(target), DraftContext(draft), ctx_size=3072)
+        engine = Engine(TargetContext(target), DraftContext(draft, model.n_vocab), ctx_size=3072)
         outside, before = [], 0.0
         for step in engine.generate(list(range(1, 33)), sampling, FixedPlan(plan)):
             del step

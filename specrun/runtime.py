@@ -75,7 +75,8 @@ class Runtime:
         self.ctx_size = self._ctx_size(options)
         target = self._context(self.model, options)
         draft = self._context(draft_model, options) if draft_model else None
-        self.engine = Engine(TargetContext(target), DraftContext(draft) if draft else None, self.ctx_size)
+        n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
+        self.engine = Engine(TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size)
 
     def _may_draft(self) -> bool:
         return any(plan.depth for plan in self.candidates)

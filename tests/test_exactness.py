@@ -84,6 +84,23 @@ def test_a_draft_that_knows_nothing_changes_nothing(tmp_path: Path) -> None:
         assert [r.rows for r in results] == [r.rows for r in plain]
 
 
+@pytest.mark.parametrize(("target_extra", "draft_extra"), [(0, 96), (96, 0)])
+def test_vocabularies_padded_to_different_sizes_are_the_same(
+    tmp_path: Path, target_extra: int, draft_extra: int
+) -> None:
+    # Flat sampling from random weights writes padding tokens too, which the other model does not know.
+    hot = SamplingParameters(temperature=5.0, top_k=0, top_p=1.0, min_p=0.0)
+    target = random_llama(tmp_path / "target.gguf", vocab_extra=target_extra, n_layer=3)
+    draft = random_llama(tmp_path / "draft.gguf", vocab_extra=draft_extra)
+    plain = written_by(Plan.off(), hot, 3, target=target, draft=draft)
+    if target_extra:
+        assert any(token >= 2048 for result in plain for token in result.tokens)
+    for plan in (Plan.chain(4), Plan.tree(24, 6)):
+        results = written_by(plan, hot, 3, target=target, draft=draft)
+        assert [r.tokens for r in results] == [r.tokens for r in plain]
+        assert [r.rows for r in results] == [r.rows for r in plain]
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_a_draft_that_is_the_target_is_always_right(sampling: SamplingParameters) -> None:
     for plan in (Plan.chain(7), Plan.tree(32, 7)):

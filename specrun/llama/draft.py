@@ -18,19 +18,19 @@ class DraftContext:
 
     Every expanded node lies on one sequence. The first expanded child of a node continues its parent's; each further
     one gets a sequence of its own that shares the path above.
+
+    n_vocab: tokens that target and draft have in common (one vocabulary may be padded further). Logits end there, and
+    a committed token beyond what the draft knows is read as token 0: a worse guess, which changes no text.
     """
 
-    def __init__(self, context: LlamaContext) -> None:
+    def __init__(self, context: LlamaContext, n_vocab: int) -> None:
         self.context = context
+        self.n_vocab = n_vocab
         self._tokens: list[int] = []
         self._place: dict[int, tuple[int, int]] = {}  # node -> (sequence, position)
         self._continued: set[int] = set()
         self._next_sequence = 1
         self._n_drafted = 0
-
-    @property
-    def n_vocab(self) -> int:
-        return self.context.model.n_vocab
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens` (all committed text, its last token the root of the next tree).
@@ -46,14 +46,15 @@ class DraftContext:
             begin = len(self._tokens)
             chunk = list(tokens[begin : begin + config.n_batch])
             is_last = begin + len(chunk) == len(tokens)
-            rows = self.context.decode(committed_tokens(chunk, begin, config.n_seq_max, last_output=is_last))
+            known = [token if token < self.n_vocab else 0 for token in chunk]
+            rows = self.context.decode(committed_tokens(known, begin, config.n_seq_max, last_output=is_last))
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
         self._place = {ROOT: (0, len(tokens) - 1)}
         self._continued = set()
         self._next_sequence = 1
         self._n_drafted = 0
-        return rows[0]
+        return rows[0, : self.n_vocab]
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
@@ -107,4 +108,4 @@ class DraftContext:
         )
         rows = self.context.decode(batch)
         self._n_drafted += len(nodes)
-        return rows
+        return rows[:, : self.n_vocab]

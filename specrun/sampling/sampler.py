@@ -101,6 +101,8 @@ class Sampler:
         # A logit plus temperature * noise reaches this.
         wanted = float(logits[likeliest]) + temperature * (own_noise - margin) - _ROUNDING
         lucky, noise = self._noise.lucky(position)
+        n_known = int(np.searchsorted(lucky, len(logits)))  # a draft's row may be shorter than the target's
+        lucky, noise = lucky[:n_known], noise[:n_known]
         lucky = lucky[logits[lucky] >= wanted - temperature * noise]
         tokens = np.union1d(filters.above(logits, wanted - temperature * LUCKY, largest), lucky)
         if smallest_share == 0:
