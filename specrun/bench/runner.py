@@ -78,8 +78,11 @@ class Bench:
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The plan of every method, and the rate that it had on `text`."""
         candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
-        if self._runtime.engine.draft:
+        # What `auto` should reach is the best of all, so it needs both.
+        wanted = {CHAIN, TREE} if AUTO in self._settings.methods else set(self._settings.methods)
+        if self._runtime.engine.draft and CHAIN in wanted:
             candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
+        if self._runtime.engine.draft and TREE in wanted:
             candidates[TREE] = [Plan.tree(budget, depth) for budget, depth in TREE_SIZES]
         self._write([text], FixedPlan(Plan.off()))
         plans: dict[str, Plan] = {}
