@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from peer_tools.parsing import Measured
 from peer_tools.running import Runner
 from peer_tools.tools import Job, Row
 
-from specrun.bench.prompts import load, shipped
+from specrun.bench.prompts import KINDS, load, shipped
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
 
@@ -123,6 +123,23 @@ def chosen_tools(text: str) -> list[str]:
     return names
 
 
+def listed(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Reads a comma-separated list of numbers."""
+
+    def read(text: str) -> tuple[Any, ...]:
+        return tuple(kind(part) for part in text.split(","))
+
+    return read
+
+
+def prompts_of(kinds: str) -> list[str]:
+    """What `specrun bench` measures on: the shipped prompts of these kinds, but the first of each."""
+    wanted = kinds.split(",")
+    if unknown := [kind for kind in wanted if kind not in KINDS]:
+        raise PeerError(f"--kinds is a list of {', '.join(KINDS)}; got {unknown[0]!r}")
+    return [prompt.text for kind in wanted for prompt in shipped((kind,))[1:]]
+
+
 def arguments() -> argparse.Namespace:
     """The options, checked as far as each can be on its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,7 +147,11 @@ def arguments() -> argparse.Namespace:
     add("--target", type=Path, metavar="GGUF", help="the model that writes")
     add("--draft", type=Path, metavar="GGUF", help="the model that drafts")
     add("--prompts", type=Path, metavar="FILE", help='JSONL of {"prompt": ...}; default: those of specrun bench')
+    add("--kinds", default=",".join(KINDS), metavar="LIST", help="kinds of the prompts of specrun bench: all but the "
+        "first of each, which specrun bench chooses on")
     add("--tools", default=",".join(TOOLS), metavar="LIST", help="which to measure beside plain decoding")
+    add("--depths", type=listed(int), metavar="LIST", help="drafting depths that are tried")
+    add("--p-min", type=listed(float), metavar="LIST", help="least draft probabilities that are tried")
     add("--max-tokens", "-n", type=int, default=64, metavar="N", help="tokens written and timed per prompt")
     add("--temp", type=float, default=0.0, metavar="T", help="0 is greedy")
     add("--seed", type=int, default=0, metavar="S")
@@ -161,7 +182,7 @@ def compare(options: argparse.Namespace) -> None:
         for option, path in (("--target", options.target), ("--draft", options.draft)):
             if path is None or not path.is_file():
                 raise PeerError(f"{option} must name a GGUF file; got {path or 'nothing'}")
-    prompts = [prompt.text for prompt in (load(options.prompts) if options.prompts else shipped())]
+    prompts = [p.text for p in load(options.prompts)] if options.prompts else prompts_of(options.kinds)
     prompts = prompts[: QUICK_PROMPTS if options.quick else None]
     folder = options.build_dir or build.default_folder()
     programs = build.programs(folder.absolute(), [tools.COMPLETION, *names], options.jobs)
@@ -170,7 +191,10 @@ def compare(options: argparse.Namespace) -> None:
         return
     job = Job(options.target.absolute(), options.draft.absolute(), options.max_tokens, options.temp, options.seed,
               options.threads, options.ctx_size, not options.no_repack, options.extra)  # fmt: skip
-    rows = [tools.PLAIN, *(row for name in names for row in tools.rows(name, options.quick, options.temp == 0))]
+    depths = options.depths or (tools.QUICK_N_MAX if options.quick else tools.N_MAX)
+    p_min = options.p_min or (tools.QUICK_P_MIN if options.quick else tools.P_MIN)
+    tried = (tools.rows(name, options.quick, options.temp == 0, depths, p_min) for name in names)
+    rows = [tools.PLAIN, *(row for of_tool in tried for row in of_tool)]
     with tempfile.TemporaryDirectory() as scratch:
         runner = Runner(programs, job, Path(scratch))
         measure(runner, [tools.PLAIN], prompts[:1], 1)  # reads the file and wakes the machine

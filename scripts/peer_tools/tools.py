@@ -17,6 +17,8 @@ SERVER = "llama-server"
 # Drafting depths; 3 is the default of this llama.cpp.
 N_MAX = (2, 3, 4, 6, 8, 12, 16, 32)
 P_MIN = (0.0, 0.5, 0.75, 0.9)
+QUICK_N_MAX = (3, 8)
+QUICK_P_MIN = (0.0, 0.75)
 
 # Added to --max-tokens so that so many of the tool's tokens are timed; `parsing` says which those are.
 EXTRA_TOKENS = {COMPLETION: 1, SPECULATIVE_SIMPLE: -1, SPECULATIVE: 0, LOOKUP: 0, SERVER: 1}
@@ -57,10 +59,10 @@ class Job:
 PLAIN = Row(COMPLETION)
 
 
-def rows(tool: str, quick: bool, greedy: bool) -> list[Row]:
-    """The settings of a tool that are tried, a few of them if `quick`."""
-    n_max: Sequence[int] = (3, 8) if quick else N_MAX
-    p_min: Sequence[float] = (0.0, 0.75) if quick else P_MIN
+def rows(tool: str, quick: bool, greedy: bool, n_max: Sequence[int], p_min: Sequence[float]) -> list[Row]:
+    """The settings of a tool that are tried, fewer kinds of them if `quick`, at the depths and least probabilities
+    given.
+    """
     if tool == SPECULATIVE_SIMPLE:
         return [Row(tool, ("--spec-type", "draft-simple", *_depth(n), "--spec-draft-p-min", str(p)))
                 for n in n_max for p in p_min]  # fmt: skip
@@ -81,7 +83,7 @@ def _server_rows(n_max: Sequence[int], p_min: Sequence[float], quick: bool) -> l
     """Plain, the draft model, and the types of drafting from the text itself, from short to long matches."""
     settings: list[tuple[str, ...]] = [()]
     settings += [("--spec-type", "draft-simple", *_depth(n), "--spec-draft-p-min", str(p))
-                 for n in n_max for p in (p_min if quick else (0.0, 0.75))]  # fmt: skip
+                 for n in n_max for p in p_min if p in (0.0, 0.75)]  # fmt: skip
     settings.append(("--spec-type", "ngram-cache"))  # always 8 deep
     for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v"):
         for match, draft in ((12, 48),) if quick else ((12, 48), (6, 16), (3, 8)):
