@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog.pairs import check_pair
 from specrun.engine import Engine
 from specrun.errors import PairError, UsageError
-from specrun.hardware.cpu import usable_cores
 from specrun.llama import DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
+from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
 
 DEFAULT_CTX_SIZE = 4096
@@ -24,6 +24,7 @@ _MAX_SAFE_CTX_SIZE = 2**24
 class RuntimeOptions:
     """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
     largest: another plan that the contexts must hold. ctx_size None: the model's, at most 4096.
+    settings, draft_settings: what is decided about running target and draft; the rest is chosen.
     """
 
     target: Path
@@ -31,9 +32,8 @@ class RuntimeOptions:
     plans: tuple[Plan, ...]
     largest: Plan | None = None
     ctx_size: int | None = None
-    threads: int | None = None
-    gpu_layers: int = 0
-    gpu_layers_draft: int = 0
+    settings: LlamaSettings = UNDECIDED
+    draft_settings: LlamaSettings = UNDECIDED
 
 
 class Runtime:
@@ -54,11 +54,11 @@ class Runtime:
             raise
 
     def _load(self, options: RuntimeOptions) -> None:
-        self.model = self._stack.enter_context(LlamaModel(options.target, options.gpu_layers))
+        self.model = self._stack.enter_context(LlamaModel(options.target, options.settings))
         draft_model = None
         self.candidates = options.plans
         if self._may_draft() and options.draft:
-            draft_model = self._stack.enter_context(LlamaModel(options.draft, options.gpu_layers_draft))
+            draft_model = self._stack.enter_context(LlamaModel(options.draft, options.draft_settings))
             self._check_pair(draft_model)
             if not (self.model.can_hold_tree and draft_model.can_hold_tree):
                 which = "draft" if self.model.can_hold_tree else "target"
@@ -70,11 +70,11 @@ class Runtime:
         self.plans: PlanChooser = (
             FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
         )
-        if (options.gpu_layers or options.gpu_layers_draft) and not library.has_gpu():
+        if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
             self.notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
         self.ctx_size = self._ctx_size(options)
-        target = self._context(self.model, options)
-        draft = self._context(draft_model, options) if draft_model else None
+        target = self._context(self.model, options, options.settings)
+        draft = self._context(draft_model, options, options.draft_settings) if draft_model else None
         n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
         self.engine = Engine(TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size)
 
@@ -101,7 +101,7 @@ class Runtime:
             )
         return options.ctx_size
 
-    def _context(self, model: LlamaModel, options: RuntimeOptions) -> LlamaContext:
+    def _context(self, model: LlamaModel, options: RuntimeOptions, settings: LlamaSettings) -> LlamaContext:
         plans = [*self.candidates, *([options.largest] if options.largest else [])]
         budget = max(plan.budget for plan in plans)
         n_leaves = max(plan.budget if plan.method == "tree" else 1 for plan in plans)
@@ -111,13 +111,8 @@ class Runtime:
             n_seq_max=n_seq_max,
             n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
             n_outputs=max(budget, n_seq_max),
-            n_threads=options.threads or usable_cores(),
+            settings=settings.over(_cache_types(model, settings)),
         )
-        # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
-        # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
-        # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
-        if not library.has_gpu() and model.allows_two_kv_types:
-            config = replace(config, type_v="bf16")
         return self._stack.enter_context(LlamaContext(model, config))
 
     def close(self) -> None:
@@ -129,3 +124,17 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
+    """The types of K and V where the user leaves them open. Raises UsageError for two that the model cannot have."""
+    if not model.allows_two_kv_types:
+        if settings.type_k and settings.type_v and settings.type_k != settings.type_v:
+            raise UsageError(f"{model.name} caches K and V in one tensor; give --cache-type-k and -v the same type")
+        return LlamaSettings(type_k=settings.type_v, type_v=settings.type_k)
+    # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
+    # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
+    # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
+    if library.has_gpu() or settings.flash_attn == "off":
+        return LlamaSettings()
+    return LlamaSettings(type_v="bf16")

@@ -9,8 +9,11 @@ import typer
 
 from specrun.cli import options as o
 from specrun.cli import output
+from specrun.cli.expand import expanded
+from specrun.cli.machine_options import MachineOptions
 
 
+@expanded
 def chat(
     system: Annotated[
         str | None, typer.Option("--system", "-sys", metavar="TEXT", help="System message.", show_default=False)
@@ -31,10 +34,8 @@ def chat(
     repeat_last_n: o.RepeatLastN = 64,
     seed: o.Seed = -1,
     stop: o.Stop = None,
-    ctx_size: o.CtxSize = None,
-    threads: o.Threads = None,
-    gpu_layers: o.GpuLayers = 0,
-    gpu_layers_draft: o.GpuLayersDraft = 0,
+    *,
+    machine: MachineOptions,
 ) -> None:
     """Talk with a model.
 
@@ -42,7 +43,7 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(target, draft, speculate, budget, depth, ctx_size, threads, gpu_layers, gpu_layers_draft)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )

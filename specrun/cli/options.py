@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from specrun.cli.machine_options import MachineOptions
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 MODELS = "Models"
 SPECULATION = "Speculation"
 SAMPLING = "Sampling"
-MACHINE = "Machine"
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
@@ -27,8 +27,6 @@ Speculate = Literal["auto", "off", "chain", "tree"]
 _DEFAULT_BUDGET = 16
 _DEFAULT_DEPTH = 8
 _DEFAULT_CHAIN = 4
-
-_MAX_GPU_LAYERS = 10_000
 
 Target = Annotated[
     Path | None,
@@ -114,42 +112,6 @@ Stop = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
-CtxSize = Annotated[
-    int | None,
-    typer.Option(
-        "--ctx-size",
-        "-c",
-        metavar="N",
-        help="Tokens of prompt and answer together; by default the model's, at most 4096.",
-        rich_help_panel=MACHINE,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", "-t", metavar="N", help="CPU threads; by default the physical cores.", rich_help_panel=MACHINE
-    ),
-]
-GpuLayers = Annotated[
-    int,
-    typer.Option(
-        "--gpu-layers",
-        "-ngl",
-        metavar="N",
-        help="Layers of the target in VRAM; -1 is all.",
-        rich_help_panel=MACHINE,
-    ),
-]
-GpuLayersDraft = Annotated[
-    int,
-    typer.Option(
-        "--gpu-layers-draft",
-        "-ngld",
-        metavar="N",
-        help="Layers of the draft in VRAM; -1 is all.",
-        rich_help_panel=MACHINE,
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -161,10 +123,7 @@ class ModelOptions:
     speculate: Speculate
     budget: int | None
     depth: int | None
-    ctx_size: int | None
-    threads: int | None
-    gpu_layers: int
-    gpu_layers_draft: int
+    machine: MachineOptions
 
     def plans(self) -> tuple[Plan, ...]:
         """The plan these options ask for; with `auto`, those to choose from."""
@@ -192,20 +151,14 @@ class ModelOptions:
 
         if self.target is None and self.draft is not None:
             raise UsageError("--draft needs the --target it drafts for")
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise UsageError(f"--threads must be between 1 and 1024; got {self.threads}")
-        for option, layers in (("--gpu-layers", self.gpu_layers), ("--gpu-layers-draft", self.gpu_layers_draft)):
-            if not -1 <= layers <= _MAX_GPU_LAYERS:
-                raise UsageError(f"{option} must be between 0 and {_MAX_GPU_LAYERS}, or -1 for all; got {layers}")
         return RuntimeOptions(
             target=self.target or embedded.TARGET,
             draft=self.draft if self.target else embedded.DRAFT,
             plans=self.plans(),
             largest=largest,
-            ctx_size=self.ctx_size,
-            threads=self.threads,
-            gpu_layers=self.gpu_layers,
-            gpu_layers_draft=self.gpu_layers_draft,
+            ctx_size=self.machine.ctx_size,
+            settings=self.machine.target_settings(),
+            draft_settings=self.machine.draft_settings(),
         )
 
 
