@@ -168,20 +168,26 @@ def plan_placement(options: RuntimeOptions) -> Placement | None:
     if not gpus:
         return None
     _check_gpus(options.settings, gpus)
-    file = GgufFile.read(options.target)
-    config = _context_config((*options.plans, *options.also), options.context_length(file.n_ctx_train))
+    return place(placement_request(options, gpus))
+
+
+def placement_request(options: RuntimeOptions, gpus: tuple[Device, ...]) -> PlacementRequest:
+    """What is to be placed, from the headers of the files. Without GPUs its placement still tells RAM from streaming.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
+    target = GgufFile.read(options.target)
     draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
-    return place(
-        PlacementRequest(
-            target=ModelShape.of(file, config.n_ctx, options.settings),
-            draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
-            gpus=gpus,
-            ram_bytes=Memory.read().available_bytes,
-            n_tokens=config.n_batch,
-            n_rows=config.n_outputs,
-            settings=options.settings,
-            draft_settings=options.draft_settings,
-        )
+    config = _context_config((*options.plans, *options.also), options.context_length(target.n_ctx_train))
+    return PlacementRequest(
+        target=ModelShape.of(target, config.n_ctx, options.settings),
+        draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
+        gpus=gpus,
+        ram_bytes=Memory.read().available_bytes,
+        n_tokens=config.n_batch,
+        n_rows=config.n_outputs,
+        settings=options.settings,
+        draft_settings=options.draft_settings,
     )
 
 

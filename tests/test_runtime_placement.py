@@ -10,8 +10,9 @@ from specrun import runtime
 from specrun.catalog import embedded
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
+from specrun.hardware.placement import place
 from specrun.llama import LlamaModel
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime, RuntimeOptions, placement_request
 from specrun.settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation import Plan
 
@@ -59,6 +60,7 @@ def test_without_a_gpu_nothing_is_decided(monkeypatch: pytest.MonkeyPatch, loads
     with Runtime(options()) as loaded:
         assert loaded.placement is None
     assert loads.settings == [UNDECIDED, UNDECIDED]
+    assert place(placement_request(options(), ())).regime == "in RAM"
 
 
 def test_both_models_go_to_a_gpu_that_holds_them(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
