@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import bench, output
+from specrun.cli import bench, models, output
 from specrun.cli.chat import chat
 from specrun.cli.generate import generate
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
@@ -28,6 +28,8 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.add_typer(bench.app, name="bench")
+app.add_typer(models.app, name="models")
+app.command()(models.pull)
 
 
 def _print_version(wanted: bool) -> None:
