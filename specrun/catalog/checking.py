@@ -43,7 +43,7 @@ def check(entry: Entry) -> Checked:
         return Checked(entry.alias, (str(error),))
     compared = [
         ("revision", entry.revision, found.revision),
-        ("bytes", entry.bytes, found.bytes),
+        ("size in bytes", entry.bytes, found.bytes),
         ("licence", entry.licence, found.licence),
         ("architecture", entry.architecture, found.architecture),
         ("context", entry.context, found.context),

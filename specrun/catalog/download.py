@@ -32,6 +32,9 @@ class Progress(Protocol):
     def start(self, what: str, total: int, done: int) -> None:
         """Something of `total` bytes begins, of which `done` are there."""
 
+    def check(self, what: str, total: int) -> None:
+        """Something of `total` bytes is there and is being checked."""
+
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more of it, or fewer if negative."""
 
@@ -79,13 +82,14 @@ def pull(model: RemoteModel, progress: Progress) -> Path:
     Raises HubError. What has come so far stays, and the next pull goes on from there.
     """
     with cache.told_in_words():
-        for file in model.files:
-            _pull_file(model, file, progress)
+        for number, file in enumerate(model.files, 1):
+            part = f" {number}/{len(model.files)}" if len(model.files) > 1 else ""
+            _pull_file(model, file, f"{model.name.rpartition('/')[2]}{part}", progress)
         blobs = {file.name: _blob(model, file) for file in model.files}
         return cache.register(model.repo, model.revision, model.commit, blobs)
 
 
-def _pull_file(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
+def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progress) -> None:
     if _blob(model, file).exists():
         return
     if file.bytes > hub.max_http_bytes():
@@ -100,8 +104,9 @@ def _pull_file(model: RemoteModel, file: RemoteFile, progress: Progress) -> None
             return
         if _n_bytes(partial) > file.bytes:
             partial.unlink()
-        progress.start(file.name, file.bytes, _n_bytes(partial))
+        progress.start(name, file.bytes, _n_bytes(partial))
         _fetch(model, file, partial, progress)
+        progress.check(name, file.bytes)
         _check(file, partial, progress)
         partial.replace(_blob(model, file))
 
@@ -130,12 +135,8 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
 
 def _check(file: RemoteFile, partial: Path, progress: Progress) -> None:
     """Compare size and SHA-256 with what the hub says; a file that differs is deleted."""
-    if file.sha256 is None:
-        wrong = _n_bytes(partial) != file.bytes
-    else:
-        progress.start(f"checking {file.name}", file.bytes, 0)
-        wrong = _sha256(partial, progress) != file.sha256
-    if wrong:
+    wrong_size = _n_bytes(partial) != file.bytes
+    if wrong_size or (file.sha256 and _sha256(partial, progress) != file.sha256):
         partial.unlink()
         raise HubError(f"{file.name} came damaged (its SHA-256 or size is wrong) and was deleted; fetch it again")
 

@@ -191,8 +191,8 @@ def _told_in_words(repo: str, name: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise _refusal(repo, error) from error
     except httpx2.TransportError as error:
-        reason = str(error) or type(error).__name__
-        message = f"no connection to {endpoint()} ({reason}); check the network, or HF_ENDPOINT"
+        what = "no connection to" if isinstance(error, httpx2.ConnectError) else "lost the connection to"
+        message = f"{what} {endpoint()} ({str(error) or type(error).__name__}); check the network, or HF_ENDPOINT"
         raise HubError(" ".join(message.split()), _WAIT_S) from error
     except (httpx2.HTTPError, errors.HFValidationError, ValueError) as error:
         raise HubError(f"{repo}: {' '.join(str(error).split())}; check the name, and HF_ENDPOINT") from error
@@ -209,7 +209,7 @@ def _refusal(repo: str, error: Any) -> HubError:
     if isinstance(error, errors.RevisionNotFoundError):
         return HubError(f"{repo} has no such revision; see {page}/commits/main")
     if isinstance(error, errors.RepositoryNotFoundError):
-        close = near(repo, sorted({entry.repo for entry in catalog().values()}))
+        close = near(repo, sorted({entry.repo for entry in catalog().values()} - {repo}))
         hint = f"did you mean {' or '.join(close)}?" if close else "check the name; a private one needs HF_TOKEN"
         return HubError(f"there is no repository {repo} on {endpoint()}; {hint}")
     if isinstance(error, errors.EntryNotFoundError):

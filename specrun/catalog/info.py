@@ -110,11 +110,15 @@ def _weights(known: dict[str, Any]) -> list[tuple[str, Any]]:
     layers = known["layer_bytes"]
     experts = f", {known['experts_used']} of {known['experts']} experts" if known["experts"] else ""
     return [
-        ("parameters", f"{known['parameters'] / 1e9:.2f} billion"),
+        ("parameters", _count(known["parameters"])),
         ("size", f"{size_text(known['bytes'])}, {known['bits_per_weight']} bits a weight"),
         ("quantization", f"{known['quantization']} ({mix})"),
         ("layers", f"{known['layers']}, {_span(layers)} each{experts}" if layers else None),
     ]
+
+
+def _count(n: int) -> str:
+    return f"{n / 1e9:.2f} billion" if n >= 1e8 else f"{n / 1e6:.2f} million"
 
 
 def _span(sizes: list[int]) -> str:

@@ -72,14 +72,18 @@ def recommended_drafts(target: Model) -> tuple[str, ...]:
     return tuple(name for name in entry.drafts if name.lower() != target.name.lower()) if entry else ()
 
 
-def check_before_fetching(choice: Choice, found: Sequence[RemoteModel]) -> None:
-    """Raise PairError if what the catalog and the hub tell is enough to know that the pair cannot work."""
-    if choice.draft is None:
-        return
-    check_families(_entry(choice.target), _entry(choice.draft))
-    n_bytes = {model.name: model.bytes for model in found}
-    target, draft = (_n_bytes(model, n_bytes) for model in (choice.target, choice.draft))
-    check_sizes(target, draft)
+def check_choice(choice: Choice) -> None:
+    """Raise PairError if the catalog knows that the pair cannot work; asks nobody."""
+    if choice.draft:
+        check_families(_entry(choice.target), _entry(choice.draft))
+
+
+def check_found(choice: Choice, found: Sequence[RemoteModel]) -> None:
+    """Raise PairError if the draft is bigger than the target, by what the hub says of those that are missing."""
+    if choice.draft:
+        n_bytes = {model.name: model.bytes for model in found}
+        target, draft = (_n_bytes(model, n_bytes) for model in (choice.target, choice.draft))
+        check_sizes(target, draft)
 
 
 def missing_error(missing: Sequence[HubName]) -> MissingModelError:

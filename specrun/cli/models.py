@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from specrun.catalog.hub import RemoteModel
     from specrun.catalog.names import HubName
 
+_DRAFTS_SHOWN = 2  # in the list; `info` and `pairs` show all
+
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 Names = Annotated[
@@ -85,7 +87,7 @@ def pull(
     missing = [model for name, model, path in located if path is None]
     for name, _, path in located:
         if path is not None:
-            output.note(f"{name} is already here: {path}")
+            output.note(f"{name} is already here")
     found = pulling.look_up(missing)
     done = pulling.fetch(found, ask=pulling.can_ask() and not yes, dry_run=dry_run) if found else True
     if not done and not dry_run:
@@ -253,6 +255,11 @@ def _facts(entry: Entry, where: Path | None) -> dict[str, Any]:
     return asdict(entry) | {"cached": where is not None, "path": str(where) if where else None}
 
 
+def _first(names: list[str]) -> str:
+    more = len(names) - _DRAFTS_SHOWN
+    return " ".join(names[:_DRAFTS_SHOWN]) + (f" +{more}" if more > 0 else "")
+
+
 def _table(rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
@@ -268,7 +275,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             row["quantization"],
             size,
             row["licence"],
-            " ".join(row["drafts"]),
+            _first(row["drafts"]),
             "yes" if row["cached"] else "",
         )
     return table

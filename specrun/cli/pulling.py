@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from specrun.catalog.names import HubName
     from specrun.catalog.resolve import Choice
 
-_LINE_EVERY = 0.1  # of a file, where there is no terminal
+_TENTH = 0.1
+_SECONDS_BETWEEN_LINES = 2.0
 
 
 def local_pair(target: str | None, draft: str | None, drafting: bool, pull: bool) -> tuple[Path, Path | None]:
@@ -39,9 +41,10 @@ def local_pair(target: str | None, draft: str | None, drafting: bool, pull: bool
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
     named = draft if drafting else resolve.NO_DRAFT
     choice = resolve.choose(target, named, may_fetch=pull or can_ask())
+    resolve.check_choice(choice)
     if choice.missing and (pull or can_ask()):
         found = look_up(choice.missing)
-        resolve.check_before_fetching(choice, found)
+        resolve.check_found(choice, found)
         if fetch(found, ask=not pull):
             choice = resolve.choose(target, named, may_fetch=True)
     if choice.missing:
@@ -144,6 +147,9 @@ class _Bars:
     def start(self, what: str, total: int, done: int) -> None:
         self._task = self._bars.add_task(what, total=total, completed=done)
 
+    def check(self, what: str, total: int) -> None:
+        self._task = self._bars.add_task(f"{what}, checking", total=total)
+
     def advance(self, n_bytes: int) -> None:
         if self._task is not None:
             self._bars.advance(self._task, n_bytes)
@@ -153,18 +159,26 @@ class _Bars:
 
 
 class _Lines:
-    """A line when a file begins, at every tenth, and when it ends."""
+    """A line when a file begins, when it is complete, and at every tenth if that takes long."""
 
     def start(self, what: str, total: int, done: int) -> None:
         self._what, self._total, self._done = what, total, done
-        self._next = done + total * _LINE_EVERY
-        output.note(f"{what}: {size_text(total)}" + (f", going on at {size_text(done)}" if done else ""))
+        self._say(f": {size_text(total)}" + (f", going on at {size_text(done)}" if done else ""))
+
+    def check(self, what: str, total: int) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._say(": checking")
 
     def advance(self, n_bytes: int) -> None:
         self._done += n_bytes
-        if self._done >= self._next or self._done == self._total:
-            output.note(f"{self._what}: {100 * self._done // max(self._total, 1)} %")
-            self._next = self._done + self._total * _LINE_EVERY
+        slow = self._done >= self._next and time.monotonic() > self._said_at + _SECONDS_BETWEEN_LINES
+        if slow or self._done == self._total:
+            self._say(f": {100 * self._done // self._total} %")
 
     def note(self, text: str) -> None:
         output.note(text)
+
+    def _say(self, text: str) -> None:
+        output.note(self._what + text)
+        self._said_at = time.monotonic()
+        self._next = self._done + self._total * _TENTH

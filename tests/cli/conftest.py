@@ -34,5 +34,6 @@ def served(hub: Hub, stand_ins: dict[str, list[Path]]) -> Hub:
         repository = hub.add(
             entry.repo, {name: file.read_bytes() for name, file in zip(names, files, strict=True)} | {"README.md": b""}
         )
+        repository.commit = entry.revision or repository.commit
         repository.licence = entry.licence or ""
     return hub

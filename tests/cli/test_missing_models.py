@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from specrun.catalog import cache
@@ -34,6 +35,7 @@ def test_a_chat_from_an_empty_cache_on_a_terminal(specrun: Specrun) -> None:
     terminal.expect(SCRIPT_TEXT)
     terminal.expect("> ")
     terminal.sendeof()
+    terminal.expect(pexpect.EOF)
     terminal.wait()
     assert terminal.exitstatus == 0
 
@@ -63,7 +65,9 @@ def test_an_interrupted_chat_goes_on_where_it_stopped(specrun: Specrun, served: 
     served.requests.clear()
     terminal = specrun.on_terminal("chat", *PAIR_OPTIONS, "--yes")
     terminal.expect("/help lists the commands")
+    terminal.expect("> ")
     terminal.sendeof()
+    terminal.expect(pexpect.EOF)
     terminal.wait()
     assert served.ranges()[0] is not None
 
