@@ -35,6 +35,9 @@ class Progress(Protocol):
     def check(self, what: str, total: int) -> None:
         """Something of `total` bytes is there and is being checked."""
 
+    def checked(self, what: str) -> None:
+        """It is complete and right."""
+
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more of it, or fewer if negative."""
 
@@ -108,6 +111,7 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
         _fetch(model, file, partial, progress)
         progress.check(name, file.bytes)
         _check(file, partial, progress)
+        progress.checked(name)
         partial.replace(_blob(model, file))
 
 

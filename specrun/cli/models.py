@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from specrun.catalog.hub import RemoteModel
     from specrun.catalog.names import HubName
 
-_DRAFTS_SHOWN = 2  # in the list; `info` and `pairs` show all
-
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 Names = Annotated[
@@ -69,6 +67,8 @@ def list_models(
         output.note("no models in the Hugging Face cache yet; specrun pull NAME fetches one")
         return
     output.print_table(_table(rows))
+    if not all(row["verified"] or row["cached"] for row in rows):
+        output.note("? not verified; specrun models check NAME asks the hub")
 
 
 def pull(
@@ -256,20 +256,20 @@ def _facts(entry: Entry, where: Path | None) -> dict[str, Any]:
 
 
 def _first(names: list[str]) -> str:
-    more = len(names) - _DRAFTS_SHOWN
-    return " ".join(names[:_DRAFTS_SHOWN]) + (f" +{more}" if more > 0 else "")
+    """The first draft; `info` and `pairs` show all."""
+    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for head in ("model", "quant", "size", "licence", "drafts", "here"):
+    for head in ("model", "quant", "size", "licence", "draft", "here"):
         table.add_column(head, justify="right" if head == "size" else "left", no_wrap=head in ("model", "size"))
     for row in rows:
         name = row["alias"] or f"{row['repo']}/{row['file']}"
         size = size_text(row["bytes"]) if row["bytes"] else ""
-        unsure = "" if row["verified"] or row["cached"] else " (unverified)"
+        unsure = "" if row["verified"] or row["cached"] else " ?"
         table.add_row(
             name + unsure,
             row["quantization"],

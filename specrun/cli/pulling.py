@@ -17,7 +17,6 @@ from specrun.units import size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
-    from rich.progress import TaskID
 
     from specrun.catalog.download import Progress
     from specrun.catalog.hub import RemoteModel
@@ -138,28 +137,29 @@ def _shown() -> Iterator[Progress]:
 
 
 class _Bars:
-    """A rich bar for each file."""
+    """A rich bar for each file, which begins again when the file is checked."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
-        self._task: TaskID | None = None
 
     def start(self, what: str, total: int, done: int) -> None:
         self._task = self._bars.add_task(what, total=total, completed=done)
 
     def check(self, what: str, total: int) -> None:
-        self._task = self._bars.add_task(f"{what}, checking", total=total)
+        self._bars.reset(self._task, total=total, description=f"{what}, checking")
+
+    def checked(self, what: str) -> None:
+        self._bars.update(self._task, description=what)
 
     def advance(self, n_bytes: int) -> None:
-        if self._task is not None:
-            self._bars.advance(self._task, n_bytes)
+        self._bars.advance(self._task, n_bytes)
 
     def note(self, text: str) -> None:
         output.note(text)
 
 
 class _Lines:
-    """A line when a file begins, when it is complete, and at every tenth if that takes long."""
+    """A line when a file begins, is checked, is complete, and at every tenth if that takes long."""
 
     def start(self, what: str, total: int, done: int) -> None:
         self._what, self._total, self._done = what, total, done
@@ -169,10 +169,13 @@ class _Lines:
         self._what, self._total, self._done = what, total, 0
         self._say(": checking")
 
+    def checked(self, what: str) -> None:
+        output.note(f"{what}: complete")
+
     def advance(self, n_bytes: int) -> None:
         self._done += n_bytes
         slow = self._done >= self._next and time.monotonic() > self._said_at + _SECONDS_BETWEEN_LINES
-        if slow or self._done == self._total:
+        if slow and self._done < self._total:
             self._say(f": {100 * self._done // self._total} %")
 
     def note(self, text: str) -> None:

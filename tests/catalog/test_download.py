@@ -36,6 +36,7 @@ class Shown:
         self.started: list[tuple[str, int, int]] = []
         self.done = 0
         self.notes: list[str] = []
+        self.complete: list[str] = []
 
     def start(self, what: str, total: int, done: int) -> None:
         self.started.append((what, total, done))
@@ -43,6 +44,9 @@ class Shown:
 
     def check(self, what: str, total: int) -> None:
         self.start(f"{what}, checking", total, 0)
+
+    def checked(self, what: str) -> None:
+        self.complete.append(what)
 
     def advance(self, n_bytes: int) -> None:
         self.done += n_bytes
@@ -98,6 +102,7 @@ def test_a_fresh_model_is_where_every_other_program_looks(shown: Shown) -> None:
     assert not scanned.incomplete_files
     assert shown.started == [(LABEL, len(CONTENT), 0), (f"{LABEL}, checking", len(CONTENT), 0)]
     assert shown.done == len(CONTENT)
+    assert shown.complete == [LABEL]
 
 
 def test_what_the_client_of_the_hub_fetched_is_found() -> None:
