@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.drafters import ChainDrafter, DraftLimits, DraftNode, SpecExecDrafter
+from specrun.speculation.drafters import ChainDrafter, DraftLimits, DraftNode, ModelCandidates, SpecExecDrafter
 from specrun.speculation.tree import ROOT, TokenTree
 
 N_VOCAB = 30
@@ -83,7 +83,9 @@ def paths_of(tree: TokenTree) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int) -> None:
     draft = TableDraft(seed, spread=3.0)
-    tree = SpecExecDrafter(draft, Sampler(GREEDY, N_VOCAB), max_children=N_VOCAB).draft([7], limits(12, 3))
+    tree = SpecExecDrafter(ModelCandidates(draft, Sampler(GREEDY, N_VOCAB), max_children=N_VOCAB)).draft(
+        [7], limits(12, 3)
+    )
     everything = all_paths(draft, 7, 3)
     best = sorted(everything, key=lambda path: -everything[path])[:12]
     assert paths_of(tree) == set(best)
@@ -98,7 +100,7 @@ def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int) -> None:
 def test_a_tree_stays_within_its_limits(budget: int, depth: int, temperature: float) -> None:
     sampler = Sampler(SamplingParameters(temperature=temperature, top_k=0, top_p=1, min_p=0), N_VOCAB)
     draft = TableDraft(1, n_sequences=8)
-    tree = SpecExecDrafter(draft, sampler).draft([1, 2, 3], limits(budget, depth, width=6, leaves=8))
+    tree = SpecExecDrafter(ModelCandidates(draft, sampler)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=8))
     assert tree.tokens[ROOT] == 3
     assert 1 <= len(tree) <= budget
     assert tree.depth <= depth
@@ -125,7 +127,7 @@ def test_a_chain_is_the_first_path_of_a_tree() -> None:
     # Both draft with the target's noise, so the likeliest path of a tree begins as the chain does.
     sampler = Sampler(SamplingParameters(temperature=1.0, seed=2), N_VOCAB)
     chain = ChainDrafter(TableDraft(9), sampler).draft([5], limits(100, 3))
-    tree = SpecExecDrafter(TableDraft(9), sampler).draft([5], limits(60, 3))
+    tree = SpecExecDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(60, 3))
     assert tree.tokens[1] == chain.tokens[1]
 
 
