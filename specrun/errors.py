@@ -6,7 +6,8 @@
     |-- PairError                 4  a draft that cannot draft for this target
     |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
     |-- LlamaError                6  llama.cpp refused: out of memory, a failed pass
-    `-- ContextFullError          6  no room left in the KV cache for another pass
+    |-- ContextFullError          6  no room left in the KV cache for another pass
+    `-- ProfileError              7  a profile that cannot be read, written or used
 
 130 is Ctrl-C, as in every shell. A message is one line: what is wrong, then what to do about it.
 """
@@ -54,3 +55,9 @@ class LlamaError(SpecrunError):
 
 class ContextFullError(LlamaError):
     """No room left in the KV cache for another pass."""
+
+
+class ProfileError(SpecrunError):
+    """A profile that cannot be read, written or used."""
+
+    exit_code = 7
