@@ -108,6 +108,7 @@ class Engine:
         self._check_prompt(prompt)
         self.statistics = statistics = Statistics(prompt_tokens=len(prompt))
         started = time.perf_counter()
+        plans.begin(sampling.temperature)
         sampler = Sampler(sampling, self.target.n_vocab)
         statistics.prompt_tokens_decoded = self.target.set_prompt(prompt, interrupted)
         if self.target.n_cached < len(prompt) - 1:

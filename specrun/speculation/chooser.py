@@ -30,6 +30,10 @@ class PlanChooser(Protocol):
         """What an adaptive plan is weighed with, if there may be one."""
         ...
 
+    def begin(self, temperature: float) -> None:
+        """A generation at this temperature begins."""
+        ...
+
     def record(self, step: PassRecord) -> None:
         """A pass by `current` is over."""
         ...
@@ -41,6 +45,9 @@ class FixedPlan:
 
     current: Plan
     guide: Guide | None = None
+
+    def begin(self, temperature: float) -> None:
+        """Changes nothing."""
 
     def record(self, step: PassRecord) -> None:
         """Lets the guide learn from the pass, if there is one; the plan stays."""
@@ -111,6 +118,9 @@ class FastestPlan:
         rates = sorted(self.rates.items(), key=lambda item: -item[1])
         measured = "; ".join(f"{plan} {rate:.1f} tokens/s" for plan, rate in rates)
         return f"auto ({measured})" if measured else "auto"
+
+    def begin(self, temperature: float) -> None:
+        """Changes nothing: what was measured at one temperature is the first guess at another."""
 
     def record(self, step: PassRecord) -> None:
         """A pass by `current` is over."""

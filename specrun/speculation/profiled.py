@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
@@ -110,3 +112,41 @@ class ProfiledPlan:
         self._is_drafting = False
         self._hold_seconds = lost / _PROBE_SHARE
         self._start_phase()
+
+
+class ByTemperature:
+    """A plan of a profile for each temperature that was measured; a generation follows the one nearest to its own."""
+
+    def __init__(self, plans: Mapping[float, ProfiledPlan]) -> None:
+        self._plans = dict(plans)
+        self._now = next(iter(self._plans.values()))
+
+    @property
+    def now(self) -> ProfiledPlan:
+        """What the generation in progress, or the last one, follows."""
+        return self._now
+
+    @property
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        return self._now.current
+
+    @property
+    def guide(self) -> Guide:
+        return self._now.guide
+
+    def begin(self, temperature: float) -> None:
+        """A generation at this temperature begins."""
+        self._now = self._plans[nearest(temperature, list(self._plans))]
+
+    def record(self, step: PassRecord) -> None:
+        """A pass by `current` is over."""
+        self._now.record(step)
+
+    def __str__(self) -> str:
+        return str(self._now)
+
+
+def nearest(temperature: float, measured: list[float]) -> float:
+    """The measured temperature that says most of another: greedy for greedy, sampled for sampled, if there is one."""
+    return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))

@@ -82,6 +82,9 @@ class _Steps:
     guide: None = None
     records: list[PassRecord] = field(default_factory=list)
 
+    def begin(self, temperature: float) -> None:
+        """One plan for every temperature."""
+
     def record(self, step: PassRecord) -> None:
         self.records.append(step)
 

@@ -13,7 +13,9 @@ from typing import Any
 from specrun.errors import ProfileError
 from specrun.locations import data_dir
 from specrun.speculation.costs import CostModel
+from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
+from specrun.speculation.profiled import ByTemperature, ProfiledPlan
 from specrun.tuning.acceptance import Acceptance
 
 VERSION = 1
@@ -90,13 +92,23 @@ class Profile:
     validation: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
-    def at(self, temperature: float) -> tuple[TunedPlan, Acceptance]:
-        """The plan and the acceptance measured nearest to `temperature`; greedy only stands for greedy, if it can."""
-        plan = min(
-            self.plans, key=lambda p: ((p.temperature == 0) != (temperature == 0), abs(p.temperature - temperature))
-        )
-        acceptance = next(a for a in self.acceptance if a.temperature == plan.temperature)
-        return plan, acceptance
+    def chooser(self) -> ByTemperature:
+        """What follows the plans of this profile while generating."""
+        acceptance = {found.temperature: found for found in self.acceptance}
+        plans = {}
+        for tuned in self.plans:
+            rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
+            measured = acceptance.get(tuned.temperature)
+            guide = Guide(self.costs, measured.calibration if measured else None, rate)
+            plans[tuned.temperature] = ProfiledPlan(
+                tuned.plan, tuned.predicted_tokens_per_second, guide, tuned.other, tuned.other_tokens_per_second
+            )
+        return ByTemperature(plans)
+
+    def candidates(self) -> tuple[Plan, ...]:
+        """Every plan that may be followed."""
+        plans = [plan for tuned in self.plans for plan in (tuned.plan, tuned.other) if plan]
+        return tuple(dict.fromkeys(plans))
 
     def as_json(self) -> dict[str, Any]:
         first = self.plans[0].as_json()
