@@ -1,0 +1,172 @@
+"""Reading a model file's header: the same facts that llama.cpp and gguf's own reader find."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile, is_expert, layer_of, row_bytes
+from specrun.errors import ModelFileError
+from specrun.llama import LlamaModel
+from tests.models import TOKENS, edited, random_gemma3, random_llama, random_mamba, tensor_data_offset, truncated
+
+
+@pytest.mark.parametrize("path", [embedded.TARGET, embedded.DRAFT])
+def test_the_facts_are_those_of_llama_cpp(path: Path) -> None:
+    file = GgufFile.read(path)
+    with LlamaModel(path) as model:
+        assert file.name == model.name
+        assert file.n_vocab == model.n_vocab
+        assert file.n_ctx_train == model.n_ctx_train
+        assert file.n_bytes == model.n_bytes
+        assert str(file.n_layers) == model.metadata("llama.block_count")
+        assert str(file.n_embd) == model.metadata("llama.embedding_length")
+
+
+@pytest.mark.parametrize("path", [embedded.TARGET, embedded.DRAFT])
+def test_metadata_and_tensors_are_those_of_ggufs_reader(path: Path) -> None:
+    file, reader = GgufFile.read(path), gguf.GGUFReader(path)
+    expected = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    assert dict(file.metadata) == expected
+    assert file.metadata.length(TOKENS) == len(expected[TOKENS])
+    assert file.metadata.length("general.name") == file.metadata.length("no.such.key") == 0
+    assert [(t.name, t.shape, t.type, t.n_bytes) for t in file.tensors] == [
+        (t.name, tuple(t.shape.tolist()), t.tensor_type.name, t.n_bytes) for t in reader.tensors
+    ]
+
+
+def test_parts_add_up_to_the_whole(random_model: Path) -> None:
+    file = GgufFile.read(random_model)
+    assert (file.architecture, file.n_layers, file.n_embd, file.n_ctx_train) == ("llama", 2, 64, 512)
+    assert not file.is_tied
+    parts = sum(file.layer_bytes) + file.embedding_bytes + file.output_bytes + file.other_bytes
+    assert parts == file.n_bytes == sum(share.n_bytes for share in file.types.values())
+    assert file.n_parameters == sum(share.n_parameters for share in file.types.values())
+    assert list(file.types) == ["Q8_0", "F32"]
+    assert file.other_bytes == 64 * 4  # output_norm
+    assert file.expert_bytes == (0, 0)
+    assert file.quantization == "Q8_0"
+
+
+def test_a_tied_embedding_is_the_output_too(tmp_path: Path) -> None:
+    file = GgufFile.read(random_gemma3(tmp_path / "model.gguf", window=8))
+    assert file.is_tied
+    assert file.output_bytes == file.embedding_bytes > 0
+    assert sum(file.layer_bytes) + file.embedding_bytes + file.other_bytes == file.n_bytes
+    assert file.sliding_window == 8
+    assert file.kv_bytes_per_token() == (32 * 2 * 2,) * 6
+
+
+def test_kv_bytes(tmp_path: Path) -> None:
+    file = GgufFile.read(random_llama(tmp_path / "model.gguf", n_head=2, n_head_kv=1))
+    assert file.kv_bytes_per_token("f16", "bf16") == (128, 128)
+    assert file.kv_bytes_per_token("q8_0", "f32") == (34 + 128, 34 + 128)
+    assert row_bytes("q4_0", 64) == 36
+    per_layer = edited(tmp_path / "layers.gguf", file.path, {"llama.attention.head_count_kv": [2, 0]})
+    assert GgufFile.read(per_layer).kv_bytes_per_token() == (256, 0)
+    without = edited(tmp_path / "without.gguf", file.path, {"llama.attention.head_count_kv": None})
+    assert GgufFile.read(without).kv_bytes_per_token() == (256, 256)
+    lengths = {"llama.attention.key_length": 16, "llama.attention.value_length": 8}
+    assert GgufFile.read(edited(tmp_path / "kv.gguf", file.path, lengths)).kv_bytes_per_token() == (48, 48)
+    mla = {"llama.attention.key_length_mla": 16, "llama.attention.value_length_mla": 8}
+    assert GgufFile.read(edited(tmp_path / "mla.gguf", file.path, mla)).kv_bytes_per_token() == (64, 64)
+    assert GgufFile.read(random_mamba(tmp_path / "mamba.gguf")).kv_bytes_per_token() == (0,)
+
+
+def test_names_of_tensors() -> None:
+    assert layer_of("blk.12.ffn_up_exps.weight") == 12
+    assert layer_of("output.weight") is None
+    assert is_expert("blk.12.ffn_up_exps.weight")
+    assert is_expert("blk.0.ffn_gate_up_exps.weight")
+    assert not is_expert("blk.12.ffn_up_shexp.weight")
+    assert not is_expert("blk.12.ffn_gate_inp.weight")
+
+
+def split(folder: Path, source: Path, count: int = 2) -> list[Path]:
+    """`source` as a split model, its tensors dealt out in turn."""
+    reader = gguf.GGUFReader(source)
+    paths = [folder / f"model-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    for number, path in enumerate(paths):
+        writer = gguf.GGUFWriter(path, "llama")
+        if number == 0:
+            for key in ("block_count", "embedding_length", "context_length"):
+                writer.add_uint32(f"llama.{key}", reader.fields[f"llama.{key}"].contents())
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        for tensor in reader.tensors[number::count]:
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return paths
+
+
+def test_all_shards_of_a_split_model_are_read(tmp_path: Path, random_model: Path) -> None:
+    paths = split(tmp_path, random_model)
+    file, whole = GgufFile.read(paths[0]), GgufFile.read(random_model)
+    assert file.shards == tuple(paths)
+    assert (file.n_bytes, file.layer_bytes) == (whole.n_bytes, whole.layer_bytes)
+    with pytest.raises(ModelFileError, match="shard 2 of 2; give the first, model-00001-of-00002"):
+        GgufFile.read(paths[1])
+    renamed = Path(shutil.copy(paths[0], tmp_path / "renamed.gguf"))
+    with pytest.raises(ModelFileError, match="give it back its name"):
+        GgufFile.read(renamed)
+    paths[1].unlink()
+    with pytest.raises(ModelFileError, match=r"model-00002-of-00002\.gguf is missing"):
+        GgufFile.read(paths[0])
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    text, empty = tmp_path / "text.gguf", tmp_path / "empty.gguf"
+    text.write_text("hello, this is no model")
+    empty.touch()
+    for path, reason in (
+        (text, "not a GGUF file"),
+        (empty, "is empty"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "none.gguf", "no such file"),
+    ):
+        with pytest.raises(ModelFileError, match=reason) as raised:
+            GgufFile.read(path)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_ends_early_is_incomplete(tmp_path: Path, random_model: Path) -> None:
+    header = tensor_data_offset(random_model)
+    for n_bytes in (5, 23, 24, 100, 1000, header // 2, header - 64, header, header + 1000, -1):
+        with pytest.raises(ModelFileError, match="incomplete"):
+            GgufFile.read(truncated(tmp_path / "cut.gguf", random_model, n_bytes))
+
+
+def test_nonsense_in_the_header_is_an_error_and_not_a_crash(tmp_path: Path, random_model: Path) -> None:
+    data = bytearray(random_model.read_bytes()[: tensor_data_offset(random_model)])
+    rng = np.random.default_rng(0)
+    broken = tmp_path / "broken.gguf"
+    for position in rng.integers(4, len(data), 300):
+        changed = data.copy()
+        changed[position] ^= 0xFF
+        broken.write_bytes(changed)
+        with pytest.raises(ModelFileError) as raised:  # all of these lack their weights, too
+            GgufFile.read(broken)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_large_vocabulary_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "large.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list([f"token {i}" for i in range(150_000)])
+    writer.add_token_merges([f"a{i} b{i}" for i in range(150_000)])
+    writer.add_uint32("llama.block_count", 3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile.read(path)
+    assert (file.n_layers, file.n_vocab, file.n_bytes) == (3, 150_000, 0)
+    assert file.metadata[TOKENS][-1] == "token 149999"
