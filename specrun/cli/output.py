@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 debug = False
 
@@ -33,8 +33,8 @@ def write_json(value: dict[str, Any]) -> None:
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-def print_table(table: Table) -> None:
-    """A table on stdout, as wide as it needs to be where no terminal limits it."""
+def print_table(table: RenderableType) -> None:
+    """A table, or several, on stdout, as wide as it needs to be where no terminal limits it."""
     console = stdout if stdout.is_terminal else Console(width=200)
     console.print(table, soft_wrap=False)
 

@@ -80,10 +80,11 @@ class CostTable:
             return self._rows[0]
         upper = min(int(np.searchsorted(contexts, ctx)), len(contexts) - 1)
         low, high = contexts[upper - 1], contexts[upper]
-        share = (ctx - low) / (high - low)
-        slope = self._rows[upper] - self._rows[upper - 1]
-        # A longer context never makes a pass cheaper; that it seemed to is noise.
-        return np.asarray(self._rows[upper - 1] + share * (np.maximum(slope, 0) if share > 1 else slope))
+        slope = (self._rows[upper] - self._rows[upper - 1]) / (high - low)
+        if ctx > high:
+            # A longer context never makes a pass cheaper; that it seemed to is noise.
+            return np.asarray(self._rows[upper] + (ctx - high) * np.maximum(slope, 0))
+        return np.asarray(self._rows[upper - 1] + (ctx - low) * slope)
 
     def ms(self, n: int, ctx: int) -> float:
         """Milliseconds of a pass over `n` tokens; beyond the largest measured size in proportion to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specrun.speculation.costs import CostModel
 from specrun.speculation.plan import Plan
@@ -59,7 +60,12 @@ def ranked(
     for i, plan in enumerate([*first, *rest]):
         if i >= len(first) and over():
             break
-        found.append(predict(plan, acceptance.traces, costs, acceptance.calibration, acceptance.sharpness))
+        prediction = predict(plan, acceptance.traces, costs, acceptance.calibration, acceptance.sharpness)
+        if plan.method == "adaptive" and prediction.largest > 1:
+            # Its bound is what the steps made use of, so that contexts are no larger and the name says something.
+            bound = next(n for n in costs.target.sizes if n >= prediction.largest)
+            prediction = replace(prediction, plan=Plan.adaptive(bound, plan.depth, plan.width))
+        found.append(prediction)
     return sorted(found, key=lambda p: -p.tokens_per_second)
 
 

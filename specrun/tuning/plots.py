@@ -9,7 +9,7 @@ from specrun.errors import UsageError
 from specrun.tuning.profile import Profile
 
 
-def plot(profile: Profile, predictions: dict[str, list[dict[str, Any]]], path: Path) -> None:
+def plot(profile: Profile, path: Path) -> None:
     """Draw to `path` (.png, .svg or .pdf). Raises UsageError if it cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ def plot(profile: Profile, predictions: dict[str, list[dict[str, Any]]], path: P
     axes = figure.subplots(1, 1 + len(profile.plans), squeeze=False)[0]
     _draw_costs(axes[0], profile)
     for axis, plan in zip(axes[1:], profile.plans, strict=True):
-        _draw_sizes(axis, predictions.get(f"{plan.temperature}", []), plan)
+        _draw_sizes(axis, profile.predictions.get(f"{plan.temperature}", []), plan)
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:

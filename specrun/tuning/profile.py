@@ -90,6 +90,7 @@ class Profile:
     acceptance: list[Acceptance]
     plans: list[TunedPlan]
     validation: list[dict[str, Any]] = field(default_factory=list)
+    predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
     def chooser(self) -> ByTemperature:
@@ -127,6 +128,7 @@ class Profile:
             "plan": first,
             "plans": [plan.as_json() for plan in self.plans],
             "validation": self.validation,
+            "predictions": self.predictions,
             "notices": self.notices,
         }
 
@@ -150,6 +152,7 @@ class Profile:
                 [Acceptance.from_json(entry) for entry in value["acceptance"]],
                 [TunedPlan.from_json(entry) for entry in value["plans"]],
                 value["validation"],
+                value["predictions"],
                 value["notices"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -188,6 +191,24 @@ def write_json(path: Path, value: Any) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def forget(profile: Profile) -> Path:
+    """Delete it; returns where it was. Raises ProfileError where that is impossible."""
+    path = path_of(profile.fingerprint)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be deleted: {error.strerror}") from error
+    return path
+
+
+def export(profile: Profile, path: Path) -> None:
+    """Write it to a file of the user's. Raises ProfileError where that is impossible."""
+    try:
+        write_json(path.absolute(), profile.as_json())
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def load(path: Path) -> Profile:

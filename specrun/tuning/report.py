@@ -15,12 +15,12 @@ from specrun.tuning.profile import Profile, TunedPlan
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 12
 
 
-def render(profile: Profile, predictions: dict[str, list[dict[str, Any]]] | None = None) -> Group:
-    """The whole report. predictions: of every plan, by temperature; without them there is no plot of tree sizes."""
+def render(profile: Profile) -> Group:
+    """The whole report."""
     parts: list[RenderableType] = [_head(profile), Text(), _costs(profile)]
     parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
     for plan in profile.plans:
-        found = (predictions or {}).get(f"{plan.temperature}")
+        found = profile.predictions.get(f"{plan.temperature}")
         if found and profile.costs.draft:
             parts += [Text(), Text(f"predicted tokens/s by tree size at temperature {plan.temperature:g}, chosen: x")]
             parts.append(_size_plot(found, plan))

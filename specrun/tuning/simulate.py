@@ -22,12 +22,15 @@ _NO_LIMIT = 256
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan is expected to do. accepted: steps by accepted length (index 0 is length 1)."""
+    """What a plan is expected to do. accepted: steps by accepted length (index 0 is length 1). largest: nodes of its
+    largest tree, root included.
+    """
 
     plan: Plan
     tokens_per_second: float
     tokens_per_pass: float
     accepted: tuple[int, ...] = ()
+    largest: int = 1
 
 
 @dataclass
@@ -35,6 +38,7 @@ class _Run:
     tokens: int = 0
     steps: int = 0
     ms: float = 0.0
+    largest: int = 1
 
     @property
     def rate(self) -> float:
@@ -63,7 +67,7 @@ def predict(
 
 def _prediction(plan: Plan, run: _Run, lengths: list[int]) -> Prediction:
     counts = np.bincount(lengths, minlength=2)[1:]
-    return Prediction(plan, run.rate * 1e3, run.tokens / run.steps, tuple(int(count) for count in counts))
+    return Prediction(plan, run.rate * 1e3, run.tokens / run.steps, tuple(int(count) for count in counts), run.largest)
 
 
 def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, sharpness: float) -> tuple[_Run, list[int]]:
@@ -75,6 +79,7 @@ def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, sharpness: float)
             position = trace.positions[place]
             tree, widths = _draft(plan, position, pending, guide, sharpness)
             accepted = _accept(tree, position)
+            run.largest = max(run.largest, len(tree))
             run.ms += _step_ms(position.ctx, len(tree) + pending, n_new, widths, guide)
             # Steps that the end of the text cuts short would say less of a plan than it does.
             n_tokens = len(accepted.tokens)

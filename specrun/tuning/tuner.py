@@ -48,7 +48,8 @@ BUDGETS: dict[Effort, Budget] = {
     "thorough": Budget(1200, 512, 9, 192, 192),
 }
 # Shares of the seconds at whose end a stage should be over.
-_TABLES, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.3, 0.35, 0.42, 0.7, 0.8
+_TABLES, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
+_LEAST_REPLAY = 6.0  # seconds
 
 
 @dataclass
@@ -110,12 +111,18 @@ class Tuner:
         timer = TargetTimer(self._runtime.engine.target, self._tokens, self._largest())
         timer.fill(_CONTEXTS[0])
         plain = statistics.median(timer.ms(1) for _ in range(3))
-        sizes = [1]
+        sizes, total = [1], plain
         for size in _SIZES[1:]:
-            # A pass that takes longer than any tree could bring in tokens ends the useful sizes.
-            if size > timer.largest or (size > 8 and timer.ms(size) > choose.MOST_TOKENS * plain):
+            if size > timer.largest:
                 break
+            # A pass that takes longer than any tree could bring in tokens ends the useful sizes.
+            ms = timer.ms(size) if size > 8 else plain
+            if ms > choose.MOST_TOKENS * plain:
+                break
+            total += ms
             sizes.append(size)
+        if 3 * total > 1e3 * _TABLES * self._budget.seconds:
+            sizes = [size for size in sizes if size & (size - 1) == 0]  # few, and more where it is jagged
         found = self._table(timer, sizes, plain * sum(sizes) / 8, _TABLES)
         self._partial.keep_table("target", found)
         return found
@@ -190,7 +197,7 @@ class Tuner:
             self._show(f"choosing among plans at temperature {measured.temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(acceptance)
             plans = choose.candidates(costs, self._largest(), ctx)
-            found[measured.temperature] = choose.ranked(plans, measured, costs, self._over(share))
+            found[measured.temperature] = choose.ranked(plans, measured, costs, self._over(share, _LEAST_REPLAY))
         return found
 
     def _validate(
@@ -239,8 +246,9 @@ class Tuner:
     def _largest(self) -> int:
         return min(self._budget.largest, self._runtime.engine.target.context.config.n_outputs)
 
-    def _over(self, share: float) -> Callable[[], bool]:
-        end = self._started + share * self._budget.seconds
+    def _over(self, share: float, least_seconds: float = 0.0) -> Callable[[], bool]:
+        """Whether a stage that should end with this share of the time should end now."""
+        end = max(self._started + share * self._budget.seconds, time.perf_counter() + least_seconds)
         return lambda: time.perf_counter() > end
 
     def _prompt(self, text: texts.TuningText) -> list[int]:
