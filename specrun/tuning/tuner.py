@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,6 +50,7 @@ BUDGETS: dict[Effort, Budget] = {
 # Shares of the seconds at whose end a stage should be over.
 _TABLES, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
 _LEAST_REPLAY = 6.0  # seconds
+_DRIFT = 0.1  # of plain decoding's rate between tables and validation, above which it is said
 
 
 @dataclass
@@ -224,22 +225,34 @@ class Tuner:
         return max(16, min(self._budget.n_tokens, int(left / per_token)))
 
     def _tuned(self, temperature: float, predictions: list[Prediction], tried: list[Validated]) -> TunedPlan:
-        """Measurement wins: the plan that was fastest when it was run."""
+        """Measurement wins: the plan that is fastest by what it did when it was run."""
         plain = next(p for p in predictions if not p.plan.depth)
         if not tried:
             return TunedPlan(temperature, plain.plan, plain.tokens_per_second, 1.0, plain.tokens_per_second)
-        best = max(tried, key=lambda v: v.measured)
+        best = max(tried, key=lambda v: v.expected)
         off = next(v for v in tried if not v.plan.depth)
-        other = max((v for v in tried if v.plan.depth), key=lambda v: v.measured, default=None)
+        self._note_drift(off)
+        other = max((v for v in tried if v.plan.depth), key=lambda v: v.expected, default=None)
+        if best.plan.depth:
+            other = None
         return TunedPlan(
             temperature,
             best.plan,
-            _pooled(best),
-            (best.prediction.tokens_per_pass + best.tokens_per_pass) / 2,
-            _pooled(off),
-            other.plan if other and not best.plan.depth else None,
-            _pooled(other) if other and not best.plan.depth else 0.0,
+            best.expected,
+            best.expected * best.seconds / best.passes,
+            off.expected,
+            other.plan if other else None,
+            other.expected if other else 0.0,
         )
+
+    def _note_drift(self, off: Validated) -> None:
+        change = off.measured / off.prediction.tokens_per_second - 1
+        if abs(change) > _DRIFT:
+            faster = "faster" if change > 0 else "slower"
+            self._notices.append(
+                f"plain decoding was {abs(change):.0%} {faster} when plans were run than when the tables were measured "
+                f"(temperature {off.temperature:g}): the speed of this machine varies"
+            )
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -264,12 +277,6 @@ class Tuner:
             return [entry for i, entry in enumerate(shown) if i % 3 != 2], held_out
         calibrate_on = [(text.kind, self._prompt(text)[:room]) for text in texts.shipped("calibrate")]
         return calibrate_on, [self._prompt(text)[:room] for text in texts.shipped("validate")]
-
-
-def _pooled(result: Validated) -> float:
-    """Tokens a second by prediction and measurement together: both are samples of the same thing."""
-    rates: Iterable[float] = (result.prediction.tokens_per_second, result.measured)
-    return statistics.harmonic_mean(list(rates))
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -38,6 +38,17 @@ class Validated:
     def tokens_per_pass(self) -> float:
         return self.tokens / self.passes if self.passes else 0.0
 
+    @property
+    def expected(self) -> float:
+        """Tokens a second to be expected: tokens a pass over the texts of both, and the time that passes took when the
+        plans were run in turn, under the same conditions.
+        """
+        if not self.seconds:
+            return self.prediction.tokens_per_second
+        before = sum(self.prediction.accepted)
+        tokens = self.tokens + before * self.prediction.tokens_per_pass
+        return tokens / (self.passes + before) * self.passes / self.seconds
+
     def as_json(self) -> dict[str, Any]:
         return {
             "plan": str(self.plan),

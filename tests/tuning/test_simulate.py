@@ -71,11 +71,11 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
 ) -> None:
     temperature, _, trace, _ = recorded
     acceptance = Acceptance(temperature, calibrate([trace]), positional_acceptance([trace]), 60, [trace])
-    for costs in (STREAMED, IN_RAM):
+    for costs, least in ((STREAMED, 0.9), (IN_RAM, 0.8)):
         found = ranked(candidates(costs, 64, 64), acceptance, costs, lambda: False)
         best = max(p.tokens_per_second for p in found)
         adaptive = next(p for p in found if p.plan.method == "adaptive")
-        assert adaptive.tokens_per_second > 0.85 * best
+        assert adaptive.tokens_per_second > least * best
         assert len(neighbours(found)) == len({p.plan for p in neighbours(found)})
     assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
     assert next(p for p in found if p.plan.method == "adaptive").tokens_per_pass < 2.0
@@ -87,7 +87,7 @@ def test_positional_acceptance_is_a_falling_distribution(
     _, _, trace, _ = recorded
     shares = positional_acceptance([trace])
     assert shares[0] == max(shares)
-    assert 0.3 < sum(shares) <= 1.0
+    assert 0.3 < sum(shares) < 1.001
 
 
 def test_a_recording_survives_json(recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]]) -> None:
