@@ -6,6 +6,7 @@
     |-- PairError                 4  a draft that cannot draft for this target
     |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
     |-- LlamaError                6  llama.cpp refused: out of memory, a failed pass
+    |   `-- OutOfMemoryError      6  weights, KV cache or buffers that do not fit
     |-- ContextFullError          6  no room left in the KV cache for another pass
     `-- ProfileError              7  a profile that cannot be read, written or used
 
@@ -51,6 +52,10 @@ class LlamaError(SpecrunError):
     """llama.cpp refused: out of memory, or a pass that failed."""
 
     exit_code = 6
+
+
+class OutOfMemoryError(LlamaError):
+    """Weights, KV cache or compute buffers that do not fit RAM or VRAM."""
 
 
 class ContextFullError(LlamaError):

@@ -15,13 +15,16 @@ from specrun.engine import Engine
 from specrun.llama.context import Logits
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import SamplingParameters
+from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan, TokenTree
 
 
 @contextmanager
 def engine(target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024) -> Iterator[Engine]:
     """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
-    with Runtime(RuntimeOptions(target, draft, (plan,), ctx_size=ctx_size, threads=1)) as runtime:
+    one_thread = LlamaSettings(threads=1)
+    options = RuntimeOptions(target, draft, (plan,), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread)
+    with Runtime(options) as runtime:
         yield runtime.engine
 
 

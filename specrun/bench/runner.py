@@ -12,7 +12,7 @@ from specrun.bench.rows import Row, Sample, summarise
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
+from specrun.speculation import FixedPlan, Plan, PlanChooser
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
@@ -95,7 +95,8 @@ class Bench:
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
         if self._runtime.engine.draft:
-            predicted[AUTO] = max(predicted.values())
+            tuned = self._runtime.predicted(self._settings.sampling.temperature)
+            predicted[AUTO] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 
     def _measure(
@@ -107,7 +108,7 @@ class Bench:
             if name == OFF or name in self._settings.methods or not predicted
         }
         if AUTO in predicted and AUTO in self._settings.methods:
-            choosers[AUTO] = FastestPlan(self._runtime.candidates)
+            choosers[AUTO] = self._runtime.chooser()
         samples: dict[str, list[Sample]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(self._settings.repetitions):

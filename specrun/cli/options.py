@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from specrun.cli.machine_options import MachineOptions
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specrun.runtime import RuntimeOptions
     from specrun.sampling import SamplingParameters
     from specrun.speculation import Plan
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 MODELS = "Models"
 SPECULATION = "Speculation"
 SAMPLING = "Sampling"
-MACHINE = "Machine"
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
@@ -27,8 +29,6 @@ Speculate = Literal["auto", "off", "chain", "tree"]
 _DEFAULT_BUDGET = 16
 _DEFAULT_DEPTH = 8
 _DEFAULT_CHAIN = 4
-
-_MAX_GPU_LAYERS = 10_000
 
 Target = Annotated[
     Path | None,
@@ -114,42 +114,6 @@ Stop = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
-CtxSize = Annotated[
-    int | None,
-    typer.Option(
-        "--ctx-size",
-        "-c",
-        metavar="N",
-        help="Tokens of prompt and answer together; by default the model's, at most 4096.",
-        rich_help_panel=MACHINE,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", "-t", metavar="N", help="CPU threads; by default the physical cores.", rich_help_panel=MACHINE
-    ),
-]
-GpuLayers = Annotated[
-    int,
-    typer.Option(
-        "--gpu-layers",
-        "-ngl",
-        metavar="N",
-        help="Layers of the target in VRAM; -1 is all.",
-        rich_help_panel=MACHINE,
-    ),
-]
-GpuLayersDraft = Annotated[
-    int,
-    typer.Option(
-        "--gpu-layers-draft",
-        "-ngld",
-        metavar="N",
-        help="Layers of the draft in VRAM; -1 is all.",
-        rich_help_panel=MACHINE,
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -161,10 +125,7 @@ class ModelOptions:
     speculate: Speculate
     budget: int | None
     depth: int | None
-    ctx_size: int | None
-    threads: int | None
-    gpu_layers: int
-    gpu_layers_draft: int
+    machine: MachineOptions
 
     def plans(self) -> tuple[Plan, ...]:
         """The plan these options ask for; with `auto`, those to choose from."""
@@ -183,7 +144,8 @@ class ModelOptions:
         return (tree,) if self.speculate == "tree" else (tree, Plan.off(), chain)
 
     def runtime_options(self, largest: Plan | None = None) -> RuntimeOptions:
-        """What `specrun.runtime.Runtime` needs. largest: a plan that the contexts must hold besides those asked for.
+        """What `specrun.runtime.Runtime` needs, profiles left aside. largest: a plan that the contexts must hold
+        besides those asked for.
 
         Raises UsageError for options that cannot be.
         """
@@ -192,21 +154,30 @@ class ModelOptions:
 
         if self.target is None and self.draft is not None:
             raise UsageError("--draft needs the --target it drafts for")
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise UsageError(f"--threads must be between 1 and 1024; got {self.threads}")
-        for option, layers in (("--gpu-layers", self.gpu_layers), ("--gpu-layers-draft", self.gpu_layers_draft)):
-            if not -1 <= layers <= _MAX_GPU_LAYERS:
-                raise UsageError(f"{option} must be between 0 and {_MAX_GPU_LAYERS}, or -1 for all; got {layers}")
         return RuntimeOptions(
             target=self.target or embedded.TARGET,
             draft=self.draft if self.target else embedded.DRAFT,
             plans=self.plans(),
             largest=largest,
-            ctx_size=self.ctx_size,
-            threads=self.threads,
-            gpu_layers=self.gpu_layers,
-            gpu_layers_draft=self.gpu_layers_draft,
+            ctx_size=self.machine.ctx_size,
+            settings=self.machine.target_settings(),
+            draft_settings=self.machine.draft_settings(),
+            exact=self.machine.exact,
         )
+
+    def tuned(self, note: Callable[[str], None], largest: Plan | None = None) -> RuntimeOptions:
+        """The same with the profile of this pair on this machine, where the plan is left to specrun and there is one.
+        `note` is told why there is none although there was one.
+        """
+        options = self.runtime_options(largest)
+        if self.speculate != "auto" or self.budget is not None or self.depth is not None or options.draft is None:
+            return options
+        from specrun.tuning import lookup
+
+        found = lookup.find(lookup.identify(options))
+        if found.notice:
+            note(found.notice)
+        return replace(options, profile=found.profile)
 
 
 def sampling_parameters(

@@ -54,6 +54,12 @@ def note(text: str) -> None:
     stderr.print(Text(text, style="dim"))
 
 
+def hint(text: str) -> None:
+    """What is only of interest to someone who looks on: a note, on a terminal alone."""
+    if stderr.is_terminal:
+        note(text)
+
+
 def error(text: str) -> None:
     """Why a command failed, on stderr."""
     stderr.print(Text.assemble(("specrun: ", "bold red"), text))

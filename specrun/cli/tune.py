@@ -10,6 +10,8 @@ import typer
 
 from specrun.cli import options as o
 from specrun.cli import output
+from specrun.cli.expand import expanded
+from specrun.cli.machine_options import MachineOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _PROFILES = "Profiles"
 
 
+@expanded
 def tune(
     target: o.Target = None,
     draft: o.Draft = None,
@@ -55,10 +58,8 @@ def tune(
             "--import", metavar="FILE", help="Add a profile from a file.", show_default=False, rich_help_panel=_PROFILES
         ),
     ] = None,
-    ctx_size: o.CtxSize = None,
-    threads: o.Threads = None,
-    gpu_layers: o.GpuLayers = 0,
-    gpu_layers_draft: o.GpuLayersDraft = 0,
+    *,
+    machine: MachineOptions,
 ) -> int:
     """Measure this machine, choose the plan that is fastest on it, and remember it.
 
@@ -69,7 +70,7 @@ def tune(
         raise UsageError("--quick and --thorough exclude each other; choose one")
     if sum([show, list_, forget, export is not None, import_ is not None]) > 1:
         raise UsageError("--show, --list, --forget, --export and --import exclude each other; choose one")
-    models = o.ModelOptions(target, draft, "auto", None, None, ctx_size, threads, gpu_layers, gpu_layers_draft)
+    models = o.ModelOptions(target, draft, "auto", None, None, machine)
     if list_:
         return _list(json)
     if import_:
@@ -105,15 +106,14 @@ def _tune(
     plot: Path | None,
 ) -> int:
     from specrun.bench import prompts as files
-    from specrun.tuning import profile, run
+    from specrun.tuning import lookup, profile, run
 
     texts = files.load(prompts) if prompts else None
-    identity = models.identity()
+    options = models.runtime_options()
+    identity = lookup.identify(options)
     with output.progress() as progress:
         try:
-            found = run.tune(
-                models.runtime_options(), identity, effort, temperatures, texts, raw, progress, output.note
-            )
+            found = run.tune(options, identity, effort, temperatures, texts, raw, progress, output.note)
         except KeyboardInterrupt:
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
@@ -139,7 +139,7 @@ def _use_saved(
 ) -> int:
     from specrun.tuning import lookup, profile
 
-    found = lookup.find(models.identity())
+    found = lookup.find(lookup.identify(models.runtime_options()))
     if found.profile is None:
         raise UsageError(found.notice or "no profile of this pair on this machine; `specrun tune` makes one")
     if forget:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
@@ -12,6 +10,8 @@ from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
+from specrun.runtime import RuntimeOptions, default_ctx_size
+from specrun.settings import LlamaSettings
 from specrun.tuning import profile
 from specrun.tuning.profile import Profile
 
@@ -26,18 +26,27 @@ class Found:
     notice: str | None = None
 
 
-def identify(target: Path, draft: Path | None, ctx_size: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a profile of this pair depends on. settings: what the user forces. Raises ModelFileError."""
+def identify(options: RuntimeOptions) -> dict[str, Any]:
+    """What a profile for these options depends on. Raises ModelFileError for a file that cannot be read."""
     here = Machine.read(None, devices.devices(), devices.system_info())
+    target = GgufFile.read(options.target)
     return machine.identity(
         here,
         llama_build=library.build(),
         bindings=library.bindings_version(),
-        target=GgufFile.read(target).shards,
-        draft=GgufFile.read(draft).shards if draft else None,
-        ctx_size=ctx_size,
-        settings=settings,
+        target=target.shards,
+        draft=GgufFile.read(options.draft).shards if options.draft else None,
+        ctx_size=options.ctx_size or default_ctx_size(target.n_ctx_train),
+        settings={
+            "target": _decided(options.settings),
+            "draft": _decided(options.draft_settings),
+            "exact": options.exact,
+        },
     )
+
+
+def _decided(settings: LlamaSettings) -> dict[str, Any]:
+    return {name: value for name, value in asdict(settings).items() if value is not None}
 
 
 def find(identity: dict[str, Any]) -> Found:

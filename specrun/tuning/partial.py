@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from specrun.settings import LlamaSettings
 from specrun.speculation.costs import CostTable, Overhead
 from specrun.tuning.acceptance import Acceptance
 from specrun.tuning.profile import folder, write_json
@@ -41,6 +42,14 @@ class Partial:
             write_json(self._path, self._stages)
         except OSError:
             return
+
+    def settings(self) -> tuple[LlamaSettings, list[dict[str, Any]]] | None:
+        """What was chosen, and what was tried."""
+        value = self._stages.get("settings")
+        return (LlamaSettings(**value["chosen"]), value["tried"]) if value else None
+
+    def keep_settings(self, chosen: LlamaSettings, tried: list[dict[str, Any]]) -> None:
+        self._keep("settings", {"chosen": asdict(chosen), "tried": tried})
 
     def table(self, which: str) -> CostTable | None:
         """The cost table of the target or the draft."""

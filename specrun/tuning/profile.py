@@ -6,16 +6,17 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specrun.errors import ProfileError
 from specrun.locations import data_dir
+from specrun.settings import LlamaSettings
 from specrun.speculation.costs import CostModel
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
-from specrun.speculation.profiled import ByTemperature, ProfiledPlan
+from specrun.speculation.profiled import ByTemperature, ProfiledPlan, nearest
 from specrun.tuning.acceptance import Acceptance
 
 VERSION = 1
@@ -68,6 +69,11 @@ def _plan(value: dict[str, Any]) -> Plan:
     return Plan(value["method"], int(value["budget"]), int(value["depth"]), int(value["width"]))
 
 
+def _tuples(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists only."""
+    return {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
+
+
 @dataclass(frozen=True)
 class Profile:
     """What one run of `specrun tune` found.
@@ -83,7 +89,7 @@ class Profile:
     target: str
     draft: str
     hardware: dict[str, Any]
-    settings: dict[str, Any]
+    settings: LlamaSettings
     regime: str
     exact_up_to: int
     costs: CostModel
@@ -91,6 +97,7 @@ class Profile:
     plans: list[TunedPlan]
     validation: list[dict[str, Any]] = field(default_factory=list)
     predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def chooser(self) -> ByTemperature:
@@ -106,6 +113,11 @@ class Profile:
             )
         return ByTemperature(plans)
 
+    def at(self, temperature: float) -> TunedPlan:
+        """The plan measured nearest to `temperature`."""
+        wanted = nearest(temperature, [tuned.temperature for tuned in self.plans])
+        return next(tuned for tuned in self.plans if tuned.temperature == wanted)
+
     def candidates(self) -> tuple[Plan, ...]:
         """Every plan that may be followed."""
         plans = [plan for tuned in self.plans for plan in (tuned.plan, tuned.other) if plan]
@@ -120,7 +132,7 @@ class Profile:
             "created": self.created,
             "pair": {"target": self.target, "draft": self.draft},
             "hardware": self.hardware,
-            "settings": self.settings,
+            "settings": asdict(self.settings),
             "regime": self.regime,
             "exact_up_to": self.exact_up_to,
             "tables": self.costs.as_json(),
@@ -129,6 +141,7 @@ class Profile:
             "plans": [plan.as_json() for plan in self.plans],
             "validation": self.validation,
             "predictions": self.predictions,
+            "tried": self.tried,
             "notices": self.notices,
         }
 
@@ -145,7 +158,7 @@ class Profile:
                 value["pair"]["target"],
                 value["pair"]["draft"],
                 value["hardware"],
-                value["settings"],
+                LlamaSettings(**_tuples(value["settings"])),
                 value["regime"],
                 int(value["exact_up_to"]),
                 CostModel.from_json(value["tables"]),
@@ -153,6 +166,7 @@ class Profile:
                 [TunedPlan.from_json(entry) for entry in value["plans"]],
                 value["validation"],
                 value["predictions"],
+                value["tried"],
                 value["notices"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

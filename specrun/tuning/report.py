@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,7 +18,10 @@ _PLOT_WIDTH, _PLOT_HEIGHT = 60, 12
 
 def render(profile: Profile) -> Group:
     """The whole report."""
-    parts: list[RenderableType] = [_head(profile), Text(), _costs(profile)]
+    parts: list[RenderableType] = [_head(profile), Text()]
+    if len(profile.tried) > 1:
+        parts += [_tried(profile), Text()]
+    parts.append(_costs(profile))
     parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
     for plan in profile.plans:
         found = profile.predictions.get(f"{plan.temperature}")
@@ -38,7 +42,8 @@ def _head(profile: Profile) -> Table:
     for name, value in profile.hardware.get("summary", {}).items():
         table.add_row(name, str(value))
     table.add_row("weights", profile.regime)
-    table.add_row("settings", ", ".join(f"{name} {value}" for name, value in profile.settings.items()) or "defaults")
+    decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
+    table.add_row("settings", ", ".join(decided) or "defaults")
     table.add_row("exactness", exactness(profile))
     table.add_row("profile", f"{profile.fingerprint}, {profile.created}")
     return table
@@ -49,6 +54,20 @@ def exactness(profile: Profile) -> str:
     if profile.exact_up_to <= 1:
         return "exact up to near-ties (a token's logits change in their last bits with the size of the pass)"
     return f"bit-exact, for passes of up to {profile.exact_up_to} tokens"
+
+
+def _tried(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False, title="settings tried, ms by tokens of a pass", title_justify="left")
+    sizes = sorted({int(n) for entry in profile.tried for n in entry["ms"]})
+    table.add_column("settings")
+    for n in sizes:
+        table.add_column(str(n), justify="right")
+    table.add_column("bit-exact up to", justify="right")
+    for entry in profile.tried:
+        cells = [entry["ms"].get(str(n)) for n in sizes]
+        exact = str(entry["exact_up_to"]) if entry["exact_up_to"] > 1 else "no"
+        table.add_row(entry["name"], *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells), exact)
+    return table
 
 
 def _costs(profile: Profile) -> Table:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specrun.llama.invariance import exact_up_to
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
-from specrun.tuning.invariance import exact_up_to
 from specrun.tuning.measure import TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)

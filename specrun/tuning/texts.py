@@ -31,3 +31,8 @@ def shipped(use: Use) -> list[TuningText]:
         seen[entry["kind"]] += 1
     ranked = sorted(zip(order, range(len(entries)), entries, strict=True), key=lambda item: item[:2])
     return [TuningText(entry["kind"], entry["prompt"]) for _, _, entry in ranked]
+
+
+def together() -> str:
+    """The prompts for calibrating, one after the other: something to time passes on."""
+    return "\n\n".join(text.prompt for text in shipped("calibrate"))

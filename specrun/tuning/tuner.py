@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from specrun.formatting import chat_template, single_turn_tokens
+from specrun.llama.invariance import exact_up_to
 from specrun.runtime import Runtime
 from specrun.speculation.costs import CostModel, CostTable
 from specrun.speculation.plan import MAX_BUDGET, Plan
 from specrun.tuning import choose, texts
 from specrun.tuning.acceptance import TAIL, Acceptance, AcceptanceMeter
-from specrun.tuning.invariance import exact_up_to
 from specrun.tuning.measure import DraftTimer, TargetTimer, table
 from specrun.tuning.partial import Partial
 from specrun.tuning.profile import TunedPlan
@@ -72,11 +72,21 @@ def largest_plan(effort: Effort) -> Plan:
 
 
 class Tuner:
-    """Measures one loaded pair. partial: what an earlier run that was cut short has measured already."""
+    """Measures one loaded pair. partial: what an earlier run that was cut short has measured already.
+
+    exact: allow only plans whose passes are bit-exact.
+    """
 
     def __init__(
-        self, runtime: Runtime, effort: Effort, temperatures: Sequence[float], partial: Partial, progress: Progress
+        self,
+        runtime: Runtime,
+        effort: Effort,
+        temperatures: Sequence[float],
+        partial: Partial,
+        progress: Progress,
+        exact: bool = False,
     ) -> None:
+        self._exact = exact
         self._runtime = runtime
         self._budget = BUDGETS[effort]
         self._temperatures = tuple(temperatures)
@@ -197,7 +207,8 @@ class Tuner:
         for i, measured in enumerate(acceptance):
             self._show(f"choosing among plans at temperature {measured.temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(acceptance)
-            plans = choose.candidates(costs, self._largest(), ctx)
+            largest = min(self._largest(), self._partial.exact_up_to or 1) if self._exact else self._largest()
+            plans = choose.candidates(costs, largest, ctx)
             found[measured.temperature] = choose.ranked(plans, measured, costs, self._over(share, _LEAST_REPLAY))
         return found
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.errors import ProfileError
+from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel, CostTable, Overhead, PassTime
@@ -37,7 +38,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
         target="target.gguf",
         draft="draft.gguf",
         hardware={"summary": {"cpu": "a processor, 2 cores"}},
-        settings={},
+        settings=LlamaSettings(repack=True, tensor_split=(3.0, 1.0)),
         regime="in RAM: 1.00 GB",
         exact_up_to=64,
         costs=CostModel(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from specrun.llama import TargetContext
+from specrun.llama.target import TargetContext
 from specrun.speculation.tree import TokenTree
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specrun.catalog import embedded
+from specrun.llama.invariance import exact_up_to
 from specrun.speculation import Plan
-from specrun.tuning.invariance import exact_up_to
 from tests.engines import code_prompts, engine
 
 
