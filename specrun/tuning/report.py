@@ -13,7 +13,7 @@ from rich.text import Text
 from specrun.speculation.costs import CostTable
 from specrun.tuning.profile import Profile, TunedPlan
 
-_PLOT_WIDTH, _PLOT_HEIGHT = 60, 12
+_PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
 
 
 def render(profile: Profile) -> Group:
@@ -101,7 +101,7 @@ def _digits(ms: float) -> int:
 def _cost_plot(profile: Profile) -> Text:
     import plotille
 
-    figure = _figure()
+    figure = _figure("ms")
     target, draft = profile.costs.target, profile.costs.draft
     ctx = target.times[0].ctx
     highest = max(target.ms(n, ctx) for n in target.sizes)
@@ -120,7 +120,7 @@ def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text
         if entry["method"] in ("off", "chain", "tree"):
             best[entry["budget"]] = max(best.get(entry["budget"], 0.0), entry["tokens_per_second"])
     sizes = sorted(best)
-    figure = _figure()
+    figure = _figure("tokens/s")
     figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
     highest = max([*best.values(), chosen.predicted_tokens_per_second])
     figure.set_y_limits(min_=0, max_=1.05 * highest)
@@ -129,12 +129,12 @@ def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text
     return Text(figure.show(legend=False))
 
 
-def _figure() -> Any:
+def _figure(unit: str) -> Any:
     import plotille
 
     figure = plotille.Figure()
     figure.width, figure.height = _PLOT_WIDTH, _PLOT_HEIGHT
-    figure.x_label, figure.y_label = "tokens", ""
+    figure.x_label, figure.y_label = "tokens", unit
     figure.color_mode = "names"
     figure.with_colors = False
     figure.x_ticks_fkt = lambda value, _: f"{value:.0f}"
