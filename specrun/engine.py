@@ -43,6 +43,7 @@ class Statistics:
     seconds: float = 0.0
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
+    accepted: list[int] = field(default_factory=list)  # passes by accepted length; index 0 is length 1
     # By depth (index 0 is depth 1): passes that got as far as having a child to match there, and those that matched.
     offered: list[int] = field(default_factory=list)
     matched: list[int] = field(default_factory=list)
@@ -66,6 +67,9 @@ class Statistics:
         """Add one pass."""
         self.passes += 1
         self.completion_tokens += len(step.tokens)
+        length = len(step.accepted.tokens)
+        self.accepted += [0] * (length - len(self.accepted))
+        self.accepted[length - 1] += 1
         while len(self.offered) < step.tree.depth:
             self.offered.append(0)
             self.matched.append(0)

@@ -20,8 +20,7 @@ from specrun.tuning.measure import TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _CTX = 600  # where llama.cpp's attention kernels for short contexts no longer hide what those for long ones do
-_WORTH_IT = 1.03  # how much faster settings that are not bit-exact must be
-_BETTER = 1.01  # and others
+_WORTH_IT = 1.03  # how much faster than the best so far settings must be: to give up bit-exactness, or at all
 _TOKENS_PER_DOUBLING = 0.62  # of the nodes: what trees of a usual draft commit (docs/benchmarks/growth.md)
 _ROUNDS = 3
 _COMPARED = 12  # tokens, for exactness
@@ -92,7 +91,8 @@ def choose(
         progress(f"settings: {name}")
         found = _try(name, options, change.over(best.settings), tokens_of)
         tried.append(found)
-        wanted = _WORTH_IT if best.is_exact and not found.is_exact else _BETTER
+        # Exact settings within that share win, too, should a change before have given exactness up.
+        wanted = 1 / _WORTH_IT if found.is_exact and not best.is_exact else _WORTH_IT
         if found.score > wanted * best.score and (found.is_exact or not exact):
             best = found
     return best.settings, tried

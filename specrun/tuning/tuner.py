@@ -44,11 +44,13 @@ class Budget:
 
 BUDGETS: dict[Effort, Budget] = {
     "quick": Budget(40, 128, 3, 48, 48),
-    "default": Budget(200, 256, 5, 96, 96),
+    "default": Budget(150, 256, 5, 96, 96),
     "thorough": Budget(1200, 512, 9, 192, 192),
 }
 # Shares of the seconds at whose end a stage should be over.
 _TABLES, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
+# An adaptive tree that is as fast as a fixed one up to noise is preferred, as it follows what changes.
+_TIE = 1.03
 _LEAST_REPLAY = 6.0  # seconds
 _DRIFT = 0.1  # of plain decoding's rate between tables and validation, above which it is said
 
@@ -240,20 +242,22 @@ class Tuner:
         plain = next(p for p in predictions if not p.plan.depth)
         if not tried:
             return TunedPlan(temperature, plain.plan, plain.tokens_per_second, 1.0, plain.tokens_per_second)
-        best = max(tried, key=lambda v: v.expected)
         off = next(v for v in tried if not v.plan.depth)
+        drift = off.measured / off.prediction.tokens_per_second
         self._note_drift(off)
-        other = max((v for v in tried if v.plan.depth), key=lambda v: v.expected, default=None)
+        expected = {v.plan: v.expected(drift) for v in tried}
+        best = max(tried, key=lambda v: expected[v.plan] * (_TIE if v.plan.method == "adaptive" else 1))
+        other = max((v for v in tried if v.plan.depth), key=lambda v: expected[v.plan], default=None)
         if best.plan.depth:
             other = None
         return TunedPlan(
             temperature,
             best.plan,
-            best.expected,
-            best.expected * best.seconds / best.passes,
-            off.expected,
+            expected[best.plan],
+            expected[best.plan] * best.seconds / best.passes,
+            expected[off.plan],
             other.plan if other else None,
-            other.expected if other else 0.0,
+            expected[other.plan] if other else 0.0,
         )
 
     def _note_drift(self, off: Validated) -> None:

@@ -38,16 +38,15 @@ class Validated:
     def tokens_per_pass(self) -> float:
         return self.tokens / self.passes if self.passes else 0.0
 
-    @property
-    def expected(self) -> float:
-        """Tokens a second to be expected: tokens a pass over the texts of both, and the time that passes took when the
-        plans were run in turn, under the same conditions.
+    def expected(self, drift: float) -> float:
+        """Tokens a second to be expected: prediction and measurement are samples of the same thing on other texts, and
+        weigh by the passes behind them, measurement at least half.
+
+        drift: how much faster plain decoding was when the plans were run than when the tables were measured.
         """
-        if not self.seconds:
-            return self.prediction.tokens_per_second
         before = sum(self.prediction.accepted)
-        tokens = self.tokens + before * self.prediction.tokens_per_pass
-        return tokens / (self.passes + before) * self.passes / self.seconds
+        weight = max(self.passes / (self.passes + before), 0.5)
+        return float((self.prediction.tokens_per_second * drift) ** (1 - weight) * self.measured**weight)
 
     def as_json(self) -> dict[str, Any]:
         return {
