@@ -70,7 +70,7 @@ class Runtime:
             options = replace(options, settings=options.settings.over(profile.settings))
         self.model = self._stack.enter_context(LlamaModel(options.target, options.settings))
         draft_model = None
-        self.candidates = profile.candidates() if profile else options.plans
+        self.candidates = (*profile.candidates(), *options.plans) if profile else options.plans
         if self._may_draft() and options.draft:
             draft_model = self._stack.enter_context(LlamaModel(options.draft, options.draft_settings))
             self._check_pair(draft_model)

@@ -63,4 +63,4 @@ def chat(
         reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
         if sys.stdin.isatty():
             output.note(f"{runtime.model.name}, {report.plan_line(runtime.plans, temp)}; /help lists the commands")
-        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates).run()
+        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates, runtime.chooser).run()

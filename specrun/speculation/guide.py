@@ -45,13 +45,14 @@ class Guide:
 
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds of a step of plain decoding, as things are now."""
-        return float(self.target_row(ctx)[1]) + self.costs.overhead.step
+        factor = self._by_size[1] if self._n_passes[1] >= _ENOUGH else self._slowness
+        return float(self.costs.target.row(ctx)[1] * factor) + self.costs.overhead.step
 
     def record_target(self, n: int, ctx: int, ms: float) -> None:
         """A target pass over `n` tokens behind `ctx` took `ms`."""
         if n > self.costs.target.largest:
             return
-        ratio = min(max(ms / self.costs.target.ms(n, ctx), _BOUNDS[0]), _BOUNDS[1])
+        ratio = min(max(ms / float(self.costs.target.row(ctx)[n]), _BOUNDS[0]), _BOUNDS[1])
         self._slowness += _NEWS * (ratio - self._slowness)
         self._by_size[n] += (_NEWS if self._n_passes[n] else 1.0) * (ratio - self._by_size[n])
         self._n_passes[n] += 1

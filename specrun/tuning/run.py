@@ -43,6 +43,7 @@ def tune(
     fingerprint = machine.fingerprint(identity)
     key = f"{effort} {list(temperatures)} {[text.text for text in own] if own else ''} {raw}"
     partial = Partial(fingerprint, key)
+    progress = _counting_down(progress, (1 + SETTINGS_SHARE) * BUDGETS[effort].seconds)
     progress("looking at this machine")
     here = Machine.read(options.target, devices.devices(), devices.system_info())
     streams = streamed(here, GgufFile.read(options.target).n_bytes)
@@ -77,6 +78,17 @@ def tune(
         tried=tried,
         notices=result.notices,
     )
+
+
+def _counting_down(progress: Callable[[str], None], seconds: float) -> Callable[[str], None]:
+    """Adds the time that is left, about, of a run that takes `seconds`."""
+    end = time.perf_counter() + seconds
+
+    def show(text: str) -> None:
+        left = end - time.perf_counter()
+        progress(f"{text} · about {left:.0f} s left" if left > 1 else f"{text} · nearly done")
+
+    return show
 
 
 def _settings(

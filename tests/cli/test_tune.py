@@ -89,6 +89,17 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
 
 
 @pytest.mark.usefixtures("tuned")
+def test_a_chat_can_leave_the_profiles_plan_and_come_back_to_it(specrun: Specrun, data: Path) -> None:
+    messages = "\n".join(["/set max-tokens 8", "/set speculate tree", "hello", "/set speculate auto", "more", "/set"])
+    result = specrun("chat", stdin=messages + "\n", SPECRUN_DATA_DIR=str(data))
+    assert result.code == 0, result.stderr
+    assert "speculate is tree" in result.stderr
+    assert "speculate is auto" in result.stderr
+    refused = specrun("chat", stdin="/set speculate adaptive\n", SPECRUN_DATA_DIR=str(data))
+    assert "speculate can be auto, chain, off, tree" in refused.stderr
+
+
+@pytest.mark.usefixtures("tuned")
 def test_a_profile_of_another_context_is_named_stale(here: SpecrunHere, data: Path) -> None:
     result = here("generate", PROMPT, "-n", "4", "-c", "512", SPECRUN_DATA_DIR=str(data))
     assert result.code == 0
