@@ -143,22 +143,25 @@ def _figure(unit: str) -> Any:
 
 
 def _validation(entries: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, title="plans run on other texts", title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, title="plans run on other texts, in turn; ratios are to off", title_justify="left"
+    )
     for name in ("temperature", "plan"):
         table.add_column(name)
-    for name in ("predicted tokens/s", "measured", "difference", "predicted tokens/pass", "measured "):
+    for name in ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured"):
         table.add_column(name, justify="right")
     for temperature in dict.fromkeys(entry["temperature"] for entry in entries):
         found = [entry for entry in entries if entry["temperature"] == temperature]
         fastest = max(found, key=lambda entry: entry["measured"])
+        off = next(entry for entry in found if entry["method"] == "off")
         for entry in found:
-            difference = entry["measured"] / entry["predicted"] - 1 if entry["predicted"] else 0.0
             table.add_row(
                 f"{temperature:g}",
                 entry["plan"],
                 rate(entry["predicted"]),
                 rate(entry["measured"]),
-                f"{difference:+.0%}",
+                f"{entry['predicted'] / off['predicted']:.2f}",
+                f"{entry['measured'] / off['measured']:.2f}",
                 f"{entry['predicted_tokens_per_pass']:.2f}",
                 f"{entry['measured_tokens_per_pass']:.2f}",
                 style="bold" if entry is fastest else None,
