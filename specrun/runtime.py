@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specrun.catalog.pairs import check_pair
+from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine import Engine
-from specrun.errors import PairError, UsageError
+from specrun.errors import UsageError
 from specrun.llama import DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.invariance import exact_up_to
@@ -118,11 +118,7 @@ class Runtime:
         return any(plan.depth for plan in self.candidates)
 
     def _check_pair(self, draft: LlamaModel) -> None:
-        if draft.n_bytes > self.model.n_bytes:
-            raise PairError(
-                f"the draft ({draft.n_bytes / 1e6:.0f} MB) is bigger than the target "
-                f"({self.model.n_bytes / 1e6:.0f} MB); swap --target and --draft"
-            )
+        check_sizes(self.model.n_bytes, draft.n_bytes)
         check_pair(self.model.vocabulary, draft.vocabulary)
 
     def _ctx_size(self, options: RuntimeOptions) -> int:

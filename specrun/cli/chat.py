@@ -21,6 +21,7 @@ def chat(
     ] = None,
     target: o.Target = None,
     draft: o.Draft = None,
+    pull: o.Pull = False,
     speculate: o.SpeculateOption = "auto",
     budget: o.Budget = None,
     depth: o.Depth = None,
@@ -44,7 +45,7 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )

@@ -42,6 +42,7 @@ def generate(
     stats: Annotated[bool, typer.Option("--stats", help="Statistics on stderr at the end.")] = False,
     target: o.Target = None,
     draft: o.Draft = None,
+    pull: o.Pull = False,
     speculate: o.SpeculateOption = "auto",
     budget: o.Budget = None,
     depth: o.Depth = None,
@@ -67,7 +68,7 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )

@@ -28,8 +28,8 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_json(value: dict[str, Any]) -> None:
-    """One JSON object on a line of its own."""
+def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """A JSON value on a line of its own."""
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 

@@ -25,6 +25,7 @@ _PROFILES = "Profiles"
 def tune(
     target: o.Target = None,
     draft: o.Draft = None,
+    pull: o.Pull = False,
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, and rougher.")] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="About 20 minutes, and finer.")] = False,
     temp: Annotated[
@@ -70,7 +71,7 @@ def tune(
         raise UsageError("--quick and --thorough exclude each other; choose one")
     if sum([show, list_, forget, export is not None, import_ is not None]) > 1:
         raise UsageError("--show, --list, --forget, --export and --import exclude each other; choose one")
-    models = o.ModelOptions(target, draft, "auto", None, None, machine)
+    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull)
     if list_:
         return _list(json)
     if import_:

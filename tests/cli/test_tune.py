@@ -156,4 +156,4 @@ def test_wrong_options_end_in_one_line(here: SpecrunHere, arguments: list[str], 
 def test_a_file_that_is_no_profile_is_refused(here: SpecrunHere, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("{}")
-    here("tune", "--import", file).assert_fails(7, "not a profile")
+    here("tune", "--import", file).assert_fails(9, "not a profile")
