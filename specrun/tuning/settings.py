@@ -23,7 +23,7 @@ _CTX = 600  # where llama.cpp's attention kernels for short contexts no longer h
 _WORTH_IT = 1.03  # how much faster than the best so far settings must be: to give up bit-exactness, or at all
 _TOKENS_PER_DOUBLING = 0.62  # of the nodes: what trees of a usual draft commit (docs/benchmarks/growth.md)
 _ROUNDS = 3
-_COMPARED = 12  # tokens, for exactness
+_COMPARED, _COMPARED_IF_SLOW = 40, 4  # tokens, for exactness
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,14 @@ def variations(n_logical: int, n_threads: int, streams: bool, exact: bool) -> It
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
-    if not streams and not exact:
-        yield "repacked weights", LlamaSettings(repack=True)
+    # Without flash attention llama.cpp's CPU multiplies whole matrices, which for trees behind a long context may be
+    # several times as fast; in f32 its sums do not depend on the size of the pass for some quantizations.
+    yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
     if not exact:
-        yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16")
-        yield "no flash attention", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+        yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+        yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
+        if not streams:
+            yield "repacked weights", LlamaSettings(repack=True)
 
 
 def choose(
@@ -118,5 +121,5 @@ def _try(
             if timer.ms(n) > (1 + _TOKENS_PER_DOUBLING * math.log2(4 * n)) * 2 * plain:
                 break
         measured = rounds(timer, ctx, sizes, _ROUNDS, lambda: plain > 200)
-        exact = exact_up_to(target, tokens, sizes, ctx, _COMPARED if plain < 200 else 4)
+        exact = exact_up_to(target, tokens, sizes, ctx, _COMPARED if plain < 100 else _COMPARED_IF_SLOW)
         return Tried(name, settings, {t.n: t.ms for t in measured.times()}, exact)

@@ -159,7 +159,7 @@ class Tuner:
         found, disturbed = table(
             timer, sizes, contexts, n_rounds, self._over(share), lambda text: self._show(f"{which}: {text}")
         )
-        if disturbed > n_rounds // 2:
+        if disturbed > n_rounds:
             self._notices.append(
                 f"the times of the {which} drifted ({disturbed} rounds were measured again): "
                 "something else used this machine, or it grew hot; tune again when it is quiet"
