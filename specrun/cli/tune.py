@@ -15,8 +15,8 @@ from specrun.cli.machine_options import MachineOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
 
 if TYPE_CHECKING:
+    from specrun.tuning.effort import Effort
     from specrun.tuning.profile import Profile
-    from specrun.tuning.tuner import Effort
 
 _PROFILES = "Profiles"
 

@@ -18,8 +18,10 @@ from specrun.runtime import Runtime, RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.tuning import profile, settings, texts
+from specrun.tuning.effort import BUDGETS, Effort, largest_plan
 from specrun.tuning.partial import Partial
-from specrun.tuning.tuner import BUDGETS, Effort, Tuner, as_json, largest_plan
+from specrun.tuning.result import predictions_json
+from specrun.tuning.tuner import Tuner
 
 GB = 1e9
 SETTINGS_SHARE = 0.3  # of the seconds of the other stages
@@ -74,7 +76,7 @@ def tune(
         acceptance=result.acceptance,
         plans=result.plans,
         validation=[validated.as_json() for validated in result.validated],
-        predictions=as_json(result),
+        predictions=predictions_json(result),
         tried=tried,
         notices=result.notices,
     )

@@ -5,23 +5,22 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.llama.invariance import exact_up_to
 from specrun.runtime import Runtime
 from specrun.speculation.costs import CostModel, CostTable
-from specrun.speculation.plan import MAX_BUDGET, Plan
+from specrun.speculation.plan import Plan
 from specrun.tuning import choose, texts
 from specrun.tuning.acceptance import TAIL, Acceptance, AcceptanceMeter
+from specrun.tuning.effort import BUDGETS, Effort
 from specrun.tuning.measure import DraftTimer, TargetTimer, table
 from specrun.tuning.partial import Partial
 from specrun.tuning.profile import TunedPlan
+from specrun.tuning.result import Result
 from specrun.tuning.simulate import Prediction
 from specrun.tuning.validate import Validated, validate
 
-Effort = Literal["quick", "default", "thorough"]
 Progress = Callable[[str], None]
 
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -29,48 +28,12 @@ _DRAFT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 _CONTEXTS = (64, 768)
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What a run may take. seconds: of all stages behind the loading, about. largest: nodes of a tree. rounds: of the
-    cost tables. n_positions: recorded behind every text. n_tokens: written behind every text to validate a plan.
-    """
-
-    seconds: float
-    largest: int
-    rounds: int
-    n_positions: int
-    n_tokens: int
-
-
-BUDGETS: dict[Effort, Budget] = {
-    "quick": Budget(40, 128, 3, 48, 48),
-    "default": Budget(150, 256, 5, 96, 96),
-    "thorough": Budget(1200, 512, 9, 192, 192),
-}
 # Shares of the seconds at whose end a stage should be over.
 _TABLES, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
 # An adaptive tree that is as fast as a fixed one up to noise is preferred, as it follows what changes.
 _TIE = 1.03
 _LEAST_REPLAY = 6.0  # seconds
 _DRIFT = 0.1  # of plain decoding's rate between tables and validation, above which it is said
-
-
-@dataclass
-class Result:
-    """What a run found. distributions: accepted lengths that the replays of each temperature's best plan had."""
-
-    costs: CostModel
-    exact_up_to: int
-    acceptance: list[Acceptance]
-    predictions: dict[float, list[Prediction]]
-    validated: list[Validated]
-    plans: list[TunedPlan]
-    notices: list[str] = field(default_factory=list)
-
-
-def largest_plan(effort: Effort) -> Plan:
-    """A plan that the contexts must hold."""
-    return Plan.tree(min(BUDGETS[effort].largest, MAX_BUDGET), 16)
 
 
 class Tuner:
@@ -292,22 +255,3 @@ class Tuner:
             return [entry for i, entry in enumerate(shown) if i % 3 != 2], held_out
         calibrate_on = [(text.kind, self._prompt(text)[:room]) for text in texts.shipped("calibrate")]
         return calibrate_on, [self._prompt(text)[:room] for text in texts.shipped("validate")]
-
-
-def as_json(result: Result) -> dict[str, Any]:
-    """The parts of a result that a profile does not keep: predictions of all plans."""
-    return {
-        str(temperature): [
-            {
-                "plan": str(p.plan),
-                "method": p.plan.method,
-                "budget": p.plan.budget,
-                "depth": p.plan.depth,
-                "tokens_per_second": round(p.tokens_per_second, 3),
-                "tokens_per_pass": round(p.tokens_per_pass, 3),
-                "accepted": list(p.accepted),
-            }
-            for p in found
-        ]
-        for temperature, found in result.predictions.items()
-    }
