@@ -22,20 +22,25 @@ from specrun.hardware.cpu import usable_cores
 from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.settings import CacheType, LlamaSettings
 
 SIZES = (1, 2, 4, 8, 16, 32, 63, 64, 128)
 N_MEASURED = 128
 PROMPT_LENGTHS = (0, 300, 800)
-KV_TYPES = (("f16", "f16"), ("f16", "bf16"))
+KV_TYPES: tuple[tuple[CacheType, CacheType], ...] = (("f16", "f16"), ("f16", "bf16"))
 
 
 def decode(
-    model: LlamaModel, tokens: list[int], n_prompt: int, size: int, kv_types: tuple[str, str], n_threads: int
+    model: LlamaModel,
+    tokens: list[int],
+    n_prompt: int,
+    size: int,
+    kv_types: tuple[CacheType, CacheType],
+    n_threads: int,
 ) -> tuple[np.ndarray, float]:
     """Logits float32[N_MEASURED, n_vocab] behind the prompt, decoded `size` at a time, and ms per full pass."""
-    config = ContextConfig(
-        n_ctx=2048, n_seq_max=1, n_batch=256, n_outputs=256, n_threads=n_threads, type_k=kv_types[0], type_v=kv_types[1]
-    )
+    settings = LlamaSettings(threads=n_threads, type_k=kv_types[0], type_v=kv_types[1])
+    config = ContextConfig(n_ctx=2048, n_seq_max=1, n_batch=256, n_outputs=256, settings=settings)
     rows, times = [], []
     with LlamaContext(model, config) as context:
         for start in range(0, n_prompt, 100):
@@ -58,7 +63,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--repack", action="store_true")
     arguments = parser.parse_args()
-    with LlamaModel(arguments.model, repack=arguments.repack) as model:
+    with LlamaModel(arguments.model, LlamaSettings(repack=arguments.repack)) as model:
         tokens = model.tokenize(inspect.getsource(argparse), add_special=False)
         print(f"{'prompt':>6} {'K, V':<10} {'':<16}" + "".join(f"{f'n={size}':>9}" for size in SIZES))
         for n_prompt in PROMPT_LENGTHS:

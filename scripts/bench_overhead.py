@@ -20,10 +20,10 @@ import gguf
 import numpy as np
 
 from specrun.engine import Engine
-from specrun.hardware.cpu import usable_cores
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.sampling import SamplingParameters
+from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan
 
 N_EMBD = 64
@@ -85,7 +85,8 @@ def write_bigram_model(path: Path, n_vocab: int, seed: int = 0) -> None:
 
 def measure(model: LlamaModel, plan: Plan, sampling: SamplingParameters, n_passes: int) -> tuple[list[float], float]:
     """Milliseconds outside llama.cpp of every pass but the first two, and the mean accepted length."""
-    config = ContextConfig(n_ctx=4096, n_seq_max=64, n_batch=512, n_outputs=64, n_threads=usable_cores(), type_v="bf16")
+    settings = LlamaSettings(type_v="bf16")
+    config = ContextConfig(n_ctx=4096, n_seq_max=64, n_batch=512, n_outputs=64, settings=settings)
     with LlamaContext(model, config) as target, LlamaContext(model, config) as draft:
         engine = Engine(TargetContext(target), DraftContext(draft, model.n_vocab), ctx_size=3072)
         outside, before = [], 0.0

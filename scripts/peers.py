@@ -147,8 +147,12 @@ def arguments() -> argparse.Namespace:
     add("--target", type=Path, metavar="GGUF", help="the model that writes")
     add("--draft", type=Path, metavar="GGUF", help="the model that drafts")
     add("--prompts", type=Path, metavar="FILE", help='JSONL of {"prompt": ...}; default: those of specrun bench')
-    add("--kinds", default=",".join(KINDS), metavar="LIST", help="kinds of the prompts of specrun bench: all but the "
-        "first of each, which specrun bench chooses on")
+    add(
+        "--kinds",
+        default=",".join(KINDS),
+        metavar="LIST",
+        help="kinds of the prompts of specrun bench: all but the first of each, which specrun bench chooses on",
+    )
     add("--tools", default=",".join(TOOLS), metavar="LIST", help="which to measure beside plain decoding")
     add("--depths", type=listed(int), metavar="LIST", help="drafting depths that are tried")
     add("--p-min", type=listed(float), metavar="LIST", help="least draft probabilities that are tried")

@@ -27,7 +27,7 @@ SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
 SCRIPT_TEXT = "one two é end"
 TIMEOUT_S = 60  # far more than anything here needs, so that only a hang fails
 
-_COMMANDS_WITH_THREADS = ("generate", "chat")
+_COMMANDS_WITH_THREADS = ("generate", "chat", "tune")
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +88,12 @@ def demo_draft() -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for models that several tests use."""
     return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(autouse=True)
+def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No profile of the user's decides what a test does, and none is written to the user's folder."""
+    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "specrun-data"))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
     random_llama     random weights, the demo pair's tokenizer; never ends a text by itself
     scripted_llama   writes a text that the test chose, then ends or begins again
     random_gemma3    a model with sliding-window attention
+    random_qwen3_moe a mixture of experts
     random_mamba     a recurrent model
     random_bert      an embedding model
     random_t5        an encoder-decoder model
@@ -145,6 +146,52 @@ def random_gemma3(path: Path, *, window: int, seed: int = 0) -> Path:
             f"{block}.{name}.weight": np.ones(n_head_dim, np.float32) for name in ("attn_q_norm", "attn_k_norm")
         }
     return _write(path, "gemma3", values, tensors, gguf.GGMLQuantizationType.Q8_0)
+
+
+def random_qwen3_moe(path: Path, *, n_layer: int = 2, n_expert: int = 4, seed: int = 0) -> Path:
+    """A mixture of experts with random weights: of `n_expert` experts a token uses two."""
+    rng = np.random.default_rng(seed)
+    n_embd, n_head_dim, n_ff = 64, 32, 32
+    values = _tokenizer(0) | {
+        "general.name": "random moe",
+        "qwen3moe.context_length": 512,
+        "qwen3moe.embedding_length": n_embd,
+        "qwen3moe.block_count": n_layer,
+        "qwen3moe.feed_forward_length": n_ff,
+        "qwen3moe.expert_feed_forward_length": n_ff,
+        "qwen3moe.expert_count": n_expert,
+        "qwen3moe.expert_used_count": 2,
+        "qwen3moe.attention.head_count": 2,
+        "qwen3moe.attention.head_count_kv": 1,
+        "qwen3moe.attention.key_length": n_head_dim,
+        "qwen3moe.attention.value_length": n_head_dim,
+        "qwen3moe.attention.layer_norm_rms_epsilon": _NORM_EPSILON,
+    }
+    n_vocab = len(values[TOKENS])
+    tensors = {
+        "token_embd.weight": _random(rng, n_vocab, n_embd),
+        "output_norm.weight": np.full(n_embd, 4, np.float32),
+        "output.weight": _random(rng, n_vocab, n_embd),
+    }
+    for layer in range(n_layer):
+        block = f"blk.{layer}"
+        tensors |= {
+            f"{block}.{name}.weight": np.ones(n, np.float32)
+            for name, n in (
+                ("attn_norm", n_embd),
+                ("ffn_norm", n_embd),
+                ("attn_q_norm", n_head_dim),
+                ("attn_k_norm", n_head_dim),
+            )
+        }
+        for name, n_out in (("attn_q", 2 * n_head_dim), ("attn_k", n_head_dim), ("attn_v", n_head_dim)):
+            tensors[f"{block}.{name}.weight"] = _random(rng, n_out, n_embd)
+        tensors[f"{block}.attn_output.weight"] = _random(rng, n_embd, 2 * n_head_dim)
+        tensors[f"{block}.ffn_gate_inp.weight"] = _random(rng, n_expert, n_embd)
+        for name, n_out, n_in in (("gate", n_ff, n_embd), ("up", n_ff, n_embd), ("down", n_embd, n_ff)):
+            experts = [_random(rng, n_out, n_in) for _ in range(n_expert)]
+            tensors[f"{block}.ffn_{name}_exps.weight"] = np.stack(experts)
+    return _write(path, "qwen3moe", values, tensors, _F32)
 
 
 def random_mamba(path: Path, *, n_layer: int = 1, seed: int = 0, metadata: Metadata | None = None) -> Path:

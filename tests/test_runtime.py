@@ -10,16 +10,20 @@ import pytest
 from specrun.catalog import embedded
 from specrun.errors import PairError, UsageError
 from specrun.runtime import DEFAULT_CTX_SIZE, Runtime, RuntimeOptions
+from specrun.settings import LlamaSettings
 from specrun.speculation import FastestPlan, FixedPlan, Plan
 from tests.models import random_llama
 
 TREE = Plan.tree(16, 8)
+ONE_THREAD = LlamaSettings(threads=1)
 
 
 def test_everything_is_freed(random_model: Path) -> None:
     def resident_after(n_rounds: int) -> int:
         for _ in range(n_rounds):
-            with Runtime(RuntimeOptions(embedded.TARGET, random_model, (TREE,), threads=1)) as runtime:
+            with Runtime(
+                RuntimeOptions(embedded.TARGET, random_model, (TREE,), settings=ONE_THREAD, draft_settings=ONE_THREAD)
+            ) as runtime:
                 runtime.engine.target.set_prompt(list(range(100)))
         return psutil.Process().memory_info().rss
 

@@ -14,6 +14,7 @@ from specrun.formatting import chat_template
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import SamplingParameters
 from specrun.session import Session
+from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from tests.conftest import SCRIPT_TEXT
 from tests.models import CHAT_TEMPLATE, edited
@@ -29,7 +30,10 @@ def conversation(
     stops: list[str] | None = None,
 ) -> Iterator[Session]:
     """A session whose draft, if `plan` wants one, is the target itself."""
-    options = RuntimeOptions(model, model, (plan or Plan.off(),), ctx_size=ctx_size, threads=1)
+    one_thread = LlamaSettings(threads=1)
+    options = RuntimeOptions(
+        model, model, (plan or Plan.off(),), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread
+    )
     with Runtime(options) as runtime:
         yield Session(runtime.engine, SamplingParameters(seed=3), runtime.plans, max_tokens, stops or [])
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from specrun.llama import LlamaModel
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.settings import LlamaSettings
 
 N_TEXT = 200
 N_GREEDY = 64
@@ -134,8 +135,7 @@ def _read(path: Path, n_threads: int) -> Readings:
             n_seq_max=1,
             n_batch=n_batch,
             n_outputs=n_batch,
-            n_threads=n_threads,
-            type_v="bf16",
+            settings=LlamaSettings(threads=n_threads, type_v="bf16"),
         )
         with LlamaContext(model, config) as context:
             batch = committed_tokens(text, 0, 1, last_output=True)

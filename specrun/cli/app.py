@@ -14,6 +14,7 @@ import typer
 from specrun.cli import bench, models, output
 from specrun.cli.chat import chat
 from specrun.cli.generate import generate
+from specrun.cli.tune import tune
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
+app.command()(tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 app.command()(models.pull)

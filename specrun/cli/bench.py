@@ -10,6 +10,8 @@ import typer
 
 from specrun.cli import options as o
 from specrun.cli import output
+from specrun.cli.expand import expanded
+from specrun.cli.machine_options import MachineOptions
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="Form of th
 
 
 @app.callback()
+@expanded
 def bench(
     context: typer.Context,
     target: o.Target = None,
@@ -52,10 +55,8 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False)
     ] = None,
-    ctx_size: o.CtxSize = None,
-    threads: o.Threads = None,
-    gpu_layers: o.GpuLayers = 0,
-    gpu_layers_draft: o.GpuLayersDraft = 0,
+    *,
+    machine: MachineOptions,
 ) -> None:
     """Measure plans against plain decoding, on your own pair.
 
@@ -83,8 +84,8 @@ def bench(
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
     largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
-    models = o.ModelOptions(target, draft, "auto", None, None, ctx_size, threads, gpu_layers, gpu_layers_draft, pull)
-    with Runtime(models.runtime_options(largest)) as runtime, output.progress() as show:
+    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull)
+    with Runtime(models.tuned(output.note, largest)) as runtime, output.progress() as show:
         for notice in runtime.notices:
             output.note(notice)
         runner = Bench(runtime, settings, show)

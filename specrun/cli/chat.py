@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
+from specrun import report
 from specrun.cli import options as o
 from specrun.cli import output
+from specrun.cli.expand import expanded
+from specrun.cli.machine_options import MachineOptions
 
 
+@expanded
 def chat(
     system: Annotated[
         str | None, typer.Option("--system", "-sys", metavar="TEXT", help="System message.", show_default=False)
@@ -32,10 +36,8 @@ def chat(
     repeat_last_n: o.RepeatLastN = 64,
     seed: o.Seed = -1,
     stop: o.Stop = None,
-    ctx_size: o.CtxSize = None,
-    threads: o.Threads = None,
-    gpu_layers: o.GpuLayers = 0,
-    gpu_layers_draft: o.GpuLayersDraft = 0,
+    *,
+    machine: MachineOptions,
 ) -> None:
     """Talk with a model.
 
@@ -43,9 +45,7 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(
-        target, draft, speculate, budget, depth, ctx_size, threads, gpu_layers, gpu_layers_draft, pull
-    )
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )
@@ -56,12 +56,12 @@ def chat(
     from specrun.runtime import Runtime
     from specrun.session import Session
 
-    with Runtime(models.runtime_options()) as runtime:
+    with Runtime(models.tuned(output.note)) as runtime:
         for notice in runtime.notices:
             output.note(notice)
         session = Session(runtime.engine, sampling, runtime.plans, limit, stop or [])
         session.system = system
         reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
         if sys.stdin.isatty():
-            output.note(f"{runtime.model.name}, speculation: {runtime.plans}; /help lists the commands")
-        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates).run()
+            output.note(f"{runtime.model.name}, {report.plan_line(runtime.plans, temp)}; /help lists the commands")
+        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates, runtime.chooser).run()

@@ -11,6 +11,8 @@ import typer
 from specrun import report
 from specrun.cli import options as o
 from specrun.cli import output
+from specrun.cli.expand import expanded
+from specrun.cli.machine_options import MachineOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from specrun.sampling import SamplingParameters
 
 
+@expanded
 def generate(
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads stdin.", show_default=False)
@@ -54,10 +57,8 @@ def generate(
     repeat_last_n: o.RepeatLastN = 64,
     seed: o.Seed = 0,
     stop: o.Stop = None,
-    ctx_size: o.CtxSize = None,
-    threads: o.Threads = None,
-    gpu_layers: o.GpuLayers = 0,
-    gpu_layers_draft: o.GpuLayersDraft = 0,
+    *,
+    machine: MachineOptions,
 ) -> int:
     """Write a text that continues or answers a prompt.
 
@@ -67,9 +68,7 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = o.ModelOptions(
-        target, draft, speculate, budget, depth, ctx_size, threads, gpu_layers, gpu_layers_draft, pull
-    )
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )
@@ -81,9 +80,10 @@ def generate(
     # The prompt is read before the model is loaded: what is wrong with it should not take a minute to be said.
     lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompts.read_prompt(prompt, file or [])
-    with Runtime(models.runtime_options()) as runtime:
+    with Runtime(models.tuned(output.note)) as runtime:
         for notice in runtime.notices:
             output.note(notice)
+        output.hint(report.plan_line(runtime.plans, temp))
         writer = _Writer(runtime, sampling, limit, stop or [], raw, stats)
         if lines is not None:
             return writer.write_lines(lines)

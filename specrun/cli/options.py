@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from specrun.cli.machine_options import MachineOptions
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specrun.runtime import RuntimeOptions
     from specrun.sampling import SamplingParameters
     from specrun.speculation import Plan
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 MODELS = "Models"
 SPECULATION = "Speculation"
 SAMPLING = "Sampling"
-MACHINE = "Machine"
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
@@ -26,8 +28,6 @@ Speculate = Literal["auto", "off", "chain", "tree"]
 _DEFAULT_BUDGET = 16
 _DEFAULT_DEPTH = 8
 _DEFAULT_CHAIN = 4
-
-_MAX_GPU_LAYERS = 10_000
 
 Target = Annotated[
     str | None,
@@ -118,42 +118,6 @@ Stop = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
-CtxSize = Annotated[
-    int | None,
-    typer.Option(
-        "--ctx-size",
-        "-c",
-        metavar="N",
-        help="Tokens of prompt and answer together; by default the model's, at most 4096.",
-        rich_help_panel=MACHINE,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", "-t", metavar="N", help="CPU threads; by default the physical cores.", rich_help_panel=MACHINE
-    ),
-]
-GpuLayers = Annotated[
-    int,
-    typer.Option(
-        "--gpu-layers",
-        "-ngl",
-        metavar="N",
-        help="Layers of the target in VRAM; -1 is all.",
-        rich_help_panel=MACHINE,
-    ),
-]
-GpuLayersDraft = Annotated[
-    int,
-    typer.Option(
-        "--gpu-layers-draft",
-        "-ngld",
-        metavar="N",
-        help="Layers of the draft in VRAM; -1 is all.",
-        rich_help_panel=MACHINE,
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -165,10 +129,7 @@ class ModelOptions:
     speculate: Speculate
     budget: int | None
     depth: int | None
-    ctx_size: int | None
-    threads: int | None
-    gpu_layers: int
-    gpu_layers_draft: int
+    machine: MachineOptions
     pull: bool = False
 
     def plans(self) -> tuple[Plan, ...]:
@@ -188,7 +149,8 @@ class ModelOptions:
         return (tree,) if self.speculate == "tree" else (tree, Plan.off(), chain)
 
     def runtime_options(self, largest: Plan | None = None) -> RuntimeOptions:
-        """What `specrun.runtime.Runtime` needs. largest: a plan that the contexts must hold besides those asked for.
+        """What `specrun.runtime.Runtime` needs, profiles left aside. largest: a plan that the contexts must hold
+        besides those asked for.
 
         Missing models are fetched, if the user agrees. Raises UsageError for options that cannot be, MissingModelError
         and HubError for models that cannot be had.
@@ -198,11 +160,6 @@ class ModelOptions:
 
         if self.target is None and self.draft not in (None, "none"):
             raise UsageError("--draft needs the --target it drafts for")
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise UsageError(f"--threads must be between 1 and 1024; got {self.threads}")
-        for option, layers in (("--gpu-layers", self.gpu_layers), ("--gpu-layers-draft", self.gpu_layers_draft)):
-            if not -1 <= layers <= _MAX_GPU_LAYERS:
-                raise UsageError(f"{option} must be between 0 and {_MAX_GPU_LAYERS}, or -1 for all; got {layers}")
         plans = self.plans()
         target, draft = local_pair(self.target, self.draft, any(plan.depth for plan in plans), self.pull)
         return RuntimeOptions(
@@ -210,11 +167,25 @@ class ModelOptions:
             draft=draft,
             plans=plans,
             largest=largest,
-            ctx_size=self.ctx_size,
-            threads=self.threads,
-            gpu_layers=self.gpu_layers,
-            gpu_layers_draft=self.gpu_layers_draft,
+            ctx_size=self.machine.ctx_size,
+            settings=self.machine.target_settings(),
+            draft_settings=self.machine.draft_settings(),
+            exact=self.machine.exact,
         )
+
+    def tuned(self, note: Callable[[str], None], largest: Plan | None = None) -> RuntimeOptions:
+        """The same with the profile of this pair on this machine, where the plan is left to specrun and there is one.
+        `note` is told why there is none although there was one.
+        """
+        options = self.runtime_options(largest)
+        if self.speculate != "auto" or self.budget is not None or self.depth is not None or options.draft is None:
+            return options
+        from specrun.tuning import lookup
+
+        found = lookup.find(lookup.identify(options))
+        if found.notice:
+            note(found.notice)
+        return replace(options, profile=found.profile)
 
 
 def sampling_parameters(

@@ -1,1 +1,1 @@
-"""What this machine is."""
+"""What this machine is: processor, memory, storage, devices. Imports nothing of llama.cpp; devices are passed in."""

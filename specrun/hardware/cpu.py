@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """n_usable: physical cores that this process may run on. features: instruction sets that llama.cpp uses."""
+
+    name: str
+    n_physical: int
+    n_logical: int
+    n_usable: int
+    features: tuple[str, ...]
+
+    @classmethod
+    def read(cls, system_info: str) -> Cpu:
+        """This machine's. system_info: what `llama_print_system_info` says."""
+        n_logical = psutil.cpu_count() or 1
+        n_physical = psutil.cpu_count(logical=False) or n_logical
+        return cls(_name(), n_physical, n_logical, usable_cores(), cpu_features(system_info))
 
 
 def usable_cores() -> int:
@@ -12,3 +36,37 @@ def usable_cores() -> int:
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
     return max(1, min(physical, allowed))
+
+
+def cpu_features(system_info: str) -> tuple[str, ...]:
+    """What the CPU backend was compiled with and found, e.g. `("AVX2", "FMA", "REPACK")`.
+
+    system_info: `CUDA : USE_GRAPHS = 1 | CPU : AVX2 = 1 | FMA = 1 | `, as llama.cpp prints it.
+    """
+    features = []
+    backend = ""
+    for part in system_info.split("|"):
+        before, _, rest = part.rpartition(" : ")
+        backend = before.strip() or backend
+        name, _, value = (text.strip() for text in rest.partition("="))
+        if backend == "CPU" and name and value != "0":
+            features.append(name if value == "1" else f"{name}={value}")
+    return tuple(features)
+
+
+def _name() -> str:
+    if platform.system() == "Darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    else:
+        name = cpuinfo_name(_CPUINFO.read_text(errors="replace")) if _CPUINFO.exists() else ""
+    return name or platform.processor() or platform.machine() or "unknown"
+
+
+def cpuinfo_name(cpuinfo: str) -> str:
+    """The processor's name in the text of /proc/cpuinfo; empty where there is none, as on most ARM boards."""
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model"):
+            return " ".join(value.split())
+    return ""

@@ -9,10 +9,12 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.errors import ContextFullError, LlamaError
+from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, UsageError
+from specrun.hardware.cpu import usable_cores
 from specrun.llama import library
 from specrun.llama.batch import Batch, BatchBuffer
-from specrun.llama.model import LlamaModel, raise_out_of_memory
+from specrun.llama.model import LlamaModel, lacks_memory
+from specrun.settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
 
 Logits = NDArray[np.float32]
 
@@ -20,24 +22,29 @@ ALL_SEQUENCES = -1
 _TO_THE_END = -1
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
 
-_KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8}  # ggml_type
+# enum ggml_type
+_CACHE_TYPES: dict[CacheType, int] = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7
+}  # fmt: skip
+_FLASH_ATTENTION: dict[FlashAttention, int] = {
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+}
 
 
 @dataclass(frozen=True)
 class ContextConfig:
     """How a context is set up. n_ctx: cells of the KV cache. n_seq_max: sequence ids, so leaf paths of a tree.
 
-    n_batch: most tokens of one pass. n_outputs: most logits rows of one pass. n_threads: CPU threads.
-    type_k, type_v: ggml types of the KV cache.
+    n_batch: most tokens of one pass. n_outputs: most logits rows of one pass. settings: threads, attention, cache.
     """
 
     n_ctx: int
     n_seq_max: int
     n_batch: int
     n_outputs: int
-    n_threads: int
-    type_k: str = "f16"
-    type_v: str = "f16"
+    settings: LlamaSettings = UNDECIDED
 
 
 class LlamaContext:
@@ -53,17 +60,20 @@ class LlamaContext:
         params.n_seq_max = config.n_seq_max
         # llama.cpp reserves logits for every output that could be wanted: n_batch rows would be 311 MB at 152k tokens.
         params.n_outputs_max = max(config.n_outputs, config.n_seq_max)
-        params.n_threads = params.n_threads_batch = config.n_threads
-        params.type_k = _KV_TYPES[config.type_k]
-        params.type_v = _KV_TYPES[config.type_v]
-        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        settings = config.settings
+        params.n_threads = settings.threads or usable_cores()
+        params.n_threads_batch = settings.threads_batch or params.n_threads
+        params.type_k = _CACHE_TYPES[settings.type_k or "f16"]
+        params.type_v = _CACHE_TYPES[settings.type_v or "f16"]
+        params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or "on"]
+        params.op_offload = settings.op_offload is not False
         params.kv_unified = True
         params.swa_full = True  # a branch may need cells that a sliding window would have dropped
         params.no_perf = True
         with library.captured_errors() as errors:
             self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
-            raise_out_of_memory(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
+            raise _context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._buffer = BatchBuffer(config.n_batch, config.n_seq_max)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
@@ -130,3 +140,15 @@ class LlamaContext:
     def sequence_lengths(self) -> NDArray[np.int32]:
         """int32[n_seq_max]: our own count of positions in each sequence."""
         return self._seq_length.copy()
+
+
+def _context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:
+    """Why llama.cpp would not make a context, with the advice that fits it."""
+    reason = errors[-1] if errors else ""
+    refused = next((line for line in errors if "cache type" in line or "V cache" in line), None)
+    if refused:
+        return UsageError(f"llama.cpp could not create {what} ({refused}); choose another --cache-type-k or -v")
+    detail = f" ({reason})" if reason else ""
+    if not errors or lacks_memory(errors):
+        return OutOfMemoryError(f"llama.cpp could not create {what}{detail}; try a smaller --ctx-size")
+    return LlamaError(f"llama.cpp could not create {what}{detail}; --debug shows its log")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import llama_cpp
 
-from specrun.errors import LlamaError, ModelFileError, PromptError
+from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
 from specrun.llama import library
+from specrun.llama.model_parameters import ModelParameters
+from specrun.settings import UNDECIDED, LlamaSettings
 
 _GGUF_MAGIC = b"GGUF"
 
@@ -46,23 +48,20 @@ def _check_file(path: Path) -> None:
 class LlamaModel:
     """A loaded model. Close it (or use it in a `with`) after its contexts.
 
-    path: the GGUF file (the first shard of a split one). n_gpu_layers: layers kept in VRAM, counted from the last.
-    repack: let llama.cpp re-order weights for this CPU (its "extra buffer types"). Repacked weights sit in anonymous
-    memory, so they cannot stream from disk, and their kernels change with the batch size, so they are not bit-exact.
+    path: the GGUF file (the first shard of a split one). settings: where the weights go, and how they come there.
 
-    Raises `ModelFileError` if the file is not a model that can generate text.
+    Raises `ModelFileError` if the file is not a model that can generate text, `OutOfMemoryError` if it does not fit.
     """
 
-    def __init__(self, path: Path, n_gpu_layers: int = 0, repack: bool = False) -> None:
+    def __init__(self, path: Path, settings: LlamaSettings = UNDECIDED) -> None:
         _check_file(path)
         self.path = path
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = n_gpu_layers
-        params.use_extra_bufts = repack
+        self._parameters = ModelParameters(settings)
         with library.captured_errors() as errors:
-            self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+            self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), self._parameters.struct)
         if not self._model:
-            raise ModelFileError(f"{path} cannot be loaded: {_load_failure(errors)}")
+            failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
+            raise failure(f"{path} cannot be loaded: {_load_failure(errors)}")
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         try:
@@ -210,7 +209,6 @@ def _load_failure(errors: list[str]) -> str:
     return f"{reason}; {advice}"
 
 
-def raise_out_of_memory(what: str, errors: list[str]) -> None:
-    """Raise `LlamaError` for a context that llama.cpp would not make."""
-    detail = f" ({errors[-1]})" if errors else ""
-    raise LlamaError(f"llama.cpp could not create {what}{detail}; try a smaller --ctx-size")
+def lacks_memory(errors: list[str]) -> bool:
+    """Whether llama.cpp's error lines say that something could not be allocated."""
+    return any(sign in line for line in errors for sign in ("allocat", "bad_alloc", "out of memory"))

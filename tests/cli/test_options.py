@@ -8,6 +8,7 @@ import pytest
 
 from specrun.llama import library
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
+from tests.models import random_llama
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,16 @@ from tests.conftest import SCRIPT_TEXT, SpecrunHere
         ("--ctx-size", "0"),
         ("--ctx-size", "99999999999"),
         ("--threads", "0"),
+        ("--threads-batch", "5000"),
+        ("--main-gpu", "-1"),
+        ("--n-cpu-moe", "-1"),
+        ("--tensor-split", "1,x"),
+        ("--tensor-split", "0,0"),
+        ("--tensor-split", "-1,2"),
+        ("--tensor-split", "nan"),
         ("--gpu-layers", "-2"),
         ("--gpu-layers", "99999999999"),
+        ("--gpu-layers", "most"),
         ("--gpu-layers-draft", "-2"),
     ],
 )
@@ -78,3 +87,41 @@ def test_every_way_to_speculate_writes_the_same(here: SpecrunHere, random_model:
     texts = {here(*arguments, "--speculate", method).stdout for method in ("auto", "off", "chain", "tree")}
     assert len(texts) == 1
     assert texts != {""}
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["-fa", "off", "-ctv", "q8_0"], ("--cache-type-v q8_0", "flash attention")),
+        (["-fa", "off", "-ctvd", "q4_0"], ("--cache-type-v-draft q4_0", "flash attention")),
+        (["--cpu-moe", "--n-cpu-moe", "3"], ("--cpu-moe", "--n-cpu-moe")),
+        (["--tensor-split", "3,1", "--split-mode", "none"], ("--tensor-split", "--split-mode")),
+    ],
+)
+def test_combinations_that_cannot_be_are_refused(
+    here: SpecrunHere, script: Path, options: list[str], parts: tuple[str, ...]
+) -> None:
+    here("generate", "x", "-m", script, "-md", script, *options).assert_fails(2, *parts)
+
+
+def test_a_cache_type_that_does_not_divide_the_heads_is_refused(here: SpecrunHere, tmp_path: Path) -> None:
+    path = random_llama(tmp_path / "model.gguf", n_embd=96, n_head=2)
+    here("generate", "x", "-m", path, "--speculate", "off", "-ctk", "q8_0").assert_fails(2, "--cache-type-k", "48")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-ctk", "q8_0", "-ctv", "q4_0", "-ctkd", "f32", "-ctvd", "iq4_nl"],
+        ["-fa", "off"],
+        ["-fa", "auto", "-ctv", "f16"],
+        ["--repack"],
+        ["--no-repack", "-lm", "none", "-tb", "2", "--no-op-offload"],
+        ["--load-mode", "mmap+mlock"],
+        ["-ngl", "all", "-ngld", "auto", "-ncmoe", "1", "-ts", "3,1", "-mg", "0", "-sm", "row"],
+        ["-cmoe", "-sm", "none"],
+    ],
+)
+def test_every_knob_of_llama_cpp_runs(here: SpecrunHere, script: Path, options: list[str]) -> None:
+    result = here("generate", "x", "-m", script, "-md", script, *options)
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n"), result

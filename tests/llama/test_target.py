@@ -11,6 +11,7 @@ from specrun.catalog import embedded
 from specrun.errors import ContextFullError
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.settings import LlamaSettings
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.trees import random_tree
 
@@ -24,7 +25,8 @@ def model() -> Iterator[LlamaModel]:
 
 
 def make_context(model: LlamaModel, n_seq_max: int, n_ctx: int = 2048) -> LlamaContext:
-    config = ContextConfig(n_ctx=n_ctx, n_seq_max=n_seq_max, n_batch=1024, n_outputs=640, n_threads=1, type_v="bf16")
+    settings = LlamaSettings(threads=1, type_v="bf16")
+    config = ContextConfig(n_ctx=n_ctx, n_seq_max=n_seq_max, n_batch=1024, n_outputs=640, settings=settings)
     return LlamaContext(model, config)
 
 

@@ -1,0 +1,146 @@
+"""This machine as a value, and the fingerprint that a measurement made on it is filed under."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specrun.errors import ModelFileError
+from specrun.hardware.cpu import Cpu
+from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.memory import Memory
+from specrun.hardware.storage import Storage
+
+_IDENTITY_BYTES = 2**20
+_MEMORY_STEP = 2**28  # 256 MiB: the kernel keeps a little more or less RAM for itself with every version
+_NVIDIA_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.[\d.]+)")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything that decides how fast a pair runs here. driver: of the GPU, e.g. `nvidia 550.54.14`, where known.
+    storage: under the model file, if one was given.
+    """
+
+    system: str
+    architecture: str
+    release: str
+    cpu: Cpu
+    memory: Memory
+    devices: tuple[Device, ...]
+    driver: str | None = None
+    storage: Storage | None = None
+
+    @classmethod
+    def read(cls, model_path: Path | None, devices: Sequence[Device], system_info: str) -> Machine:
+        """This machine, now. With a model file its storage is measured, which takes up to a second.
+
+        devices, system_info: from `specrun.llama.devices`.
+        """
+        return cls(
+            system=platform.system(),
+            architecture=platform.machine(),
+            release=platform.release(),
+            cpu=Cpu.read(system_info),
+            memory=Memory.read(),
+            devices=tuple(devices),
+            driver=gpu_driver(),
+            storage=Storage.read(model_path) if model_path else None,
+        )
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The devices that llama.cpp divides layers among."""
+        return offload_devices(self.devices)
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def lasting(self) -> dict[str, Any]:
+        """What does not change from minute to minute, as plain values: no free memory, no measured bandwidth."""
+        values = self.as_json()
+        del values["release"]
+        values["memory"] = self.memory.total_bytes // _MEMORY_STEP
+        for device in values["devices"]:
+            del device["free_bytes"]
+            if device["kind"] == "CPU":
+                del device["total_bytes"]
+        if self.storage:
+            del values["storage"]["bytes_per_second"]
+        return values
+
+
+def gpu_driver(root: Path = Path("/")) -> str | None:
+    """Name and version of the GPU's kernel driver, where it says so in a file."""
+    try:
+        match = _NVIDIA_VERSION.search((root / "proc/driver/nvidia/version").read_text(errors="replace"))
+        if match:
+            return f"nvidia {match[1]}"
+    except OSError:
+        pass
+    try:
+        return f"amdgpu {(root / 'sys/module/amdgpu/version').read_text().strip()}"
+    except OSError:
+        return None
+
+
+def file_identity(paths: Sequence[Path]) -> str:
+    """Hex of a hash over size and first and last MiB of each file (a model's shards): the file, wherever it lies.
+
+    Raises ModelFileError if a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                digest.update(size.to_bytes(8, "little"))
+                for offset in (0, max(size - _IDENTITY_BYTES, 0)):
+                    file.seek(offset)
+                    digest.update(file.read(_IDENTITY_BYTES))
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def identity(
+    machine: Machine,
+    *,
+    llama_build: str,
+    bindings: str,
+    target: Sequence[Path],
+    draft: Sequence[Path] | None,
+    ctx_size: int,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything that a measurement depends on, in parts, so that what has changed can be named.
+
+    llama_build, bindings: versions of llama.cpp and llama-cpp-python. target, draft: files, all shards.
+    ctx_size: tokens. settings: of llama.cpp, as the user forces them (threads, cache types, layers in VRAM).
+    Raises ModelFileError if a file cannot be read.
+    """
+    values = machine.lasting()
+    return {
+        "files": [file_identity(target), file_identity(draft) if draft else None],
+        "memory": values.pop("memory"),
+        "devices": values.pop("devices"),
+        "driver": values.pop("driver"),
+        "machine": values,
+        "llama.cpp": llama_build,
+        "llama-cpp-python": bindings,
+        "context": ctx_size,
+        "settings": dict(settings),
+    }
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """What a profile is filed under: 16 hex digits of an `identity`."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

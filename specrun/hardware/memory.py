@@ -1,0 +1,110 @@
+"""RAM, and how much of it this process may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of RAM, bounded by the cgroups that this process is in (containers, batch systems).
+
+    available_bytes: what can still be taken, page cache given up for it.
+    """
+
+    total_bytes: int
+    available_bytes: int
+
+    @classmethod
+    def read(cls, proc: Path = Path("/proc/self")) -> Memory:
+        """As it is now."""
+        memory = psutil.virtual_memory()
+        total, available = int(memory.total), int(memory.available)
+        for limit, used in cgroup_limits(proc):
+            total = min(total, limit)
+            available = min(available, max(limit - used, 0))
+        return cls(total, available)
+
+
+@dataclass(frozen=True)
+class _Controller:
+    """How one version of cgroups names what we need."""
+
+    limit: str
+    usage: str
+    file_pages: tuple[str, str]  # in memory.stat; shared memory is not among them, as it cannot just be dropped
+
+
+_V1 = _Controller("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_V2 = _Controller("memory.max", "memory.current", ("inactive_file", "active_file"))
+
+
+def cgroup_limits(proc: Path) -> Iterator[tuple[int, int]]:
+    """(limit, used) in bytes of each memory cgroup above the process that `proc` describes, where there is a limit.
+
+    used leaves out the page cache, which makes room when memory is asked for. Nothing where there are no cgroups.
+    """
+    for group, controller in _groups(proc):
+        limit = _number(group / controller.limit)
+        used = _number(group / controller.usage)
+        if limit is None or used is None:
+            continue
+        yield limit, max(used - _file_pages(group / "memory.stat", controller.file_pages), 0)
+
+
+def _groups(proc: Path) -> Iterator[tuple[Path, _Controller]]:
+    """The group of the process and all above it, up to the mount, in each hierarchy that counts memory."""
+    try:
+        mounts = _mounts((proc / "mountinfo").read_text(errors="replace"))
+        lines = (proc / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:  # macOS, or a sandbox without /proc
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        controller = _V2 if number == "0" else _V1 if "memory" in controllers.split(",") else None
+        if controller is None or controller not in mounts:
+            continue
+        mount, root = mounts[controller]
+        # In a container the path may be the host's; only what lies below the mounted root can be seen.
+        inside = Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path()
+        group = mount / inside
+        group = group if group.is_dir() else mount
+        while group.is_relative_to(mount):
+            yield group, controller
+            group = group.parent
+
+
+def _mounts(mountinfo: str) -> dict[_Controller, tuple[Path, str]]:
+    """Where each version is mounted, and which group the mount shows."""
+    mounts = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, file_system = left.split(), right.split()
+        if len(fields) < 5 or not file_system:
+            continue
+        if file_system[0] == "cgroup2":
+            mounts[_V2] = Path(fields[4]), fields[3]
+        elif file_system[0] == "cgroup" and "memory" in file_system[-1].split(","):
+            mounts[_V1] = Path(fields[4]), fields[3]
+    return mounts
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file of the cgroup; None if it is missing (the root has none) or says `max`."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _file_pages(stat: Path, keys: tuple[str, str]) -> int:
+    try:
+        lines = stat.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(value) for key, _, value in (line.partition(" ") for line in lines) if key in keys)

@@ -1,0 +1,62 @@
+"""llama.cpp's parameters for loading a model, and the memory that they point to."""
+
+from __future__ import annotations
+
+import ctypes
+
+import llama_cpp
+
+from specrun.llama.devices import cpu_buffer_type
+from specrun.settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode
+
+# LLM_FFN_EXPS_REGEX in llama.cpp's common.h, which is what its --n-cpu-moe keeps in RAM.
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+
+_LOAD_MODES: dict[LoadMode, int] = {
+    "auto": llama_cpp.LLAMA_LOAD_MODE_AUTO,
+    "none": llama_cpp.LLAMA_LOAD_MODE_NONE,
+    "mmap": llama_cpp.LLAMA_LOAD_MODE_MMAP,
+    "mlock": llama_cpp.LLAMA_LOAD_MODE_MLOCK,
+    "mmap+mlock": llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
+}
+_SPLIT_MODES: dict[SplitMode, int] = {
+    "none": llama_cpp.LLAMA_SPLIT_MODE_NONE,
+    "layer": llama_cpp.LLAMA_SPLIT_MODE_LAYER,
+    "row": llama_cpp.LLAMA_SPLIT_MODE_ROW,
+}
+
+
+class _Override(ctypes.Structure):
+    """struct llama_model_tensor_buft_override in llama.h."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+class ModelParameters:
+    """`struct` is what llama.cpp takes. It points into this object, which must live as long as the model."""
+
+    def __init__(self, settings: LlamaSettings) -> None:
+        self.struct = llama_cpp.llama_model_default_params()
+        self.struct.n_gpu_layers = settings.gpu_layers or 0
+        self.struct.use_extra_bufts = bool(settings.repack)
+        self.struct.load_mode = _LOAD_MODES[settings.load_mode or "auto"]
+        self.struct.split_mode = _SPLIT_MODES[settings.split_mode or "layer"]
+        self.struct.main_gpu = settings.main_gpu or 0
+        self._split = None
+        if settings.tensor_split:
+            shares = settings.tensor_split[: llama_cpp.llama_max_devices()]
+            self._split = (ctypes.c_float * llama_cpp.llama_max_devices())(*shares)
+            self.struct.tensor_split = self._split
+        patterns = expert_patterns(settings.n_cpu_moe or 0)
+        if patterns:
+            cpu = cpu_buffer_type()
+            overrides = [_Override(pattern.encode(), cpu) for pattern in patterns]
+            self._overrides = (_Override * (len(overrides) + 1))(*overrides)  # the last, empty one ends the list
+            self.struct.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
+
+
+def expert_patterns(n_cpu_moe: int) -> list[str]:
+    """Regular expressions for the expert tensors of the first `n_cpu_moe` layers, or of all with ALL_LAYERS."""
+    if n_cpu_moe == ALL_LAYERS:
+        return [_EXPERTS]
+    return [rf"blk\.{layer}{_EXPERTS}" for layer in range(n_cpu_moe)]

@@ -1,0 +1,144 @@
+"""`specrun tune` from options to a profile: settings chosen, models loaded, everything measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from specrun.bench.prompts import BenchPrompt
+from specrun.catalog.gguf_file import GgufFile
+from specrun.formatting import chat_template, single_turn_tokens
+from specrun.hardware import machine
+from specrun.hardware.machine import Machine
+from specrun.llama import devices
+from specrun.runtime import Runtime, RuntimeOptions
+from specrun.settings import LlamaSettings
+from specrun.speculation import Plan
+from specrun.tuning import profile, settings, texts
+from specrun.tuning.effort import BUDGETS, Effort, largest_plan
+from specrun.tuning.partial import Partial
+from specrun.tuning.result import predictions_json
+from specrun.tuning.tuner import Tuner
+
+GB = 1e9
+SETTINGS_SHARE = 0.3  # of the seconds of the other stages
+
+
+def tune(
+    options: RuntimeOptions,
+    identity: Mapping[str, Any],
+    effort: Effort,
+    temperatures: Sequence[float],
+    own: Sequence[BenchPrompt] | None,
+    raw: bool,
+    progress: Callable[[str], None],
+    notice: Callable[[str], None],
+) -> profile.Profile:
+    """Measure a pair and make its profile, which is not saved yet.
+
+    identity: what the profile depends on. own: the user's own prompts, continued as they are with `raw`. `notice`
+    is told what differs from what was asked for.
+    """
+    fingerprint = machine.fingerprint(identity)
+    key = f"{effort} {list(temperatures)} {[text.text for text in own] if own else ''} {raw}"
+    partial = Partial(fingerprint, key)
+    progress = _counting_down(progress, (1 + SETTINGS_SHARE) * BUDGETS[effort].seconds)
+    progress("looking at this machine")
+    here = Machine.read(options.target, devices.devices(), devices.system_info())
+    streams = streamed(here, GgufFile.read(options.target).n_bytes)
+    chosen, tried = _settings(options, here, streams, effort, partial, progress)
+    options = replace(options, settings=options.settings.over(chosen), plans=(Plan.off(), largest_plan(effort)))
+    with Runtime(replace(options, exact=False)) as runtime:
+        for text in runtime.notices:
+            notice(text)
+        if partial.is_resumed:
+            notice("going on with what an earlier run has measured")
+        tuner = Tuner(runtime, effort, temperatures, partial, progress, options.exact)
+        template = None if raw else chat_template(runtime.model)
+        prompts = [(t.kind, single_turn_tokens(runtime.model, t.text, template)) for t in own] if own else None
+        result = tuner.run(prompts)
+        n_bytes = runtime.model.n_bytes
+    partial.forget()
+    return profile.Profile(
+        fingerprint=fingerprint,
+        identity=dict(identity),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        target=options.target.name,
+        draft=options.draft.name if options.draft and result.costs.draft else "",
+        hardware={"summary": _summary(here), **here.as_json()},
+        settings=chosen,
+        regime=_regime(here, n_bytes),
+        exact_up_to=result.exact_up_to,
+        costs=result.costs,
+        acceptance=result.acceptance,
+        plans=result.plans,
+        validation=[validated.as_json() for validated in result.validated],
+        predictions=predictions_json(result),
+        tried=tried,
+        notices=result.notices,
+    )
+
+
+def _counting_down(progress: Callable[[str], None], seconds: float) -> Callable[[str], None]:
+    """Adds the time that is left, about, of a run that takes `seconds`."""
+    end = time.perf_counter() + seconds
+
+    def show(text: str) -> None:
+        left = end - time.perf_counter()
+        progress(f"{text} · about {left:.0f} s left" if left > 1 else f"{text} · nearly done")
+
+    return show
+
+
+def _settings(
+    options: RuntimeOptions,
+    here: Machine,
+    streams: bool,
+    effort: Effort,
+    partial: Partial,
+    progress: Callable[[str], None],
+) -> tuple[LlamaSettings, list[dict[str, Any]]]:
+    """llama.cpp's settings for the target, and what was tried."""
+    if known := partial.settings():
+        return known
+    end = time.perf_counter() + SETTINGS_SHARE * BUDGETS[effort].seconds
+    threads = options.settings.threads or here.cpu.n_usable
+    chosen, tried = settings.choose(
+        options,
+        list(settings.variations(here.cpu.n_logical, threads, streams, options.exact)),
+        lambda runtime: runtime.model.tokenize(texts.together(), add_special=False),
+        options.exact,
+        lambda: time.perf_counter() > end,
+        progress,
+    )  # fmt: skip
+    entries = [found.as_json() for found in tried]
+    partial.keep_settings(chosen, entries)
+    return chosen, entries
+
+
+def streamed(here: Machine, n_bytes: int) -> bool:
+    """Whether weights of `n_bytes` do not fit in memory, so that they are read from storage again and again."""
+    return n_bytes > here.memory.total_bytes
+
+
+def _summary(here: Machine) -> dict[str, str]:
+    """The machine in a few lines."""
+    summary = {
+        "cpu": f"{here.cpu.name}, {here.cpu.n_physical} cores, {here.cpu.n_usable} used",
+        "memory": f"{here.memory.total_bytes / GB:.1f} GB, {here.memory.available_bytes / GB:.1f} GB available",
+    }
+    for i, device in enumerate(here.gpus):
+        free, total = device.free_bytes / GB, device.total_bytes / GB
+        summary[f"gpu {i}"] = f"{device.description}, {total:.1f} GB, {free:.1f} GB free"
+    if here.storage and here.storage.bytes_per_second:
+        summary["storage"] = f"{here.storage.device}, reads {here.storage.bytes_per_second / GB:.2f} GB/s"
+    return summary
+
+
+def _regime(here: Machine, n_bytes: int) -> str:
+    if streamed(here, n_bytes):
+        return f"streamed from storage: {n_bytes / GB:.2f} GB of weights, {here.memory.total_bytes / GB:.2f} GB of RAM"
+    return f"in RAM: {n_bytes / GB:.2f} GB"

@@ -1,0 +1,124 @@
+"""The machine as a value, and fingerprints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specrun.errors import ModelFileError
+from specrun.hardware.cpu import Cpu
+from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.machine import Machine, file_identity, fingerprint, gpu_driver, identity
+from specrun.hardware.memory import Memory
+from specrun.hardware.storage import Storage
+from specrun.llama import devices
+
+GiB = 2**30
+GPU = Device("CUDA0", "NVIDIA GeForce RTX 4070", "GPU", "CUDA", 10 * GiB, 12 * GiB, "0000:01:00.0")
+CPU = Device("CPU", "AMD Ryzen 7", "CPU", "CPU", 20 * GiB, 32 * GiB)
+MACHINE = Machine(
+    system="Linux",
+    architecture="x86_64",
+    release="6.8.0",
+    cpu=Cpu("AMD Ryzen 7", 8, 16, 8, ("AVX2",)),
+    memory=Memory(32 * GiB, 20 * GiB),
+    devices=(GPU, CPU),
+    driver="nvidia 550.54.14",
+    storage=Storage("/dev/nvme0n1p2", "ext4", 3e9),
+)
+
+
+def test_this_machine(random_model: Path) -> None:
+    machine = Machine.read(random_model, devices.devices(), devices.system_info())
+    assert any(device.kind == "CPU" for device in machine.devices)
+    assert all(0 <= device.free_bytes <= device.total_bytes for device in machine.devices)
+    assert machine.storage
+    assert machine.storage.bytes_per_second is None  # the file is too small to tell
+    assert json.loads(json.dumps(machine.as_json()))["cpu"]["n_usable"] == machine.cpu.n_usable
+
+
+def test_drivers(tmp_path: Path) -> None:
+    assert gpu_driver(tmp_path) is None
+    version = tmp_path / "sys/module/amdgpu/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("6.7.0\n")
+    assert gpu_driver(tmp_path) == "amdgpu 6.7.0"
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 12\n")
+    assert gpu_driver(tmp_path) == "nvidia 535.129.03"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build\n")
+    assert gpu_driver(tmp_path) == "nvidia 550.54.14"
+
+
+def test_devices_as_llama_cpp_chooses_them() -> None:
+    again = replace(GPU, name="Vulkan0", backend="Vulkan")
+    second = replace(GPU, name="CUDA1", id="0000:02:00.0")
+    server = replace(GPU, name="RPC0", backend="RPC", id=None)
+    integrated = replace(GPU, name="Vulkan1", backend="Vulkan", kind="IGPU", id=None)
+    assert offload_devices([GPU, second, again, integrated, server, CPU]) == (server, GPU, second)
+    assert offload_devices([integrated, replace(integrated, backend="CUDA"), server]) == (server, integrated)
+    unknown = replace(GPU, id=None)
+    assert offload_devices([unknown, unknown]) == (unknown, unknown)
+    assert offload_devices([CPU]) == ()
+    assert MACHINE.gpus == (GPU,)
+
+
+def test_identity_is_of_the_content(tmp_path: Path) -> None:
+    one, moved, other, longer = (tmp_path / name for name in ("one", "moved", "other", "longer"))
+    data = bytearray(5 * 2**20)
+    one.write_bytes(data)
+    moved.write_bytes(data)
+    longer.write_bytes(data + b"\0")
+    data[-1] = 1
+    other.write_bytes(data)
+    assert file_identity([one]) == file_identity([moved])
+    assert len({file_identity(paths) for paths in ([one], [other], [longer], [one, other], [other, one])}) == 5
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        file_identity([tmp_path / "none"])
+
+
+def test_fingerprints(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"one")
+    other.write_bytes(b"other")
+    same: dict[str, Any] = {
+        "llama_build": "0.5.0",
+        "bindings": "0.3.36",
+        "target": [one],
+        "draft": [other],
+        "ctx_size": 4096,
+        "settings": {"threads": None},
+    }
+    first = fingerprint(identity(MACHINE, **same))
+    assert len(first) == 16
+    minutes_later = replace(
+        MACHINE,
+        release="6.8.1",
+        memory=Memory(32 * GiB + 2**20, GiB),
+        devices=(replace(GPU, free_bytes=GiB), replace(CPU, free_bytes=GiB)),
+        storage=Storage("/dev/nvme0n1p2", "ext4", 2.9e9),
+    )
+    assert fingerprint(identity(minutes_later, **same)) == first
+    machines = [
+        replace(MACHINE, memory=Memory(16 * GiB, GiB)),
+        replace(MACHINE, driver=None),
+        replace(MACHINE, devices=(replace(GPU, total_bytes=8 * GiB), CPU)),
+        replace(MACHINE, cpu=replace(MACHINE.cpu, n_usable=4)),
+        replace(MACHINE, storage=None),
+    ]
+    changes: list[dict[str, Any]] = [
+        {"llama_build": "0.6.0"},
+        {"bindings": "0.3.37"},
+        {"target": [other]},
+        {"draft": None},
+        {"ctx_size": 8192},
+        {"settings": {"threads": 4}},
+    ]
+    others = [fingerprint(identity(machine, **same)) for machine in machines]
+    others += [fingerprint(identity(MACHINE, **(same | change))) for change in changes]
+    assert len({first, *others}) == 1 + len(machines) + len(changes)

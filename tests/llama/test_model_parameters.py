@@ -1,0 +1,72 @@
+"""What llama.cpp is told about loading a model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+from specrun.catalog.gguf_file import is_expert
+from specrun.llama import LlamaModel
+from specrun.llama.model import lacks_memory
+from specrun.llama.model_parameters import ModelParameters, expert_patterns
+from specrun.settings import ALL_LAYERS, LlamaSettings
+from tests.models import random_qwen3_moe
+
+EXPERTS = [f"blk.{layer}.ffn_{part}_exps.weight" for layer in (0, 1, 10) for part in ("up", "down", "gate", "gate_up")]
+OTHERS = ["blk.0.ffn_up_shexp.weight", "blk.1.ffn_gate_inp.weight", "blk.1.attn_q.weight", "output.weight"]
+
+
+def kept_in_ram(n_cpu_moe: int) -> set[str]:
+    """As llama.cpp finds out: the first pattern that is found in the name."""
+    return {name for name in EXPERTS + OTHERS if any(re.search(p, name) for p in expert_patterns(n_cpu_moe))}
+
+
+def test_patterns_match_the_experts_of_the_first_layers() -> None:
+    assert kept_in_ram(0) == set()
+    assert kept_in_ram(1) == set(EXPERTS[:4])
+    assert kept_in_ram(2) == set(EXPERTS[:8])
+    assert kept_in_ram(ALL_LAYERS) == kept_in_ram(11) == set(EXPERTS)
+    assert all(is_expert(name) for name in EXPERTS)
+    assert not any(is_expert(name) for name in OTHERS)
+
+
+def test_defaults() -> None:
+    struct = ModelParameters(LlamaSettings()).struct
+    assert (struct.n_gpu_layers, struct.use_extra_bufts) == (0, False)
+    assert struct.load_mode == llama_cpp.LLAMA_LOAD_MODE_AUTO
+    assert not struct.tensor_split
+    assert not struct.tensor_buft_overrides
+
+
+def test_arrays() -> None:
+    parameters = ModelParameters(LlamaSettings(tensor_split=(3, 1), n_cpu_moe=2))
+    n = llama_cpp.llama_max_devices()
+    assert list(parameters.struct.tensor_split[:n]) == [3, 1, *[0] * (n - 2)][:n]
+    overrides = parameters._overrides
+    assert [override.pattern is None for override in overrides] == [False, False, True]
+    assert all(override.buffer_type for override in overrides[:2])
+
+
+@pytest.mark.parametrize("n_cpu_moe", [0, 1, ALL_LAYERS])
+def test_a_mixture_of_experts_loads_with_experts_in_ram(tmp_path: Path, n_cpu_moe: int) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf")
+    with LlamaModel(path, LlamaSettings(n_cpu_moe=n_cpu_moe, gpu_layers=ALL_LAYERS)) as model:
+        assert model.can_hold_tree
+
+
+@pytest.mark.parametrize(
+    ("lines", "lacks"),
+    [
+        (["alloc_buffer: allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory",
+          "alloc_tensor_range: failed to allocate CUDA0 buffer of size 943718400"], True),
+        (["llama_model_load: error loading model: unable to allocate Vulkan0 buffer"], True),
+        (["llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache"], True),
+        (["llama_init_from_model: failed to initialize the context: std::bad_alloc"], True),
+        (["llama_model_load: error loading model: missing tensor 'output_norm.weight'"], False),
+    ],
+)  # fmt: skip
+def test_lack_of_memory_is_told_from_other_failures(lines: list[str], lacks: bool) -> None:
+    assert lacks_memory(lines) == lacks
