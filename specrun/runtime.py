@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine import Engine
-from specrun.errors import UsageError
-from specrun.llama import DraftContext, LlamaModel, TargetContext, library
+from specrun.errors import OutOfMemoryError, UsageError
+from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.memory import Memory
+from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement_request import PlacementRequest
+from specrun.llama import DraftContext, LlamaModel, TargetContext, devices, library
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.invariance import exact_up_to
 from specrun.settings import UNDECIDED, LlamaSettings
@@ -25,6 +32,7 @@ _MAX_PENDING = 64  # committed tokens that can wait in front of a tree
 _MAX_SAFE_CTX_SIZE = 2**24
 _CTX_OF_EXACTNESS = 40  # tokens behind which passes are compared
 _PASSES_OF_EXACTNESS = 4
+_MAX_STEPS_DOWN = 4  # smaller placements tried when loading runs out of memory
 
 
 @dataclass(frozen=True)
@@ -46,51 +54,107 @@ class RuntimeOptions:
     profile: Profile | None = None
     exact: bool = False
 
+    @property
+    def with_profile(self) -> RuntimeOptions:
+        """The same with the profile's settings where they are open, and room for its plans."""
+        if not self.profile:
+            return self
+        settings = self.settings.over(self.profile.settings)
+        return replace(self, settings=settings, plans=(*self.profile.candidates(), *self.plans))
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the draft will be loaded: there is one, and a plan that wants it."""
+        return self.draft is not None and any(plan.depth for plan in self.plans)
+
+    @property
+    def also(self) -> tuple[Plan, ...]:
+        """The plan to make room for beside those to follow, if there is one."""
+        return (self.largest,) if self.largest else ()
+
+    def context_length(self, n_ctx_train: int) -> int:
+        """Tokens of text, for a model trained on `n_ctx_train` of them (0: it does not say). Raises UsageError."""
+        if self.ctx_size is None:
+            return min(n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
+        if not 2 <= self.ctx_size <= _MAX_SAFE_CTX_SIZE:
+            raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {self.ctx_size}")
+        return self.ctx_size
+
 
 class Runtime:
     """A loaded pair and its engine; close it, or use it in a `with`, to free everything.
 
-    `candidates` are the plans that can really run, `plans` chooses among them, and `notices` says in sentences where
-    they differ from what was asked for.
+    `candidates` are the plans that can really run, `plans` chooses among them, `placement` is where the layers went
+    (None without a GPU), and `notices` says in sentences where anything differs from what was asked for.
     Raises ModelFileError, PairError or LlamaError if the files or the machine do not allow it.
     """
 
     def __init__(self, options: RuntimeOptions) -> None:
         self.notices: list[str] = []
         self._stack = ExitStack()
+        options = options.with_profile
+        self.placement = plan_placement(options)
         try:
-            self._load(options)
+            self._load_stepping_down(options)
         except BaseException:
             self.close()
             raise
 
+    def _load_stepping_down(self, options: RuntimeOptions) -> None:
+        """Load, giving VRAM back a few times if it turns out to be too little."""
+        smaller = None
+        for n_left in range(_MAX_STEPS_DOWN, -1, -1):
+            try:
+                self._load(options)
+                break
+            except OutOfMemoryError:
+                smaller = self.placement.step_down() if self.placement and n_left else None
+                if not smaller:
+                    raise
+                self.close()
+                self.placement = smaller
+        if smaller:
+            layers = f"{smaller.n_gpu_layers} of the target's {len(smaller.layer_gpus)} layers"
+            self.notices.append(
+                f"VRAM was too small for what was planned; it now holds {layers} (--gpu-layers sets it)"
+            )
+
     def _load(self, options: RuntimeOptions) -> None:
-        profile = options.profile
-        if profile:
-            options = replace(options, settings=options.settings.over(profile.settings))
-        self.model = self._stack.enter_context(LlamaModel(options.target, options.settings))
+        self.notices = []
+        settings, draft_settings = options.settings, options.draft_settings
+        if self.placement:
+            settings = settings.over(self.placement.settings)
+            draft_settings = draft_settings.over(self.placement.draft_settings)
+        self.model = self._stack.enter_context(LlamaModel(options.target, settings))
         draft_model = None
-        self.candidates = (*profile.candidates(), *options.plans) if profile else options.plans
-        if self._may_draft() and options.draft:
-            draft_model = self._stack.enter_context(LlamaModel(options.draft, options.draft_settings))
+        self.candidates = options.plans
+        if options.drafts:
+            assert options.draft
+            draft_model = self._stack.enter_context(LlamaModel(options.draft, draft_settings))
             self._check_pair(draft_model)
             if not (self.model.can_hold_tree and draft_model.can_hold_tree):
                 which = "draft" if self.model.can_hold_tree else "target"
                 self.notices.append(f"the {which} is recurrent and cannot take tokens back: decoding plainly")
                 self.candidates, draft_model = (Plan.off(),), None
-        elif self._may_draft():
+        elif any(plan.depth for plan in options.plans):
             self.notices.append("no draft model: decoding plainly (give one with --draft)")
             self.candidates = (Plan.off(),)
         if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
             self.notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
-        self.ctx_size = self._ctx_size(options)
-        target = self._context(self.model, options, options.settings)
-        draft = self._context(draft_model, options, options.draft_settings) if draft_model else None
+        self.ctx_size = options.context_length(self.model.n_ctx_train)
+        if 0 < self.model.n_ctx_train < self.ctx_size:
+            self.notices.append(
+                f"--ctx-size {self.ctx_size} is beyond the {self.model.n_ctx_train} tokens "
+                f"that {self.model.name} was trained for: expect nonsense past them"
+            )
+        config = _context_config((*self.candidates, *options.also), self.ctx_size)
+        target = self._context(self.model, config, settings)
+        draft = self._context(draft_model, config, draft_settings) if draft_model else None
         n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
         self.engine = Engine(TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size)
-        if options.exact and not profile and draft:
+        if options.exact and not options.profile and draft:
             self._keep_exact_plans()
-        self._profile = profile if draft else None
+        self._profile = options.profile if draft else None
         self.plans = self.chooser()
 
     def chooser(self) -> PlanChooser:
@@ -114,38 +178,13 @@ class Runtime:
             self.notices.append(f"--exact: left out {left_out}, whose passes change a token's last bits here")
         self.candidates = exact or (Plan.off(),)
 
-    def _may_draft(self) -> bool:
-        return any(plan.depth for plan in self.candidates)
-
     def _check_pair(self, draft: LlamaModel) -> None:
         check_sizes(self.model.n_bytes, draft.n_bytes)
         check_pair(self.model.vocabulary, draft.vocabulary)
 
-    def _ctx_size(self, options: RuntimeOptions) -> int:
-        if options.ctx_size is None:
-            return default_ctx_size(self.model.n_ctx_train)
-        if not 2 <= options.ctx_size <= _MAX_SAFE_CTX_SIZE:
-            raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {options.ctx_size}")
-        if self.model.n_ctx_train and options.ctx_size > self.model.n_ctx_train:
-            self.notices.append(
-                f"--ctx-size {options.ctx_size} is beyond the {self.model.n_ctx_train} tokens "
-                f"that {self.model.name} was trained for: expect nonsense past them"
-            )
-        return options.ctx_size
-
-    def _context(self, model: LlamaModel, options: RuntimeOptions, settings: LlamaSettings) -> LlamaContext:
-        plans = [*self.candidates, *([options.largest] if options.largest else [])]
-        budget = max(plan.budget for plan in plans)
-        n_leaves = max(1 if plan.method in ("off", "chain") else plan.budget for plan in plans)
-        n_seq_max = min(n_leaves, MAX_SEQUENCES)
-        config = ContextConfig(
-            n_ctx=self.ctx_size + budget + _MAX_PENDING,
-            n_seq_max=n_seq_max,
-            n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
-            n_outputs=max(budget, n_seq_max),
-            settings=settings.over(_cache_types(model, settings)),
-        )
-        return self._stack.enter_context(LlamaContext(model, config))
+    def _context(self, model: LlamaModel, config: ContextConfig, settings: LlamaSettings) -> LlamaContext:
+        decided = settings.over(_cache_types(model, settings))
+        return self._stack.enter_context(LlamaContext(model, replace(config, settings=decided)))
 
     def close(self) -> None:
         """Free contexts, then models. Safe to call twice."""
@@ -158,9 +197,54 @@ class Runtime:
         self.close()
 
 
-def default_ctx_size(n_ctx_train: int) -> int:
-    """The context length in tokens where the user gives none."""
-    return min(n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
+def plan_placement(options: RuntimeOptions) -> Placement | None:
+    """Where the layers of the pair go; None without a GPU, where there is nothing to choose.
+
+    Raises ModelFileError for a file that cannot be read, UsageError for a GPU that is not there.
+    """
+    gpus = offload_devices(devices.devices())
+    if not gpus:
+        return None
+    _check_gpus(options.settings, gpus)
+    return place(placement_request(options, gpus))
+
+
+def placement_request(options: RuntimeOptions, gpus: Sequence[Device]) -> PlacementRequest:
+    """What has to be placed, and where it may go. Raises ModelFileError for a file that cannot be read."""
+    file = GgufFile.read(options.target)
+    config = _context_config((*options.plans, *options.also), options.context_length(file.n_ctx_train))
+    draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
+    return PlacementRequest(
+        target=ModelShape.of(file, config.n_ctx, options.settings),
+        draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
+        gpus=tuple(gpus),
+        ram_bytes=Memory.read().available_bytes,
+        n_tokens=config.n_batch,
+        n_rows=config.n_outputs,
+        settings=options.settings,
+        draft_settings=options.draft_settings,
+    )
+
+
+def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
+    there = f"there {'is' if len(gpus) == 1 else 'are'} {', '.join(gpu.name for gpu in gpus)}"
+    if settings.main_gpu is not None and settings.main_gpu >= len(gpus):
+        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1}, {there}; got {settings.main_gpu}")
+    if settings.tensor_split and len(settings.tensor_split) > len(gpus):
+        raise UsageError(f"--tensor-split has {len(settings.tensor_split)} shares, but {there} only; give one for each")
+
+
+def _context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
+    """A context that any of the plans can run in, with `ctx_size` tokens of text."""
+    budget = max(plan.budget for plan in plans)
+    n_leaves = max(1 if plan.method in ("off", "chain") else plan.budget for plan in plans)
+    n_seq_max = min(n_leaves, MAX_SEQUENCES)
+    return ContextConfig(
+        n_ctx=ctx_size + budget + _MAX_PENDING,
+        n_seq_max=n_seq_max,
+        n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
+        n_outputs=max(budget, n_seq_max),
+    )
 
 
 def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:

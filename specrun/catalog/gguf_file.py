@@ -19,6 +19,7 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
+_INPUTS = (EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,21 @@ class GgufFile:
     def n_experts_used(self) -> int:
         """Experts of a layer that one token uses; 0 if the model is not a mixture of experts."""
         return self._number("expert_used_count")
+
+    @property
+    def n_heads(self) -> int:
+        """Attention heads, of the layer that has most."""
+        return self._number("attention.head_count")
+
+    @property
+    def n_ff(self) -> int:
+        """Numbers inside a dense feed-forward block, of the layer that has most."""
+        return self._number("feed_forward_length")
+
+    @property
+    def n_ff_expert(self) -> int:
+        """Numbers inside one expert's block; 0 if the model is not a mixture of experts, or does not say."""
+        return self._number("expert_feed_forward_length", self.n_ff if self.n_experts else 0)
 
     @property
     def sliding_window(self) -> int | None:
@@ -178,8 +194,8 @@ class GgufFile:
 
     @cached_property
     def embedding_bytes(self) -> int:
-        """Bytes of the token embedding, which llama.cpp keeps in RAM."""
-        return self._bytes_of(EMBEDDING)
+        """Bytes of the tables that tokens are looked up in, which llama.cpp keeps in RAM."""
+        return sum(self._bytes_of(name) for name in _INPUTS)
 
     @property
     def is_tied(self) -> bool:
@@ -189,11 +205,11 @@ class GgufFile:
     @property
     def output_bytes(self) -> int:
         """Bytes of the output matrix; with a tied embedding that once more, as llama.cpp copies it to the GPU."""
-        return self._bytes_of(OUTPUT) or self.embedding_bytes
+        return self._bytes_of(OUTPUT) or self._bytes_of(EMBEDDING)
 
     @property
     def other_bytes(self) -> int:
-        """Bytes that belong to no layer, nor to embedding and output: norms, rope factors, further embeddings."""
+        """Bytes that belong to no layer, nor to embedding and output: norms, rope factors."""
         return self.n_bytes - sum(self.layer_bytes) - self.embedding_bytes - self._bytes_of(OUTPUT)
 
     def _bytes_of(self, name: str) -> int:

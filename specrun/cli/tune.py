@@ -107,7 +107,7 @@ def _tune(
     plot: Path | None,
 ) -> int:
     from specrun.bench import prompts as files
-    from specrun.tuning import lookup, profile, run
+    from specrun.tuning import lookup, partial, profile, run
 
     texts = files.load(prompts) if prompts else None
     options = models.runtime_options()
@@ -119,6 +119,7 @@ def _tune(
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
     path = profile.save(found)
+    partial.forget(found.fingerprint)
     _show(found, json, plot)
     output.note(f"saved as {path}")
     return 0

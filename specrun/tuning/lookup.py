@@ -10,7 +10,7 @@ from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
-from specrun.runtime import RuntimeOptions, default_ctx_size
+from specrun.runtime import RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.tuning import profile
 from specrun.tuning.profile import Profile
@@ -36,7 +36,7 @@ def identify(options: RuntimeOptions) -> dict[str, Any]:
         bindings=library.bindings_version(),
         target=target.shards,
         draft=GgufFile.read(options.draft).shards if options.draft else None,
-        ctx_size=options.ctx_size or default_ctx_size(target.n_ctx_train),
+        ctx_size=options.context_length(target.n_ctx_train),
         settings={
             "target": _decided(options.settings),
             "draft": _decided(options.draft_settings),

@@ -24,7 +24,7 @@ class Partial:
     """
 
     def __init__(self, fingerprint: str, key: str) -> None:
-        self._path: Path = folder() / "unfinished" / f"{fingerprint}.json"
+        self._path = _path(fingerprint)
         self._stages: dict[str, Any] = {"key": key}
         self.is_resumed = False
         try:
@@ -84,6 +84,11 @@ class Partial:
             f"acceptance {found.temperature:g}", found.as_json() | {"traces": [t.as_json() for t in found.traces]}
         )
 
-    def forget(self) -> None:
-        """The run is over."""
-        self._path.unlink(missing_ok=True)
+
+def forget(fingerprint: str) -> None:
+    """The run is over, and its profile is saved."""
+    _path(fingerprint).unlink(missing_ok=True)
+
+
+def _path(fingerprint: str) -> Path:
+    return folder() / "unfinished" / f"{fingerprint}.json"

@@ -98,6 +98,7 @@ class Profile:
     validation: list[dict[str, Any]] = field(default_factory=list)
     predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
+    picture: str = ""
     notices: list[str] = field(default_factory=list)
 
     def chooser(self) -> ByTemperature:
@@ -142,6 +143,7 @@ class Profile:
             "validation": self.validation,
             "predictions": self.predictions,
             "tried": self.tried,
+            "picture": self.picture,
             "notices": self.notices,
         }
 
@@ -167,6 +169,7 @@ class Profile:
                 value["validation"],
                 value["predictions"],
                 value["tried"],
+                value["picture"],
                 value["notices"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -18,7 +18,7 @@ _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
 
 def render(profile: Profile) -> Group:
     """The whole report."""
-    parts: list[RenderableType] = [_head(profile), Text()]
+    parts: list[RenderableType] = [_head(profile), Text(), Text(profile.picture), Text()]
     if len(profile.tried) > 1:
         parts += [_tried(profile), Text()]
     parts.append(_costs(profile))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from rich.console import Console
+
 from specrun.bench.prompts import BenchPrompt
-from specrun.catalog.gguf_file import GgufFile
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
+from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement_view import PlacementView
 from specrun.llama import devices
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime, RuntimeOptions, placement_request
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.tuning import profile, settings, texts
@@ -48,10 +52,12 @@ def tune(
     progress = _counting_down(progress, (1 + SETTINGS_SHARE) * BUDGETS[effort].seconds)
     progress("looking at this machine")
     here = Machine.read(options.target, devices.devices(), devices.system_info())
-    streams = streamed(here, GgufFile.read(options.target).n_bytes)
+    options = replace(options, plans=(Plan.off(), largest_plan(effort)))
+    placement = place(placement_request(options, here.gpus))
+    streams = placement.regime == "streamed"
     chosen, tried = _settings(options, here, streams, effort, partial, progress)
-    options = replace(options, settings=options.settings.over(chosen), plans=(Plan.off(), largest_plan(effort)))
-    with Runtime(replace(options, exact=False)) as runtime:
+    settled = replace(options, settings=options.settings.over(chosen), exact=False)
+    with Runtime(settled) as runtime:
         for text in runtime.notices:
             notice(text)
         if partial.is_resumed:
@@ -60,8 +66,6 @@ def tune(
         template = None if raw else chat_template(runtime.model)
         prompts = [(t.kind, single_turn_tokens(runtime.model, t.text, template)) for t in own] if own else None
         result = tuner.run(prompts)
-        n_bytes = runtime.model.n_bytes
-    partial.forget()
     return profile.Profile(
         fingerprint=fingerprint,
         identity=dict(identity),
@@ -70,7 +74,8 @@ def tune(
         draft=options.draft.name if options.draft and result.costs.draft else "",
         hardware={"summary": _summary(here), **here.as_json()},
         settings=chosen,
-        regime=_regime(here, n_bytes),
+        regime=placement.regime,
+        picture=_drawn(placement),
         exact_up_to=result.exact_up_to,
         costs=result.costs,
         acceptance=result.acceptance,
@@ -91,6 +96,14 @@ def _counting_down(progress: Callable[[str], None], seconds: float) -> Callable[
         progress(f"{text} · about {left:.0f} s left" if left > 1 else f"{text} · nearly done")
 
     return show
+
+
+def _drawn(placement: Placement) -> str:
+    """Where the layers are, as plain text."""
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with console.capture() as capture:
+        console.print(PlacementView(placement))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def _settings(
@@ -119,11 +132,6 @@ def _settings(
     return chosen, entries
 
 
-def streamed(here: Machine, n_bytes: int) -> bool:
-    """Whether weights of `n_bytes` do not fit in memory, so that they are read from storage again and again."""
-    return n_bytes > here.memory.total_bytes
-
-
 def _summary(here: Machine) -> dict[str, str]:
     """The machine in a few lines."""
     summary = {
@@ -136,9 +144,3 @@ def _summary(here: Machine) -> dict[str, str]:
     if here.storage and here.storage.bytes_per_second:
         summary["storage"] = f"{here.storage.device}, reads {here.storage.bytes_per_second / GB:.2f} GB/s"
     return summary
-
-
-def _regime(here: Machine, n_bytes: int) -> str:
-    if streamed(here, n_bytes):
-        return f"streamed from storage: {n_bytes / GB:.2f} GB of weights, {here.memory.total_bytes / GB:.2f} GB of RAM"
-    return f"in RAM: {n_bytes / GB:.2f} GB"

@@ -1,0 +1,189 @@
+"""Which layers of target and draft lie in VRAM and which in RAM: planned for both together, before anything is loaded.
+
+The draft comes first, and whole: it runs many small passes for each of the target's. Then the target's layers, from the
+last. In a mixture of experts the experts leave VRAM before attention does, as few of them are used by a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from specrun.hardware.placement_request import MARGIN_BYTES, MARGIN_SHARE, PlacementRequest, decided_units
+from specrun.hardware.target_layout import TargetLayout, lay_out
+from specrun.settings import UNDECIDED, LlamaSettings
+
+Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
+PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
+
+_STEP_BYTES = 256_000_000  # step_down gives back at least so much of each GPU
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is planned to lie on one device: bytes by part. free_bytes: before loading."""
+
+    name: str
+    description: str
+    free_bytes: int
+    parts: dict[PartName, int]
+
+    @property
+    def used_bytes(self) -> int:
+        """All parts together."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where everything goes. settings, draft_settings: what llama.cpp is to be told beside the user's decisions.
+
+    gpus: one site for each GPU of the request. layer_gpus: GPU of each of the target's layers and of its output, None
+    for RAM. can_repack: whether weights may be re-ordered for the CPU, which takes memory that cannot stream.
+    """
+
+    request: PlacementRequest
+    settings: LlamaSettings
+    draft_settings: LlamaSettings
+    gpus: tuple[Site, ...]
+    ram: Site
+    layer_gpus: tuple[int | None, ...]
+    n_cpu_moe: int
+    draft_in_vram: bool
+    regime: Regime
+    can_repack: bool
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """The target's layers in VRAM, its output counted as one."""
+        return sum(gpu is not None for gpu in self.layer_gpus)
+
+    @property
+    def vram_bytes(self) -> int:
+        """Bytes planned on all GPUs."""
+        return sum(site.used_bytes for site in self.gpus)
+
+    def step_down(self) -> Placement | None:
+        """The next smaller placement, for when loading this one failed; None if there is nothing to give back."""
+        largest = max((gpu.free_bytes for gpu in self.request.gpus), default=0)
+        step = max(_STEP_BYTES, int(largest * MARGIN_SHARE))
+        request = self.request
+        while request.margin_bytes < largest:
+            request = replace(request, margin_bytes=request.margin_bytes + step)
+            smaller = place(request)
+            if smaller.vram_bytes < self.vram_bytes:
+                return smaller
+        return None
+
+
+def place(request: PlacementRequest) -> Placement:
+    """Plan VRAM and RAM for both models."""
+    room = [request.budget(gpu) for gpu in range(len(request.gpus))]
+    gpu_parts: list[dict[PartName, int]] = [{} for _ in request.gpus]
+    home, n_draft_units = _place_draft(request, room)
+    draft_settings = UNDECIDED
+    if n_draft_units:
+        gpu_parts[home] = _draft_parts(request, n_draft_units)
+        room[home] = max(room[home] - sum(gpu_parts[home].values()), 0)
+        # A split with one share keeps the draft on that GPU whatever the split mode is.
+        split = tuple(float(gpu == home) for gpu in range(len(room))) if len(room) > 1 else None
+        draft_settings = LlamaSettings(gpu_layers=n_draft_units, tensor_split=split)
+    layout = lay_out(request, room)
+    _add_target_parts(request, layout, gpu_parts)
+    ram_parts = _ram_parts(request, layout, n_draft_units)
+    fits_ram = sum(ram_parts.values()) <= request.ram_bytes - MARGIN_BYTES
+    return Placement(
+        request=request,
+        settings=layout.settings,
+        draft_settings=draft_settings,
+        gpus=tuple(
+            Site(gpu.name, gpu.description, gpu.free_bytes, parts)
+            for gpu, parts in zip(request.gpus, gpu_parts, strict=True)
+        ),
+        ram=Site("RAM", "", request.ram_bytes, ram_parts),
+        layer_gpus=layout.gpus,
+        n_cpu_moe=layout.n_cpu_moe,
+        draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
+        regime=_regime(request, layout) if fits_ram else "streamed",
+        # Beside a GPU, llama.cpp takes that GPU's host memory, or plain memory, for the weights that stay in RAM.
+        can_repack=fits_ram and not request.gpus,
+    )
+
+
+def _regime(request: PlacementRequest, layout: TargetLayout) -> Regime:
+    if layout.n_units == request.target.n_units and not (request.target.is_moe and layout.n_cpu_moe):
+        return "in VRAM"
+    return "partly in VRAM" if layout.n_units else "in RAM"
+
+
+def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, int]:
+    """The GPU that takes the draft, and how many of its layers: all or none, unless the user says how many."""
+    usable = request.usable_gpus()
+    if not request.draft or not usable:
+        return 0, 0
+    home = max(usable, key=lambda gpu: room[gpu])
+    decided = decided_units(request.draft_settings, request.draft)
+    if decided is not None:
+        return home, decided
+    n_units = request.draft.n_units
+    return home, n_units if sum(_draft_parts(request, n_units).values()) <= room[home] else 0
+
+
+def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]:
+    """Bytes in VRAM of the draft's last `n_units` layers, its output counted as one."""
+    draft = request.draft
+    assert draft
+    first = draft.n_units - n_units
+    return {
+        "draft": sum(draft.layers[first:]) + sum(draft.experts[first:]) + draft.output,
+        "KV cache": sum(draft.kv[first:]),
+        "compute": draft.activations * request.n_tokens + draft.logits(request.n_rows),
+    }
+
+
+def _add(parts: dict[PartName, int], name: PartName, n_bytes: int) -> None:
+    if n_bytes:
+        parts[name] = parts.get(name, 0) + n_bytes
+
+
+def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts: list[dict[PartName, int]]) -> None:
+    target = request.target
+    for index, gpu in enumerate(layout.gpus):
+        if gpu is None:
+            continue
+        parts = gpu_parts[gpu]
+        if index == len(target.layers):
+            _add(parts, "target", target.output)
+            _add(parts, "compute", target.logits(request.n_rows))
+            continue
+        _add(parts, "target", target.layers[index])
+        _add(parts, "experts", target.experts[index] if index >= layout.n_cpu_moe else 0)
+        _add(parts, "KV cache", target.kv[index])
+    for gpu, n_bytes in enumerate(layout.compute):
+        _add(gpu_parts[gpu], "compute", n_bytes)
+
+
+def _ram_parts(request: PlacementRequest, layout: TargetLayout, n_draft_units: int) -> dict[PartName, int]:
+    """What stays in RAM: weights that are not in VRAM, their cache, and a copy of the logits of both models."""
+    parts: dict[PartName, int] = {}
+    draft, target = request.draft, request.target
+    if draft:
+        end = draft.n_units - n_draft_units
+        output = 0 if n_draft_units or draft.is_tied else draft.output
+        _add(parts, "draft", draft.embedding + sum(draft.layers[:end]) + sum(draft.experts[:end]) + output)
+        _add(parts, "KV cache", sum(draft.kv[:end]))
+        _add(parts, "compute", draft.logits(request.n_rows) + (draft.activations * request.n_tokens if end else 0))
+    _add(parts, "target", target.embedding)
+    for index, gpu in enumerate(layout.gpus):
+        if index == len(target.layers):
+            _add(parts, "target", target.output if gpu is None and not target.is_tied else 0)
+            continue
+        if gpu is None:
+            _add(parts, "target", target.layers[index])
+            _add(parts, "KV cache", target.kv[index])
+        if gpu is None or index < layout.n_cpu_moe:
+            _add(parts, "experts", target.experts[index])
+    in_ram = layout.gpus[0] is None or (target.is_moe and layout.n_cpu_moe > 0)
+    _add(parts, "compute", target.logits(request.n_rows) + (target.activations * request.n_tokens if in_ram else 0))
+    return parts

@@ -1,0 +1,73 @@
+"""A picture of where the layers are: one line for each device."""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from specrun.hardware.placement import PartName, Placement, Site
+
+# How each part is drawn: its letter off a terminal, its colour on one.
+_LOOKS: dict[PartName, tuple[str, str]] = {
+    "draft": ("d", "green"),
+    "target": ("t", "blue"),
+    "experts": ("e", "cyan"),
+    "KV cache": ("k", "magenta"),
+    "compute": ("c", "yellow"),
+}
+_WIDTH = 32
+
+
+class PlacementView:
+    """Draws a placement: a bar of each device, and the bytes in it. Plain letters where there is no terminal."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table.grid(padding=(0, 1))
+        for site in (*self._placement.gpus, self._placement.ram):
+            table.add_row(
+                Text(site.name),
+                bar(site, blocks=console.is_terminal and not options.ascii_only),
+                Text(f"{size(site.used_bytes)} of {size(site.free_bytes)}"),
+                Text(self._contents(site)),
+            )
+        yield table
+        yield Text(f"{self.layers()}, {self._placement.regime}")
+
+    def layers(self) -> str:
+        """Where the target's layers are, in words."""
+        placement = self._placement
+        n_layers = len(placement.layer_gpus) - 1
+        if not placement.n_gpu_layers:
+            return f"target: all {n_layers} layers in RAM"
+        in_vram = min(placement.n_gpu_layers, n_layers + 1) - 1
+        text = f"target: {in_vram} of {n_layers} layers and the output in VRAM"
+        if placement.request.target.is_moe and placement.n_cpu_moe:
+            text += f", experts of {placement.n_cpu_moe} layers in RAM"
+        return text
+
+    def _contents(self, site: Site) -> str:
+        return ", ".join(f"{name} {size(site.parts[name])}" for name in _LOOKS if name in site.parts)
+
+
+def bar(site: Site, blocks: bool) -> Text:
+    """How full a device is, and of what: coloured blocks, or letters (draft, target, experts, KV cache, compute).
+
+    Every part that is there gets a character at least; what is more than the device holds is cut off.
+    """
+    text = Text()
+    for name, (letter, colour) in _LOOKS.items():
+        share = site.parts.get(name, 0) / max(site.free_bytes, 1)
+        count = min(max(round(share * _WIDTH), 1 if share else 0), _WIDTH - len(text))
+        text.append(("\u2588" if blocks else letter) * count, style=colour)
+    rest = _WIDTH - len(text)
+    text.append(("\u2591" if blocks else ".") * rest, style="dim")
+    return text
+
+
+def size(n_bytes: int) -> str:
+    """Bytes for people: `8.1 GB`, `640 MB`."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
