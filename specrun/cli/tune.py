@@ -13,6 +13,7 @@ from specrun.cli import output
 from specrun.cli.expand import expanded
 from specrun.cli.machine_options import MachineOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
+from specrun.interrupts import InterruptFlag
 
 if TYPE_CHECKING:
     from specrun.tuning.effort import Effort
@@ -112,7 +113,8 @@ def _tune(
     texts = files.load(prompts) if prompts else None
     options = models.runtime_options()
     identity = lookup.identify(options)
-    with output.progress() as progress:
+    # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.
+    with output.progress() as progress, InterruptFlag() as interrupted:
         try:
             found = run.tune(options, identity, effort, temperatures, texts, raw, progress, output.note)
         except KeyboardInterrupt:

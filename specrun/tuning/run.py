@@ -40,8 +40,10 @@ def tune(
     raw: bool,
     progress: Callable[[str], None],
     notice: Callable[[str], None],
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> profile.Profile:
-    """Measure a pair and make its profile, which is not saved yet.
+    """Measure a pair and make its profile, which is not saved yet. Raises KeyboardInterrupt, between two passes, once
+    `interrupted`.
 
     identity: what the profile depends on. own: the user's own prompts, continued as they are with `raw`. `notice`
     is told what differs from what was asked for.
@@ -49,7 +51,7 @@ def tune(
     fingerprint = machine.fingerprint(identity)
     key = f"{effort} {list(temperatures)} {[text.text for text in own] if own else ''} {raw}"
     partial = Partial(fingerprint, key)
-    progress = _counting_down(progress, (1 + SETTINGS_SHARE) * BUDGETS[effort].seconds)
+    progress = _counting_down(progress, (1 + SETTINGS_SHARE) * BUDGETS[effort].seconds, interrupted)
     progress("looking at this machine")
     here = Machine.read(options.target, devices.devices(), devices.system_info())
     options = replace(options, plans=(Plan.off(), largest_plan(effort)))
@@ -62,7 +64,7 @@ def tune(
             notice(text)
         if partial.is_resumed:
             notice("going on with what an earlier run has measured")
-        tuner = Tuner(runtime, effort, temperatures, partial, progress, options.exact)
+        tuner = Tuner(runtime, effort, temperatures, partial, progress, interrupted, options.exact)
         template = None if raw else chat_template(runtime.model)
         prompts = [(t.kind, single_turn_tokens(runtime.model, t.text, template)) for t in own] if own else None
         result = tuner.run(prompts)
@@ -87,11 +89,15 @@ def tune(
     )
 
 
-def _counting_down(progress: Callable[[str], None], seconds: float) -> Callable[[str], None]:
-    """Adds the time that is left, about, of a run that takes `seconds`."""
+def _counting_down(
+    progress: Callable[[str], None], seconds: float, interrupted: Callable[[], bool]
+) -> Callable[[str], None]:
+    """Adds the time that is left, about, of a run that takes `seconds`; raises KeyboardInterrupt once interrupted."""
     end = time.perf_counter() + seconds
 
     def show(text: str) -> None:
+        if interrupted():
+            raise KeyboardInterrupt
         left = end - time.perf_counter()
         progress(f"{text} · about {left:.0f} s left" if left > 1 else f"{text} · nearly done")
 

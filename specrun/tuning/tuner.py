@@ -39,7 +39,8 @@ _DRIFT = 0.1  # of plain decoding's rate between tables and validation, above wh
 class Tuner:
     """Measures one loaded pair. partial: what an earlier run that was cut short has measured already.
 
-    exact: allow only plans whose passes are bit-exact.
+    interrupted: asked between passes; once true, the run ends with KeyboardInterrupt. exact: allow only plans whose
+    passes are bit-exact.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Tuner:
         temperatures: Sequence[float],
         partial: Partial,
         progress: Progress,
+        interrupted: Callable[[], bool],
         exact: bool = False,
     ) -> None:
         self._exact = exact
+        self._interrupted = interrupted
         self._runtime = runtime
         self._budget = BUDGETS[effort]
         self._temperatures = tuple(temperatures)
@@ -240,7 +243,13 @@ class Tuner:
     def _over(self, share: float, least_seconds: float = 0.0) -> Callable[[], bool]:
         """Whether a stage that should end with this share of the time should end now."""
         end = max(self._started + share * self._budget.seconds, time.perf_counter() + least_seconds)
-        return lambda: time.perf_counter() > end
+
+        def over() -> bool:
+            if self._interrupted():
+                raise KeyboardInterrupt
+            return time.perf_counter() > end
+
+        return over
 
     def _prompt(self, text: texts.TuningText) -> list[int]:
         return single_turn_tokens(self._runtime.model, text.prompt, self._template)

@@ -77,4 +77,4 @@ def test_a_real_model_is_timed_and_compared() -> None:
     assert found == LlamaSettings()
     assert [entry.name for entry in tried] == ["defaults", "f16"]
     assert tried[0].is_exact
-    assert not tried[1].is_exact
+    assert all(ms > 0 for entry in tried for ms in entry.ms.values())
