@@ -116,7 +116,7 @@ def _tune(
     # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.
     with output.progress() as progress, InterruptFlag() as interrupted:
         try:
-            found = run.tune(options, identity, effort, temperatures, texts, raw, progress, output.note)
+            found = run.tune(options, identity, effort, temperatures, texts, raw, progress, output.note, interrupted)
         except KeyboardInterrupt:
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
