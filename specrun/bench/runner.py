@@ -80,8 +80,10 @@ class Bench:
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The plan of every method, and the rate that it had on `text`."""
         candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
-        # What `auto` should reach is the best of all, so it needs both.
-        wanted = {CHAIN, TREE} if AUTO in self._settings.methods else set(self._settings.methods)
+        wanted = set(self._settings.methods)
+        tuned = self._runtime.predicted(self._settings.sampling.temperature)
+        if AUTO in wanted and tuned is None:
+            wanted |= {CHAIN, TREE}  # without a profile, what `auto` should reach is the best of all
         if self._runtime.engine.draft and CHAIN in wanted:
             candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
         if self._runtime.engine.draft and TREE in wanted:
@@ -97,7 +99,6 @@ class Bench:
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
         if self._runtime.engine.draft:
-            tuned = self._runtime.predicted(self._settings.sampling.temperature)
             predicted[AUTO] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 

@@ -56,8 +56,7 @@ def tune(
     here = Machine.read(options.target, devices.devices(), devices.system_info())
     options = replace(options, plans=(Plan.off(), largest_plan(effort)))
     placement = place(placement_request(options, here.gpus))
-    streams = placement.regime == "streamed"
-    chosen, tried = _settings(options, here, streams, effort, partial, progress)
+    chosen, tried = _settings(options, here, placement, effort, partial, progress)
     settled = replace(options, settings=options.settings.over(chosen), exact=False)
     with Runtime(settled) as runtime:
         for text in runtime.notices:
@@ -115,7 +114,7 @@ def _drawn(placement: Placement) -> str:
 def _settings(
     options: RuntimeOptions,
     here: Machine,
-    streams: bool,
+    placement: Placement,
     effort: Effort,
     partial: Partial,
     progress: Callable[[str], None],
@@ -125,9 +124,10 @@ def _settings(
         return known
     end = time.perf_counter() + SETTINGS_SHARE * BUDGETS[effort].seconds
     threads = options.settings.threads or here.cpu.n_usable
+    streams, shares = placement.regime == "streamed", placement.regime == "partly in VRAM"
     chosen, tried = settings.choose(
         options,
-        list(settings.variations(here.cpu.n_logical, threads, streams, options.exact)),
+        list(settings.variations(here.cpu.n_logical, threads, streams, shares, options.exact)),
         lambda runtime: runtime.model.tokenize(texts.together(), add_special=False),
         options.exact,
         lambda: time.perf_counter() > end,

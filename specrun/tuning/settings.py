@@ -53,11 +53,14 @@ class Tried:
         }
 
 
-def variations(n_logical: int, n_threads: int, streams: bool, exact: bool) -> Iterator[tuple[str, LlamaSettings]]:
-    """Settings to try, each on top of what was kept before. streams: weights do not fit in memory.
-
-    exact: leave out those whose kernels are known to depend on the size of the pass.
+def variations(
+    n_logical: int, n_threads: int, streams: bool, shares: bool, exact: bool
+) -> Iterator[tuple[str, LlamaSettings]]:
+    """Settings to try, each on top of what was kept before. streams: weights do not fit in memory. shares: some layers
+    lie in VRAM and some in RAM. exact: leave out those whose kernels are known to depend on the size of the pass.
     """
+    if shares:
+        yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)

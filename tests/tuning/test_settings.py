@@ -13,13 +13,14 @@ from specrun.tuning.settings import Tried, variations
 
 
 def names(**given: bool) -> list[str]:
-    conditions = {"streams": False, "exact": False} | given
+    conditions = {"streams": False, "shares": False, "exact": False} | given
     return [name for name, _ in variations(4, 2, **conditions)]
 
 
 def test_repacked_weights_cannot_stream_and_nothing_inexact_is_tried_if_exact() -> None:
     assert any("repacked" in name for name in names())
     assert not any("repacked" in name for name in names(streams=True))
+    assert "multiplied where they are" in names(shares=True)[0]
     assert not any("f16" in name or "repacked" in name for name in names(exact=True))
 
 
