@@ -18,7 +18,7 @@ from specrun.catalog import embedded
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import Plan, sample_and_match
-from specrun.speculation.drafters import ChainDrafter, DraftLimits, SpecExecDrafter
+from specrun.speculation.drafters import ChainDrafter, DraftLimits, ModelCandidates, SpecExecDrafter
 
 SHARPNESS = (0.5, 1.0, 1.5, 2.0, 3.0)
 SIZES = ((8, 4), (16, 8), (32, 8), (32, 12), (64, 12))
@@ -44,7 +44,11 @@ def tokens_a_pass(
     target, draft = runtime.engine.target, runtime.engine.draft
     assert draft is not None, "the embedded pair has a draft"
     sampler = Sampler(sampling, target.n_vocab)
-    drafter = ChainDrafter(draft, sampler) if plan.method == "chain" else SpecExecDrafter(draft, sampler, sharpness)
+    drafter = (
+        ChainDrafter(draft, sampler)
+        if plan.method == "chain"
+        else SpecExecDrafter(ModelCandidates(draft, sampler), sharpness)
+    )
     limits = DraftLimits(plan.budget, plan.depth, plan.width, target.max_leaves)
     n_tokens, n_passes = 0, 0
     for prompt in prompts:

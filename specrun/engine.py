@@ -10,7 +10,7 @@ from typing import Literal
 from specrun.errors import PromptError
 from specrun.llama import DraftContext, TargetContext
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Accepted, Plan, PlanChooser, TokenTree, sample_and_match
+from specrun.speculation import Accepted, PassRecord, PlanChooser, TokenTree, sample_and_match
 from specrun.speculation.drafters import DraftLimits, drafter_for
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
@@ -43,6 +43,7 @@ class Statistics:
     seconds: float = 0.0
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
+    accepted: list[int] = field(default_factory=list)  # passes by accepted length; index 0 is length 1
     # By depth (index 0 is depth 1): passes that got as far as having a child to match there, and those that matched.
     offered: list[int] = field(default_factory=list)
     matched: list[int] = field(default_factory=list)
@@ -66,6 +67,9 @@ class Statistics:
         """Add one pass."""
         self.passes += 1
         self.completion_tokens += len(step.tokens)
+        length = len(step.accepted.tokens)
+        self.accepted += [0] * (length - len(self.accepted))
+        self.accepted[length - 1] += 1
         while len(self.offered) < step.tree.depth:
             self.offered.append(0)
             self.matched.append(0)
@@ -108,6 +112,7 @@ class Engine:
         self._check_prompt(prompt)
         self.statistics = statistics = Statistics(prompt_tokens=len(prompt))
         started = time.perf_counter()
+        plans.begin(sampling.temperature)
         sampler = Sampler(sampling, self.target.n_vocab)
         statistics.prompt_tokens_decoded = self.target.set_prompt(prompt, interrupted)
         if self.target.n_cached < len(prompt) - 1:
@@ -119,9 +124,7 @@ class Engine:
         clock = _Clock(self.target, self.draft)
         finish: FinishReason | None = None
         while finish is None:
-            step_started = time.perf_counter()
-            step = self._step(sampler, plans.current, self._tokens_left(max_tokens), ignore_eos)
-            plans.record(len(step.accepted.tokens), time.perf_counter() - step_started)
+            step = self._step(sampler, plans, self._tokens_left(max_tokens), ignore_eos)
             finish = step.finish or self._finish(max_tokens, len(step.tokens))
             if finish is None and interrupted():
                 finish = "interrupted"
@@ -156,26 +159,37 @@ class Engine:
             return "length"
         return "context" if len(self.target.tokens) >= self.ctx_size else None
 
-    def _step(self, sampler: Sampler, plan: Plan, tokens_left: int, ignore_eos: bool) -> Step:
+    def _step(self, sampler: Sampler, plans: PlanChooser, tokens_left: int, ignore_eos: bool) -> Step:
+        started = time.perf_counter()
         tokens = self.target.tokens
-        tree = self._draft_tree(sampler, plan, tokens_left)
+        n_cached = self.target.n_cached
+        tree = self._draft_tree(sampler, plans, tokens_left)
+        drafted = time.perf_counter()
         rows = self.target.score(tree)
+        scored = time.perf_counter()
         accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), sampler.recent(tokens))
         end = None if ignore_eos else self._first_end_of_generation(accepted.tokens)
         if end is not None:
             accepted = accepted.first(end + 1)
+        n_target = len(tokens) - 1 - n_cached + len(tree)
         self.target.commit(tree, accepted.path, accepted.tokens[-1])
+        finished = time.perf_counter()
+        plans.record(
+            PassRecord(tree, accepted, finished - started, scored - drafted, drafted - started, n_target, n_cached)
+        )
         committed = accepted.tokens if end is None else accepted.tokens[:-1]
         return Step(tree, accepted, committed, "stop" if end is not None else None)
 
-    def _draft_tree(self, sampler: Sampler, plan: Plan, tokens_left: int) -> TokenTree:
+    def _draft_tree(self, sampler: Sampler, plans: PlanChooser, tokens_left: int) -> TokenTree:
+        plan = plans.current
         limits = DraftLimits(
             budget=min(plan.budget, self.target.room()),
             depth=min(plan.depth, tokens_left - 1),
             width=plan.width,
             leaves=self.target.max_leaves,
+            pending=len(self.target.tokens) - 1 - self.target.n_cached,
         )
-        drafter = drafter_for(plan, self.draft, sampler) if self.draft else None
+        drafter = drafter_for(plan, self.draft, sampler, plans.guide) if self.draft else None
         if drafter is None or limits.depth < 1 or limits.budget < 2:
             return TokenTree.root_only(self.target.tokens[-1])
         return drafter.draft(self.target.tokens, limits)

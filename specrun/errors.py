@@ -7,7 +7,10 @@
     |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
     |-- LlamaError                6  llama.cpp refused: out of memory, a failed pass
     |   `-- OutOfMemoryError      6  weights, KV cache or buffers that do not fit
-    `-- ContextFullError          6  no room left in the KV cache for another pass
+    |-- ContextFullError          6  no room left in the KV cache for another pass
+    |-- MissingModelError         7  a model that is not on this machine and may not be fetched unasked
+    |-- HubError                  8  a model that cannot be fetched: no network, refused, not there, damaged, disk full
+    `-- ProfileError              9  a profile that cannot be read, written or used
 
 130 is Ctrl-C, as in every shell. A message is one line: what is wrong, then what to do about it.
 """
@@ -59,3 +62,25 @@ class OutOfMemoryError(LlamaError):
 
 class ContextFullError(LlamaError):
     """No room left in the KV cache for another pass."""
+
+
+class MissingModelError(SpecrunError):
+    """A model that is not on this machine, and that nobody agreed to fetch."""
+
+    exit_code = 7
+
+
+class HubError(SpecrunError):
+    """A model that cannot be fetched. `wait_s`: None, or the seconds after which the same request may succeed."""
+
+    exit_code = 8
+
+    def __init__(self, message: str, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class ProfileError(SpecrunError):
+    """A profile that cannot be read, written or used."""
+
+    exit_code = 9

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specrun.completion import Completion
     from specrun.engine import Statistics
+    from specrun.speculation import PlanChooser
 
 
 def as_json(completion: Completion) -> dict[str, Any]:
@@ -48,13 +49,35 @@ def as_text(completion: Completion) -> str:
 
 
 def off_notice(completion: Completion) -> str | None:
-    """A sentence if speculation was tried and found not to pay."""
-    from specrun.speculation import FastestPlan
+    """A sentence if speculation was tried, or measured by `specrun tune`, and found not to pay."""
+    from specrun.speculation import ByTemperature, FastestPlan
 
     plans = completion.request.plans
-    if isinstance(plans, FastestPlan) and plans.winner and not plans.winner.depth:
-        return f"speculation does not pay here, so it is off: {plans}"
-    return None
+    is_off = (isinstance(plans, FastestPlan) and plans.winner and not plans.winner.depth) or (
+        isinstance(plans, ByTemperature) and plans.now.is_off
+    )
+    return f"speculation does not pay here, so it is off: {plans}" if is_off else None
+
+
+def plan_line(plans: PlanChooser, temperature: float) -> str:
+    """Which plan is followed, why, and what it promises."""
+    from specrun.speculation import ByTemperature, FastestPlan
+
+    if isinstance(plans, ByTemperature):
+        plans.begin(temperature)
+        tuned = plans.now
+        plain = 1e3 / tuned.guide.plain_ms(0)
+        expected = f"expects {_rate(tuned.predicted)} tokens/s"
+        if tuned.plan.depth:
+            return f"plan: {tuned.plan}, as tuned; {expected}, plain decoding {_rate(plain)}"
+        return f"plan: off, as tuned, since speculation does not pay here; {expected}"
+    if isinstance(plans, FastestPlan):
+        return "plan: found out while writing; `specrun tune` measures it once and for all"
+    return f"plan: {plans}"
+
+
+def _rate(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:.{2 if tokens_per_second < 10 else 1 if tokens_per_second < 1000 else 0}f}"
 
 
 def one_line(completion: Completion) -> str:

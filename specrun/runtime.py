@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import check_pair
+from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine import Engine
-from specrun.errors import OutOfMemoryError, PairError, UsageError
+from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
@@ -18,13 +19,19 @@ from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import DraftContext, LlamaModel, TargetContext, devices, library
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.invariance import exact_up_to
 from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
+
+if TYPE_CHECKING:
+    from specrun.tuning.profile import Profile
 
 DEFAULT_CTX_SIZE = 4096
 _PROMPT_BATCH = 512  # tokens of one prefill pass, llama.cpp's default ubatch
 _MAX_PENDING = 64  # committed tokens that can wait in front of a tree
 _MAX_SAFE_CTX_SIZE = 2**24
+_CTX_OF_EXACTNESS = 40  # tokens behind which passes are compared
+_PASSES_OF_EXACTNESS = 4
 _MAX_STEPS_DOWN = 4  # smaller placements tried when loading runs out of memory
 
 
@@ -33,6 +40,8 @@ class RuntimeOptions:
     """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
     largest: another plan that the contexts must hold. ctx_size None: the model's, at most 4096.
     settings, draft_settings: what is decided about running target and draft; the rest is chosen.
+    profile: of this pair on this machine; its plans and settings then take the place of `plans` and of what is open.
+    exact: speculate only in passes whose logits are the same bits as those of plain decoding.
     """
 
     target: Path
@@ -42,6 +51,16 @@ class RuntimeOptions:
     ctx_size: int | None = None
     settings: LlamaSettings = UNDECIDED
     draft_settings: LlamaSettings = UNDECIDED
+    profile: Profile | None = None
+    exact: bool = False
+
+    @property
+    def with_profile(self) -> RuntimeOptions:
+        """The same with the profile's settings where they are open, and room for its plans."""
+        if not self.profile:
+            return self
+        settings = self.settings.over(self.profile.settings)
+        return replace(self, settings=settings, plans=(*self.profile.candidates(), *self.plans))
 
     @property
     def drafts(self) -> bool:
@@ -73,6 +92,7 @@ class Runtime:
     def __init__(self, options: RuntimeOptions) -> None:
         self.notices: list[str] = []
         self._stack = ExitStack()
+        options = options.with_profile
         self.placement = plan_placement(options)
         try:
             self._load_stepping_down(options)
@@ -119,9 +139,6 @@ class Runtime:
         elif any(plan.depth for plan in options.plans):
             self.notices.append("no draft model: decoding plainly (give one with --draft)")
             self.candidates = (Plan.off(),)
-        self.plans: PlanChooser = (
-            FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
-        )
         if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
             self.notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
         self.ctx_size = options.context_length(self.model.n_ctx_train)
@@ -135,13 +152,34 @@ class Runtime:
         draft = self._context(draft_model, config, draft_settings) if draft_model else None
         n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
         self.engine = Engine(TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size)
+        if options.exact and not options.profile and draft:
+            self._keep_exact_plans()
+        self._profile = options.profile if draft else None
+        self.plans = self.chooser()
+
+    def chooser(self) -> PlanChooser:
+        """What chooses among `candidates`, knowing nothing yet but the profile."""
+        if self._profile:
+            return self._profile.chooser()
+        return FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
+
+    def predicted(self, temperature: float) -> float | None:
+        """Tokens a second that the profile promises at `temperature`; None without a profile."""
+        return self._profile.at(temperature).predicted_tokens_per_second if self._profile else None
+
+    def _keep_exact_plans(self) -> None:
+        """Drop the plans with passes that would not give plain decoding's bits, as measured on these contexts."""
+        sizes = sorted({2, 4, *(plan.budget for plan in self.candidates)})
+        n = exact_up_to(self.engine.target, range(1, 32), sizes, _CTX_OF_EXACTNESS, _PASSES_OF_EXACTNESS)
+        self.engine.reset()
+        exact = tuple(plan for plan in self.candidates if plan.budget <= n)
+        if exact != self.candidates:
+            left_out = ", ".join(str(plan) for plan in self.candidates if plan not in exact)
+            self.notices.append(f"--exact: left out {left_out}, whose passes change a token's last bits here")
+        self.candidates = exact or (Plan.off(),)
 
     def _check_pair(self, draft: LlamaModel) -> None:
-        if draft.n_bytes > self.model.n_bytes:
-            raise PairError(
-                f"the draft ({draft.n_bytes / 1e6:.0f} MB) is bigger than the target "
-                f"({self.model.n_bytes / 1e6:.0f} MB); swap --target and --draft"
-            )
+        check_sizes(self.model.n_bytes, draft.n_bytes)
         check_pair(self.model.vocabulary, draft.vocabulary)
 
     def _context(self, model: LlamaModel, config: ContextConfig, settings: LlamaSettings) -> LlamaContext:
@@ -171,18 +209,15 @@ def plan_placement(options: RuntimeOptions) -> Placement | None:
     return place(placement_request(options, gpus))
 
 
-def placement_request(options: RuntimeOptions, gpus: tuple[Device, ...]) -> PlacementRequest:
-    """What is to be placed, from the headers of the files. Without GPUs its placement still tells RAM from streaming.
-
-    Raises ModelFileError for a file that cannot be read.
-    """
-    target = GgufFile.read(options.target)
+def placement_request(options: RuntimeOptions, gpus: Sequence[Device]) -> PlacementRequest:
+    """What has to be placed, and where it may go. Raises ModelFileError for a file that cannot be read."""
+    file = GgufFile.read(options.target)
+    config = _context_config((*options.plans, *options.also), options.context_length(file.n_ctx_train))
     draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
-    config = _context_config((*options.plans, *options.also), options.context_length(target.n_ctx_train))
     return PlacementRequest(
-        target=ModelShape.of(target, config.n_ctx, options.settings),
+        target=ModelShape.of(file, config.n_ctx, options.settings),
         draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
-        gpus=gpus,
+        gpus=tuple(gpus),
         ram_bytes=Memory.read().available_bytes,
         n_tokens=config.n_batch,
         n_rows=config.n_outputs,
@@ -202,7 +237,7 @@ def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
 def _context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
     """A context that any of the plans can run in, with `ctx_size` tokens of text."""
     budget = max(plan.budget for plan in plans)
-    n_leaves = max(plan.budget if plan.method == "tree" else 1 for plan in plans)
+    n_leaves = max(1 if plan.method in ("off", "chain") else plan.budget for plan in plans)
     n_seq_max = min(n_leaves, MAX_SEQUENCES)
     return ContextConfig(
         n_ctx=ctx_size + budget + _MAX_PENDING,

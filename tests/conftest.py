@@ -6,14 +6,17 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import huggingface_hub.constants
 import pytest
 
 from specrun.catalog import embedded
 from specrun.cli import main
+from tests.hub import Hub, serve
 from tests.models import random_llama, scripted_llama
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
 SCRIPT_TEXT = "one two é end"
 TIMEOUT_S = 60  # far more than anything here needs, so that only a hang fails
 
-_COMMANDS_WITH_THREADS = ("generate", "chat")
+_COMMANDS_WITH_THREADS = ("generate", "chat", "tune")
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +37,39 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))
+    _set_hub(monkeypatch, "http://127.0.0.1:9", tmp_path / "huggingface")  # where nobody listens
     monkeypatch.setenv("TERM", "xterm-256color")
     # A test does not answer when prompt_toolkit asks the terminal where its cursor is.
     monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
+
+
+def _set_hub(monkeypatch: pytest.MonkeyPatch, url: str, home: Path) -> None:
+    """For processes that are started, and for this one, where the hub's client has read its environment already."""
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    environment = {
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A hub without repositories, and an empty cache."""
+    with serve() as hub:
+        _set_hub(monkeypatch, hub.url, tmp_path / "huggingface")
+        yield hub
+        huggingface_hub.close_session()
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +88,12 @@ def demo_draft() -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for models that several tests use."""
     return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(autouse=True)
+def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No profile of the user's decides what a test does, and none is written to the user's folder."""
+    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "specrun-data"))
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@
     random_mamba     a recurrent model
     random_bert      an embedding model
     random_t5        an encoder-decoder model
+    split            a model in several files
     edited           a copy of a file with other metadata
     truncated        the first bytes of a file
 
@@ -297,6 +298,29 @@ def random_t5(path: Path) -> Path:
             for part in "qkvo":
                 tensors[f"{block}.{attention}_{part}.weight"] = _random(rng, n_embd, n_embd)
     return _write(path, "t5", values, tensors, _F32)
+
+
+def split(path: Path, source: Path, n_shards: int) -> Path:
+    """The model of `source` in files named as llama.cpp's gguf-split does: `path` with -00001-of-... in its name.
+
+    Returns the first.
+    """
+    reader = gguf.GGUFReader(source)
+    values = _metadata(reader)
+    architecture = values.pop("general.architecture")
+    groups = [list(group) for group in np.array_split(np.arange(len(reader.tensors)), n_shards)]
+    shards = [path.with_name(f"{path.stem}-{i:05d}-of-{n_shards:05d}.gguf") for i in range(1, n_shards + 1)]
+    for number, (shard, group) in enumerate(zip(shards, groups, strict=True)):
+        writer = gguf.GGUFWriter(shard, architecture)
+        if number == 0:
+            _add_metadata(writer, values)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", n_shards)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in (reader.tensors[i] for i in group):
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        _finish(writer, shard)
+    return shards[0]
 
 
 def edited(path: Path, source: Path, metadata: Metadata) -> Path:

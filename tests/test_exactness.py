@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import FixedPlan, Plan, TokenTree
-from tests.engines import Written, code_prompts, engine, write
+from specrun.speculation import FixedPlan, PassRecord, Plan, TokenTree
+from tests.engines import Written, chooser, code_prompts, engine, write
 from tests.models import random_gemma3, random_llama
 from tests.statistics import chi_square_p_value
 
@@ -47,6 +47,43 @@ def test_a_hundred_prompts_are_the_same_bit_for_bit(sampling: SamplingParameters
     plain = written_by(Plan.off(), sampling, 100)
     for plan in (Plan.chain(4), Plan.tree(24, 8)):
         assert_same(plan, written_by(plan, sampling, 100), plain)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_adaptive_trees_are_the_same_bit_for_bit(sampling: SamplingParameters) -> None:
+    plan = Plan.adaptive(64, 12, 8)
+    assert_same(plan, written_by(plan, sampling, 20), written_by(Plan.off(), sampling, 20))
+
+
+class Changing:
+    """Another plan for every pass, as `auto` may decide, in an order that a seed gives."""
+
+    def __init__(self, plans: Sequence[Plan], seed: int) -> None:
+        self._plans = plans
+        self._rng = np.random.default_rng(seed)
+        self._adaptive = chooser(Plan.adaptive(32, 8, 8))
+        self.guide = self._adaptive.guide
+        self.current = plans[0]
+
+    def begin(self, temperature: float) -> None:
+        self._adaptive.begin(temperature)
+
+    def record(self, step: PassRecord) -> None:
+        self._adaptive.record(step)
+        self.current = self._plans[int(self._rng.integers(len(self._plans)))]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_the_plan_may_change_at_every_pass(sampling: SamplingParameters) -> None:
+    largest = Plan.tree(32, 8)
+    plans = [Plan.off(), Plan.chain(3), Plan.tree(16, 6), Plan.adaptive(32, 8, 8), largest]
+    with engine(embedded.TARGET, embedded.DRAFT, largest) as e:
+        for i, prompt in enumerate(code_prompts(e, 10, 40)):
+            plain = write(e, prompt, replace(sampling, seed=i), Plan.off(), 100)
+            e.reset()
+            steps = e.generate(prompt, replace(sampling, seed=i), Changing(plans, i), 100)
+            assert [token for step in steps for token in step.tokens] == plain.tokens
+            e.reset()
 
 
 @pytest.mark.parametrize("plan", [Plan.chain(8), Plan.tree(16, 4), Plan.tree(100, 10)], ids=str)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
+
+from specrun.speculation import Plan
 
 
 @dataclass(frozen=True)
@@ -13,12 +16,14 @@ class Sample:
     """One repetition of one row: all prompts of a kind, written with one plan.
 
     seconds are those after each prefill; first_token_seconds is the mean over prompts, prefill included.
+    accepted: passes by accepted length, index 0 is length 1.
     """
 
     tokens: int
     seconds: float
     passes: int
     first_token_seconds: float
+    accepted: tuple[int, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -31,7 +36,8 @@ class Row:
     """A line of the result. Rates are medians over repetitions; a ratio is the median of the ratios within each.
 
     predicted_tokens_per_second: what the selection runs measured, on another text, for the plan that was chosen there.
-    memory_bytes: resident memory of the process at the end of the row, mapped weights included.
+    memory_bytes: resident memory of the process at the end of the row, mapped weights included. budget, depth: of the
+    plan, for `auto` of the one it followed at the end. accepted_lengths: passes by accepted length, from 1 on.
     """
 
     method: str
@@ -47,6 +53,9 @@ class Row:
     memory_bytes: int
     tokens: int
     repetitions: int
+    budget: int
+    depth: int
+    accepted_lengths: list[int]
 
     def as_json(self) -> dict[str, Any]:
         """The row as JSON values, rounded to what is measured."""
@@ -61,8 +70,9 @@ def summarise(
     plain: Sequence[Sample],
     predicted: float | None,
     memory_bytes: int,
+    size: Plan,
 ) -> Row:
-    """One row from its repetitions and those of plain decoding, in the same order."""
+    """One row from its repetitions and those of plain decoding, in the same order. size: the plan that it followed."""
     rates = [sample.rate for sample in samples]
     passes = sum(sample.passes for sample in samples)
     return Row(
@@ -79,4 +89,7 @@ def summarise(
         memory_bytes=memory_bytes,
         tokens=samples[0].tokens,
         repetitions=len(samples),
+        budget=size.budget,
+        depth=size.depth,
+        accepted_lengths=[sum(counts) for counts in zip_longest(*(s.accepted for s in samples), fillvalue=0)],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import psutil
 
@@ -12,7 +13,7 @@ from specrun.bench.rows import Row, Sample, summarise
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
+from specrun.speculation import FixedPlan, Plan, PlanChooser
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
@@ -60,7 +61,7 @@ class Bench:
         return rows
 
     def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
-        """Every chain depth and every tree of the grid over budget and depth, on all prompts as one kind each."""
+        """Every chain depth and every tree of the grid over budget and depth, and `auto`, on all prompts by kind."""
         grid: dict[str, Plan] = {OFF: Plan.off()}
         grid |= {f"chain {depth}": Plan.chain(depth) for depth in SWEEP_DEPTHS}
         for budget in SWEEP_BUDGETS:
@@ -69,7 +70,8 @@ class Bench:
         for kind in dict.fromkeys(prompt.kind for prompt in prompts):
             texts = [self._tokens(prompt) for prompt in prompts if prompt.kind == kind]
             self._write(texts[:1], FixedPlan(Plan.off()))
-            rows += self._measure(kind, texts, grid, {})
+            tuned = self._runtime.predicted(self._settings.sampling.temperature)
+            rows += self._measure(kind, texts, grid, {AUTO: tuned} if tuned is not None else {}, keep_all=True)
         return rows
 
     def _tokens(self, prompt: BenchPrompt) -> list[int]:
@@ -78,8 +80,10 @@ class Bench:
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The plan of every method, and the rate that it had on `text`."""
         candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
-        # What `auto` should reach is the best of all, so it needs both.
-        wanted = {CHAIN, TREE} if AUTO in self._settings.methods else set(self._settings.methods)
+        wanted = set(self._settings.methods)
+        tuned = self._runtime.predicted(self._settings.sampling.temperature)
+        if AUTO in wanted and tuned is None:
+            wanted |= {CHAIN, TREE}  # without a profile, what `auto` should reach is the best of all
         if self._runtime.engine.draft and CHAIN in wanted:
             candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
         if self._runtime.engine.draft and TREE in wanted:
@@ -95,19 +99,24 @@ class Bench:
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
         if self._runtime.engine.draft:
-            predicted[AUTO] = max(predicted.values())
+            predicted[AUTO] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 
     def _measure(
-        self, kind: str, texts: Sequence[list[int]], plans: dict[str, Plan], predicted: dict[str, float]
+        self,
+        kind: str,
+        texts: Sequence[list[int]],
+        plans: dict[str, Plan],
+        predicted: dict[str, float],
+        keep_all: bool = False,
     ) -> list[Row]:
         choosers: dict[str, PlanChooser] = {
             name: FixedPlan(plan)
             for name, plan in plans.items()
-            if name == OFF or name in self._settings.methods or not predicted
+            if keep_all or name == OFF or name in self._settings.methods
         }
         if AUTO in predicted and AUTO in self._settings.methods:
-            choosers[AUTO] = FastestPlan(self._runtime.candidates)
+            choosers[AUTO] = self._runtime.chooser()
         samples: dict[str, list[Sample]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(self._settings.repetitions):
@@ -115,14 +124,16 @@ class Bench:
                 self._progress(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
                 samples[name].append(self._write(texts, chooser))
                 memory[name] = psutil.Process().memory_info().rss
-        return [
-            summarise(name, str(chooser), kind, samples[name], samples[OFF], predicted.get(name), memory[name])
-            for name, chooser in choosers.items()
-        ]
+        rows = []
+        for name, chooser in choosers.items():
+            of_row = samples[name], samples[OFF], predicted.get(name), memory[name], chooser.current
+            rows.append(summarise(name, str(chooser), kind, *of_row))
+        return rows
 
     def _write(self, texts: Sequence[list[int]], plans: PlanChooser) -> Sample:
         engine = self._runtime.engine
         tokens, seconds, passes, first = 0, 0.0, 0, 0.0
+        accepted: list[int] = []
         for text in texts:
             engine.reset()
             for _ in engine.generate(text, self._settings.sampling, plans, self._settings.max_tokens, ignore_eos=True):
@@ -132,4 +143,5 @@ class Bench:
             seconds += statistics.seconds
             passes += statistics.passes
             first += statistics.first_token_seconds
-        return Sample(tokens, seconds, passes, first / len(texts))
+            accepted = [sum(counts) for counts in zip_longest(accepted, statistics.accepted, fillvalue=0)]
+        return Sample(tokens, seconds, passes, first / len(texts), tuple(accepted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -17,24 +17,31 @@ from specrun.completion import Completion
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
 from specrun.session import Session
-from specrun.speculation import Plan
+from specrun.speculation import Plan, PlanChooser
 
 
 class ChatLoop:
     """One conversation.
 
     answers: console for what the model writes (stdout). notes: console for everything else (stderr).
-    candidates: the plans that the contexts were made for.
+    candidates: the plans that the contexts were made for. auto: makes what chooses among them.
     """
 
     def __init__(
-        self, session: Session, reader: MessageReader, answers: Console, notes: Console, candidates: Sequence[Plan]
+        self,
+        session: Session,
+        reader: MessageReader,
+        answers: Console,
+        notes: Console,
+        candidates: Sequence[Plan],
+        auto: Callable[[], PlanChooser],
     ) -> None:
         self._session = session
         self._reader = reader
         self._answers = answers
         self._notes = notes
         self._candidates = candidates
+        self._auto = auto
         self._last: Completion | None = None
         self._leaving = False
         self._said_off = False
@@ -146,7 +153,7 @@ class ChatLoop:
         name, _, value = argument.partition(" ")
         if not value:
             raise UsageError(f"/set {name} needs a value")
-        settings.change(self._session, self._candidates, name, value.strip())
+        settings.change(self._session, self._candidates, self._auto, name, value.strip())
         self._note(f"{name} is {settings.values(self._session)[name]}")
 
     def _draw_tree(self) -> None:

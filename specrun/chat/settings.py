@@ -9,7 +9,7 @@ from typing import Any
 
 from specrun.errors import UsageError
 from specrun.session import Session
-from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
+from specrun.speculation import FixedPlan, Plan, PlanChooser
 
 # name in `/set` -> field of SamplingParameters
 _SAMPLING = {
@@ -42,8 +42,11 @@ def show(session: Session) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in values(session).items())
 
 
-def change(session: Session, candidates: Sequence[Plan], name: str, value: str) -> None:
-    """Set one setting. candidates: the plans that the contexts were made for; a bigger one does not fit them.
+def change(
+    session: Session, candidates: Sequence[Plan], auto: Callable[[], PlanChooser], name: str, value: str
+) -> None:
+    """Set one setting. candidates: the plans that the contexts were made for; a bigger one does not fit them. auto:
+    makes what chooses among them.
 
     Raises UsageError for an unknown name or a value that cannot be.
     """
@@ -58,7 +61,7 @@ def change(session: Session, candidates: Sequence[Plan], name: str, value: str) 
             raise UsageError(f"max-tokens must be 1 or more (-1 is no limit); got {number}")
         session.max_tokens = None if number == -1 else number
     elif name == "speculate":
-        session.plans = _plans_of_method(value, candidates)
+        session.plans = _plans_of_method(value, candidates, auto)
     elif name in ("budget", "depth"):
         number = _parse(int, name, value)
         if not (isinstance(session.plans, FixedPlan) and session.plans.current.depth):
@@ -68,13 +71,15 @@ def change(session: Session, candidates: Sequence[Plan], name: str, value: str) 
         raise UsageError(f"no setting {name}; /set alone lists them")
 
 
-def _plans_of_method(method: str, candidates: Sequence[Plan]) -> PlanChooser:
+def _plans_of_method(method: str, candidates: Sequence[Plan], auto: Callable[[], PlanChooser]) -> PlanChooser:
     if method == "auto" and len(candidates) > 1:
-        return FastestPlan(candidates)
-    for plan in (*candidates, Plan.off()):
+        return auto()
+    # An adaptive plan is weighed with a profile's tables, so it is for `auto` alone.
+    fixed = [plan for plan in (*candidates, Plan.off()) if plan.method != "adaptive"]
+    for plan in fixed:
         if plan.method == method:
             return FixedPlan(plan)
-    possible = sorted({plan.method for plan in candidates} | {"off"} | ({"auto"} if len(candidates) > 1 else set()))
+    possible = sorted({plan.method for plan in fixed} | ({"auto"} if len(candidates) > 1 else set()))
     raise UsageError(f"speculate can be {', '.join(possible)} in this chat; got {method}")
 
 

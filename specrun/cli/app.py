@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import bench, output
+from specrun.cli import bench, models, output
 from specrun.cli.chat import chat
 from specrun.cli.generate import generate
+from specrun.cli.tune import tune
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
@@ -27,7 +28,10 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
+app.command()(tune)
 app.add_typer(bench.app, name="bench")
+app.add_typer(models.app, name="models")
+app.command()(models.pull)
 
 
 def _print_version(wanted: bool) -> None:

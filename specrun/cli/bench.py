@@ -30,6 +30,7 @@ def bench(
     context: typer.Context,
     target: o.Target = None,
     draft: o.Draft = None,
+    pull: o.Pull = False,
     kinds: Annotated[
         str, typer.Option("--kinds", metavar="LIST", help="Kinds of shipped prompts: code, chat, prose, structured.")
     ] = "code,chat,prose,structured",
@@ -83,8 +84,8 @@ def bench(
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
     largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
-    models = o.ModelOptions(target, draft, "auto", None, None, machine)
-    with Runtime(models.runtime_options(largest)) as runtime, output.progress() as show:
+    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull)
+    with Runtime(models.tuned(output.note, largest)) as runtime, output.progress() as show:
         for notice in runtime.notices:
             output.note(notice)
         runner = Bench(runtime, settings, show)

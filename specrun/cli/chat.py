@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specrun import report
 from specrun.cli import options as o
 from specrun.cli import output
 from specrun.cli.expand import expanded
@@ -20,6 +21,7 @@ def chat(
     ] = None,
     target: o.Target = None,
     draft: o.Draft = None,
+    pull: o.Pull = False,
     speculate: o.SpeculateOption = "auto",
     budget: o.Budget = None,
     depth: o.Depth = None,
@@ -43,7 +45,7 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )
@@ -54,12 +56,12 @@ def chat(
     from specrun.runtime import Runtime
     from specrun.session import Session
 
-    with Runtime(models.runtime_options()) as runtime:
+    with Runtime(models.tuned(output.note)) as runtime:
         for notice in runtime.notices:
             output.note(notice)
         session = Session(runtime.engine, sampling, runtime.plans, limit, stop or [])
         session.system = system
         reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
         if sys.stdin.isatty():
-            output.note(f"{runtime.model.name}, speculation: {runtime.plans}; /help lists the commands")
-        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates).run()
+            output.note(f"{runtime.model.name}, {report.plan_line(runtime.plans, temp)}; /help lists the commands")
+        ChatLoop(session, reader, output.stdout, output.stderr, runtime.candidates, runtime.chooser).run()

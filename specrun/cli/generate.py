@@ -42,6 +42,7 @@ def generate(
     stats: Annotated[bool, typer.Option("--stats", help="Statistics on stderr at the end.")] = False,
     target: o.Target = None,
     draft: o.Draft = None,
+    pull: o.Pull = False,
     speculate: o.SpeculateOption = "auto",
     budget: o.Budget = None,
     depth: o.Depth = None,
@@ -67,7 +68,7 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )
@@ -79,9 +80,10 @@ def generate(
     # The prompt is read before the model is loaded: what is wrong with it should not take a minute to be said.
     lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompts.read_prompt(prompt, file or [])
-    with Runtime(models.runtime_options()) as runtime:
+    with Runtime(models.tuned(output.note)) as runtime:
         for notice in runtime.notices:
             output.note(notice)
+        output.hint(report.plan_line(runtime.plans, temp))
         writer = _Writer(runtime, sampling, limit, stop or [], raw, stats)
         if lines is not None:
             return writer.write_lines(lines)

@@ -113,6 +113,9 @@ class MachineOptions:
     no_op_offload: Annotated[
         bool, _option("--no-op-offload", help="Never let the GPU multiply weights that lie in RAM.")
     ] = False
+    exact: Annotated[
+        bool, _option("--exact", help="Speculate only where a token's logits are the same bits as without.")
+    ] = False
 
     def target_settings(self) -> LlamaSettings:
         """What is decided for the target. Raises UsageError for values and combinations that cannot be."""

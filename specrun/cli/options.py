@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,6 +12,8 @@ from specrun.cli.machine_options import MachineOptions
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specrun.runtime import RuntimeOptions
     from specrun.sampling import SamplingParameters
     from specrun.speculation import Plan
@@ -29,28 +30,33 @@ _DEFAULT_DEPTH = 8
 _DEFAULT_CHAIN = 4
 
 Target = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--target",
         "-m",
         envvar="SPECRUN_TARGET",
-        metavar="FILE",
-        help="GGUF file of the model whose text you want. Without it: the embedded demo pair.",
+        metavar="MODEL",
+        help="Whose text you want: a name of `specrun models list`, org/repo:QUANT, or a GGUF file. "
+        "Without it: the embedded demo pair.",
         show_default=False,
         rich_help_panel=MODELS,
     ),
 ]
 Draft = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--draft",
         "-md",
         envvar="SPECRUN_DRAFT",
-        metavar="FILE",
-        help="GGUF file of a small model with the same tokenizer.",
+        metavar="MODEL",
+        help="A small model with the same tokenizer; none does without. By default the one the catalog recommends.",
         show_default=False,
         rich_help_panel=MODELS,
     ),
+]
+Pull = Annotated[
+    bool,
+    typer.Option("--pull", "--yes", "-y", help="Fetch missing models without asking.", rich_help_panel=MODELS),
 ]
 SpeculateOption = Annotated[
     Speculate,
@@ -118,12 +124,13 @@ Stop = Annotated[
 class ModelOptions:
     """The options of one command that decide what is loaded."""
 
-    target: Path | None
-    draft: Path | None
+    target: str | None
+    draft: str | None
     speculate: Speculate
     budget: int | None
     depth: int | None
     machine: MachineOptions
+    pull: bool = False
 
     def plans(self) -> tuple[Plan, ...]:
         """The plan these options ask for; with `auto`, those to choose from."""
@@ -142,24 +149,43 @@ class ModelOptions:
         return (tree,) if self.speculate == "tree" else (tree, Plan.off(), chain)
 
     def runtime_options(self, largest: Plan | None = None) -> RuntimeOptions:
-        """What `specrun.runtime.Runtime` needs. largest: a plan that the contexts must hold besides those asked for.
+        """What `specrun.runtime.Runtime` needs, profiles left aside. largest: a plan that the contexts must hold
+        besides those asked for.
 
-        Raises UsageError for options that cannot be.
+        Missing models are fetched, if the user agrees. Raises UsageError for options that cannot be, MissingModelError
+        and HubError for models that cannot be had.
         """
-        from specrun.catalog import embedded
+        from specrun.cli.pulling import local_pair
         from specrun.runtime import RuntimeOptions
 
-        if self.target is None and self.draft is not None:
+        if self.target is None and self.draft not in (None, "none"):
             raise UsageError("--draft needs the --target it drafts for")
+        plans = self.plans()
+        target, draft = local_pair(self.target, self.draft, any(plan.depth for plan in plans), self.pull)
         return RuntimeOptions(
-            target=self.target or embedded.TARGET,
-            draft=self.draft if self.target else embedded.DRAFT,
-            plans=self.plans(),
+            target=target,
+            draft=draft,
+            plans=plans,
             largest=largest,
             ctx_size=self.machine.ctx_size,
             settings=self.machine.target_settings(),
             draft_settings=self.machine.draft_settings(),
+            exact=self.machine.exact,
         )
+
+    def tuned(self, note: Callable[[str], None], largest: Plan | None = None) -> RuntimeOptions:
+        """The same with the profile of this pair on this machine, where the plan is left to specrun and there is one.
+        `note` is told why there is none although there was one.
+        """
+        options = self.runtime_options(largest)
+        if self.speculate != "auto" or self.budget is not None or self.depth is not None or options.draft is None:
+            return options
+        from specrun.tuning import lookup
+
+        found = lookup.find(lookup.identify(options))
+        if found.notice:
+            note(found.notice)
+        return replace(options, profile=found.profile)
 
 
 def sampling_parameters(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 debug = False
 
@@ -28,13 +28,13 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_json(value: dict[str, Any]) -> None:
-    """One JSON object on a line of its own."""
+def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
+    """A JSON value on a line of its own."""
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-def print_table(table: Table) -> None:
-    """A table on stdout, as wide as it needs to be where no terminal limits it."""
+def print_table(table: RenderableType) -> None:
+    """A table, or several, on stdout, as wide as it needs to be where no terminal limits it."""
     console = stdout if stdout.is_terminal else Console(width=200)
     console.print(table, soft_wrap=False)
 
@@ -52,6 +52,12 @@ def progress() -> Iterator[Callable[[str], None]]:
 def note(text: str) -> None:
     """Something the user should know, dim, on stderr."""
     stderr.print(Text(text, style="dim"))
+
+
+def hint(text: str) -> None:
+    """What is only of interest to someone who looks on: a note, on a terminal alone."""
+    if stderr.is_terminal:
+        note(text)
 
 
 def error(text: str) -> None:

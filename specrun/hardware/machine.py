@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def file_identity(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(
+def identity(
     machine: Machine,
     *,
     llama_build: str,
@@ -118,21 +118,29 @@ def fingerprint(
     target: Sequence[Path],
     draft: Sequence[Path] | None,
     ctx_size: int,
-    cache_types: Sequence[str],
-) -> str:
-    """What a profile is filed under: 16 hex digits that change when machine, llama.cpp, files or context do.
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything that a measurement depends on, in parts, so that what has changed can be named.
 
     llama_build, bindings: versions of llama.cpp and llama-cpp-python. target, draft: files, all shards.
-    ctx_size: tokens. cache_types: ggml types of K and V. Raises ModelFileError if a file cannot be read.
+    ctx_size: tokens. settings: of llama.cpp, as the user forces them (threads, cache types, layers in VRAM).
+    Raises ModelFileError if a file cannot be read.
     """
-    values = {
-        "machine": machine.lasting(),
+    values = machine.lasting()
+    return {
+        "files": [file_identity(target), file_identity(draft) if draft else None],
+        "memory": values.pop("memory"),
+        "devices": values.pop("devices"),
+        "driver": values.pop("driver"),
+        "machine": values,
         "llama.cpp": llama_build,
-        "bindings": bindings,
-        "target": file_identity(target),
-        "draft": file_identity(draft) if draft else None,
-        "ctx_size": ctx_size,
-        "cache_types": list(cache_types),
+        "llama-cpp-python": bindings,
+        "context": ctx_size,
+        "settings": dict(settings),
     }
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    """What a profile is filed under: 16 hex digits of an `identity`."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

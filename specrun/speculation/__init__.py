@@ -3,14 +3,19 @@
 from specrun.speculation.acceptance import Accepted, sample_and_match
 from specrun.speculation.chooser import FastestPlan, FixedPlan, PlanChooser
 from specrun.speculation.plan import Plan
+from specrun.speculation.profiled import ByTemperature, ProfiledPlan
+from specrun.speculation.record import PassRecord
 from specrun.speculation.tree import TokenTree
 
 __all__ = [
     "Accepted",
+    "ByTemperature",
     "FastestPlan",
     "FixedPlan",
+    "PassRecord",
     "Plan",
     "PlanChooser",
+    "ProfiledPlan",
     "TokenTree",
     "sample_and_match",
 ]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
+from specrun.speculation.record import PassRecord
 
 _TRIAL_PASSES = 3
 _PROMISING = 0.8  # share of the winner's rate that the first pass of a trial must reach for the trial to go on
@@ -23,8 +25,17 @@ class PlanChooser(Protocol):
     @property
     def current(self) -> Plan: ...
 
-    def record(self, n_tokens: int, seconds: float) -> None:
-        """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
+    @property
+    def guide(self) -> Guide | None:
+        """What an adaptive plan is weighed with, if there may be one."""
+        ...
+
+    def begin(self, temperature: float) -> None:
+        """A generation at this temperature begins."""
+        ...
+
+    def record(self, step: PassRecord) -> None:
+        """A pass by `current` is over."""
         ...
 
 
@@ -33,9 +44,15 @@ class FixedPlan:
     """One plan for every pass."""
 
     current: Plan
+    guide: Guide | None = None
 
-    def record(self, n_tokens: int, seconds: float) -> None:
+    def begin(self, temperature: float) -> None:
         """Changes nothing."""
+
+    def record(self, step: PassRecord) -> None:
+        """Lets the guide learn from the pass, if there is one; the plan stays."""
+        if self.guide:
+            self.guide.learn(step)
 
     def __str__(self) -> str:
         return str(self.current)
@@ -71,6 +88,8 @@ class FastestPlan:
     The text does not depend on any of this, only the speed does.
     """
 
+    guide = None
+
     def __init__(self, plans: Sequence[Plan]) -> None:
         self._arms = [_Arm(plan) for plan in plans]
         self._winner: _Arm | None = None
@@ -100,8 +119,12 @@ class FastestPlan:
         measured = "; ".join(f"{plan} {rate:.1f} tokens/s" for plan, rate in rates)
         return f"auto ({measured})" if measured else "auto"
 
-    def record(self, n_tokens: int, seconds: float) -> None:
-        """A pass by `current` committed `n_tokens` in `seconds`, drafting included."""
+    def begin(self, temperature: float) -> None:
+        """Changes nothing: what was measured at one temperature is the first guess at another."""
+
+    def record(self, step: PassRecord) -> None:
+        """A pass by `current` is over."""
+        n_tokens, seconds = step.n_tokens, step.seconds
         self._phase_tokens += n_tokens
         self._phase_seconds += seconds
         if self._is_warming_up:

@@ -7,15 +7,16 @@ from typing import Literal
 
 from specrun.errors import UsageError
 
-Method = Literal["off", "chain", "tree"]
+Method = Literal["off", "chain", "tree", "adaptive"]
 
 MAX_BUDGET = 1024
 
 
 @dataclass(frozen=True)
 class Plan:
-    """off, chain or tree. budget: nodes of a tree, root included. depth: drafted tokens on its longest path.
-    width: nodes that one draft pass expands.
+    """off, chain, tree (SpecExec's, always of that size), or adaptive (a tree of at most that size, each step's own
+    size following from cost tables). budget: nodes of a tree, root included. depth: drafted tokens on its longest
+    path. width: nodes that one draft pass expands.
 
     Raises UsageError for a budget or depth that cannot be.
     """
@@ -48,9 +49,15 @@ class Plan:
         depth = min(depth, max(budget - 1, 0))
         return cls("tree", budget=budget, depth=depth, width=-(-budget // max(depth, 1)))
 
+    @classmethod
+    def adaptive(cls, budget: int, depth: int, width: int) -> Plan:
+        """A tree of at most `budget` nodes and `depth` levels, at most `width` nodes to a draft pass."""
+        return cls("adaptive", budget=budget, depth=min(depth, max(budget - 1, 0)), width=width)
+
     def __str__(self) -> str:
         if self.method == "off":
             return "off"
         if self.method == "chain":
             return f"chain of {self.depth}"
-        return f"tree of {self.budget} nodes, {self.depth} deep"
+        size = f"{self.budget} nodes, {self.depth} deep"
+        return f"tree of {size}" if self.method == "tree" else f"adaptive tree of at most {size}"

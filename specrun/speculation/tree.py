@@ -23,16 +23,24 @@ class TokenTree:
     node's descendants, and the leaves below it, neighbours; the likeliest leaf path comes first.
 
     tokens, parents: int32[n] with parents[0] == -1 and parents[i] < i. scores: float64[n], the drafter's log
-    probability that the node is accepted (0 at the root; never rising along a path).
+    probability that the node is accepted (0 at the root; never rising along a path). probabilities: float64[n], the
+    draft's own probability of the node among its siblings, nan where the drafter does not know it.
     Build one with `TokenTree.build`; the constructor expects the order above.
     """
 
     tokens: Int32Array
     parents: Int32Array
     scores: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
 
     @classmethod
-    def build(cls, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]) -> TokenTree:
+    def build(
+        cls,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        scores: Sequence[float],
+        probabilities: Sequence[float] | None = None,
+    ) -> TokenTree:
         """A tree from nodes in any order in which parents come before their children.
 
         Raises ValueError if there is no single root in front, or a child comes before its parent.
@@ -56,10 +64,12 @@ class TokenTree:
         place[order] = np.arange(len(order), dtype=np.int32)
         new_parents = place[np.asarray(parents, np.int32)[order]]
         new_parents[ROOT] = NO_PARENT
+        known = np.full(len(order), np.nan) if probabilities is None else np.asarray(probabilities, np.float64)
         return cls(
             tokens=np.asarray(tokens, np.int32)[order],
             parents=new_parents,
             scores=np.asarray(scores, np.float64)[order],
+            probabilities=known[order],
         )
 
     @classmethod
@@ -133,7 +143,7 @@ class TokenTree:
         kept = np.flatnonzero(mask)
         place = np.cumsum(mask) - 1
         parents = np.where(kept == ROOT, NO_PARENT, place[self.parents[kept]]).astype(np.int32)
-        return TokenTree(self.tokens[kept], parents, self.scores[kept])
+        return TokenTree(self.tokens[kept], parents, self.scores[kept], self.probabilities[kept])
 
     def limited(self, max_nodes: int, max_leaves: int) -> TokenTree:
         """The likeliest sub-tree with at most `max_nodes` nodes (root included) and `max_leaves` leaf paths."""

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.pairs import check_pair
+from specrun.catalog.entries import catalog
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.pairs import check_families, check_pair, check_sizes, warnings
+from specrun.catalog.vocabulary import FileVocabulary, read_vocabulary
 from specrun.errors import PairError
 from specrun.llama import LlamaModel
 from specrun.llama.model import Vocabulary
+from tests.models import random_gemma3
 
 TARGET = Vocabulary("gpt2", "qwen2", None, (b"a", b"b", b"<|end|>"))
 
@@ -44,3 +48,37 @@ def test_the_embedded_pair_is_one(demo_target: Path, demo_draft: Path) -> None:
         check_pair(target.vocabulary, draft.vocabulary)
         assert target.n_bytes > 3 * draft.n_bytes
         assert target.chat_template
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_vocabulary_of_a_file_is_that_of_the_loaded_model(demo_target: Path, tmp_path: Path) -> None:
+    for path in (demo_target, random_gemma3(tmp_path / "gemma.gguf", window=32)):
+        file = read_vocabulary(GgufFile.read(path))
+        with LlamaModel(path) as model:
+            loaded = model.vocabulary
+        assert (file.kind, file.pre, file.bos, file.tokens) == (loaded.kind, loaded.pre, loaded.bos, loaded.tokens)
+
+
+def test_what_only_makes_guesses_worse_is_a_warning() -> None:
+    target = FileVocabulary("gpt2", "qwen2", None, 2, TARGET.tokens, "{{ messages }}")
+    assert warnings(target, target) == ()
+    assert warnings(target, replace(target, eos=1)) == ("the target ends a text with token 2, the draft with 1",)
+    assert "no chat template" in warnings(target, replace(target, chat_template=None))[0]
+    assert "another chat template" in warnings(target, replace(target, chat_template="{{ x }}"))[0]
+    assert warnings(replace(target, chat_template=None), replace(target, chat_template=None)) == ()
+
+
+def test_families_that_the_catalog_knows_to_differ_are_told_apart() -> None:
+    entries = catalog()
+    check_families(entries["qwen-14b"], entries["qwen-coder-0.5b"])
+    check_families(entries["qwen-14b"], None)
+    with pytest.raises(PairError, match=r"llama-1b cannot draft for qwen-14b: .* llama3 and qwen2.5"):
+        check_families(entries["qwen-14b"], entries["llama-1b"])
+
+
+def test_a_draft_that_is_bigger_is_to_be_swapped() -> None:
+    check_sizes(5, 5)
+    with pytest.raises(PairError, match=r"bigger than the target \(4.00 GB\); swap"):
+        check_sizes(4_000_000_000, 9_000_000_000)

@@ -12,7 +12,7 @@ import pytest
 from specrun.errors import ModelFileError
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.machine import Machine, file_identity, fingerprint, gpu_driver
+from specrun.hardware.machine import Machine, file_identity, fingerprint, gpu_driver, identity
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 from specrun.llama import devices
@@ -92,9 +92,9 @@ def test_fingerprints(tmp_path: Path) -> None:
         "target": [one],
         "draft": [other],
         "ctx_size": 4096,
-        "cache_types": ("f16", "bf16"),
+        "settings": {"threads": None},
     }
-    first = fingerprint(MACHINE, **same)
+    first = fingerprint(identity(MACHINE, **same))
     assert len(first) == 16
     minutes_later = replace(
         MACHINE,
@@ -103,7 +103,7 @@ def test_fingerprints(tmp_path: Path) -> None:
         devices=(replace(GPU, free_bytes=GiB), replace(CPU, free_bytes=GiB)),
         storage=Storage("/dev/nvme0n1p2", "ext4", 2.9e9),
     )
-    assert fingerprint(minutes_later, **same) == first
+    assert fingerprint(identity(minutes_later, **same)) == first
     machines = [
         replace(MACHINE, memory=Memory(16 * GiB, GiB)),
         replace(MACHINE, driver=None),
@@ -117,8 +117,8 @@ def test_fingerprints(tmp_path: Path) -> None:
         {"target": [other]},
         {"draft": None},
         {"ctx_size": 8192},
-        {"cache_types": ("f16", "f16")},
+        {"settings": {"threads": 4}},
     ]
-    others = [fingerprint(machine, **same) for machine in machines]
-    others += [fingerprint(MACHINE, **(same | change)) for change in changes]
+    others = [fingerprint(identity(machine, **same)) for machine in machines]
+    others += [fingerprint(identity(MACHINE, **(same | change))) for change in changes]
     assert len({first, *others}) == 1 + len(machines) + len(changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation import FastestPlan, FixedPlan, Plan
+from specrun.speculation import Accepted, FastestPlan, FixedPlan, PassRecord, Plan, TokenTree
 
 TREE, CHAIN, OFF = Plan.tree(16, 8), Plan.chain(4), Plan.off()
 
@@ -16,6 +16,11 @@ CHAIN_WINS: Costs = {TREE: (3, 2.0), CHAIN: (2, 1.0), OFF: (1, 0.9)}
 OFF_WINS: Costs = {TREE: (1, 3.0), CHAIN: (1, 2.0), OFF: (1, 1.0)}
 
 
+def step(n_tokens: int, seconds: float) -> PassRecord:
+    """A step that committed so many tokens in so many seconds."""
+    return PassRecord(TokenTree.root_only(0), Accepted([0] * n_tokens, [0] * n_tokens), seconds)
+
+
 def run(plans: FastestPlan, costs: Costs, n_passes: int) -> tuple[float, dict[Plan, int]]:
     """Tokens a second over `n_passes`, and how many passes went to each plan."""
     tokens, seconds = 0, 0.0
@@ -23,7 +28,7 @@ def run(plans: FastestPlan, costs: Costs, n_passes: int) -> tuple[float, dict[Pl
     for _ in range(n_passes):
         plan = plans.current
         passes[plan] += 1
-        plans.record(*costs[plan])
+        plans.record(step(*costs[plan]))
         tokens += costs[plan][0]
         seconds += costs[plan][1]
     return tokens / seconds, passes
@@ -73,14 +78,14 @@ def test_a_collapse_is_answered_within_fifty_passes() -> None:
 def test_the_first_pass_of_a_trial_is_not_held_against_a_plan() -> None:
     # After a long time without it the draft has much text to catch up with.
     plans = FastestPlan([TREE, OFF])
-    plans.record(4, 100.0)
+    plans.record(step(4, 100.0))
     run(plans, {TREE: (4, 1.0), OFF: (1, 1.0)}, 6)
     assert plans.winner == TREE
 
 
 def test_a_fixed_plan_stays() -> None:
     plan = FixedPlan(CHAIN)
-    plan.record(0, 100.0)
+    plan.record(step(1, 100.0))
     assert plan.current == CHAIN
 
 

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.drafters import ChainDrafter, DraftLimits, DraftNode, SpecExecDrafter
+from specrun.speculation.costs import CostModel, CostTable, PassTime
+from specrun.speculation.drafters import (
+    ChainDrafter,
+    CostAwareDrafter,
+    DraftLimits,
+    DraftNode,
+    ModelCandidates,
+    SpecExecDrafter,
+)
+from specrun.speculation.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
 N_VOCAB = 30
@@ -83,7 +92,9 @@ def paths_of(tree: TokenTree) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("seed", range(5))
 def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int) -> None:
     draft = TableDraft(seed, spread=3.0)
-    tree = SpecExecDrafter(draft, Sampler(GREEDY, N_VOCAB), max_children=N_VOCAB).draft([7], limits(12, 3))
+    tree = SpecExecDrafter(ModelCandidates(draft, Sampler(GREEDY, N_VOCAB), max_children=N_VOCAB)).draft(
+        [7], limits(12, 3)
+    )
     everything = all_paths(draft, 7, 3)
     best = sorted(everything, key=lambda path: -everything[path])[:12]
     assert paths_of(tree) == set(best)
@@ -98,7 +109,7 @@ def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int) -> None:
 def test_a_tree_stays_within_its_limits(budget: int, depth: int, temperature: float) -> None:
     sampler = Sampler(SamplingParameters(temperature=temperature, top_k=0, top_p=1, min_p=0), N_VOCAB)
     draft = TableDraft(1, n_sequences=8)
-    tree = SpecExecDrafter(draft, sampler).draft([1, 2, 3], limits(budget, depth, width=6, leaves=8))
+    tree = SpecExecDrafter(ModelCandidates(draft, sampler)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=8))
     assert tree.tokens[ROOT] == 3
     assert 1 <= len(tree) <= budget
     assert tree.depth <= depth
@@ -107,6 +118,57 @@ def test_a_tree_stays_within_its_limits(budget: int, depth: int, temperature: fl
     assert len(draft.passes) < max(depth, 1)
     for children in tree.children:
         assert len({int(tree.tokens[child]) for child in children}) == len(children)
+
+
+def guide(target_ms: dict[int, float], draft_ms: float, rate: float) -> Guide:
+    """Cost tables without any overhead, and a rate to beat in tokens a millisecond."""
+    target = CostTable([PassTime(n, 64, ms) for n, ms in target_ms.items()])
+    return Guide(CostModel(target, CostTable([PassTime(1, 64, draft_ms), PassTime(64, 64, draft_ms)])), rate=rate)
+
+
+def cost_aware(draft: TableDraft, weighed: Guide, *bounds: int) -> TokenTree:
+    source = ModelCandidates(draft, Sampler(SamplingParameters(temperature=1.0), N_VOCAB))
+    return CostAwareDrafter(source, weighed).draft([1, 2, 3], limits(*bounds, width=8, leaves=64))
+
+
+@pytest.mark.parametrize("budget", [2, 7, 32])
+@pytest.mark.parametrize("depth", [1, 2, 9])
+def test_an_adaptive_tree_stays_within_its_limits(budget: int, depth: int) -> None:
+    draft = TableDraft(1, n_sequences=8)
+    tree = cost_aware(draft, guide({1: 10.0, 32: 10.0}, 0.0, 0.1), budget, depth)
+    assert 1 <= len(tree) <= budget
+    assert tree.depth <= depth
+    assert len(draft.passes) < depth
+    assert all(n <= 8 for n in draft.passes)
+
+
+def test_an_adaptive_tree_is_as_large_as_it_costs_nothing_and_empty_if_it_costs_too_much() -> None:
+    free = guide({1: 10.0, 2: 10.0, 4: 10.0, 8: 10.0, 16: 10.0, 32: 10.0}, 0.0, 0.1)
+    assert len(cost_aware(TableDraft(2), free, 32, 9)) >= 30
+    dear = guide({1: 10.0, 2: 30.0, 32: 400.0}, 5.0, 0.1)
+    draft = TableDraft(2)
+    assert len(cost_aware(draft, dear, 32, 9)) == 1
+    assert draft.passes == [], "not even a second draft pass was worth it"
+
+
+def test_an_adaptive_tree_stays_on_the_cheap_side_of_a_cliff() -> None:
+    cliff = guide({n: 10.0 + (50.0 if n > 8 else 0.0) for n in (1, 2, 4, 8, 9, 16, 32)}, 0.0, 0.1)
+    assert 5 <= len(cost_aware(TableDraft(3), cliff, 32, 9)) <= 8
+
+
+def test_committed_tokens_that_are_decoded_again_count_towards_the_pass() -> None:
+    weighed = guide({1: 10.0, 4: 10.0, 8: 10.0, 9: 100.0}, 0.0, 0.1)
+    source = ModelCandidates(TableDraft(3), Sampler(SamplingParameters(temperature=1.0), N_VOCAB))
+    tree = CostAwareDrafter(source, weighed).draft([1, 2, 3], DraftLimits(32, 9, 8, 64, pending=3))
+    assert len(tree) == 5
+
+
+def test_every_node_knows_the_drafts_own_probability() -> None:
+    tree = cost_aware(TableDraft(4), guide({1: 10.0, 32: 10.0}, 0.0, 0.1), 32, 4)
+    for node, children in enumerate(tree.children):
+        shares = tree.probabilities[children]
+        assert (shares > 0).all(), node
+        assert shares.sum() <= 1 + 1e-9
 
 
 def test_a_chain_is_the_drafts_own_text() -> None:
@@ -125,7 +187,7 @@ def test_a_chain_is_the_first_path_of_a_tree() -> None:
     # Both draft with the target's noise, so the likeliest path of a tree begins as the chain does.
     sampler = Sampler(SamplingParameters(temperature=1.0, seed=2), N_VOCAB)
     chain = ChainDrafter(TableDraft(9), sampler).draft([5], limits(100, 3))
-    tree = SpecExecDrafter(TableDraft(9), sampler).draft([5], limits(60, 3))
+    tree = SpecExecDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(60, 3))
     assert tree.tokens[1] == chain.tokens[1]
 
 

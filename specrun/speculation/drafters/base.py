@@ -45,13 +45,14 @@ class DraftModel(Protocol):
 @dataclass(frozen=True)
 class DraftLimits:
     """Bounds of one tree. budget: nodes, root included. depth: drafted tokens on a path. width: nodes that one draft
-    pass expands. leaves: leaf paths.
+    pass expands. leaves: leaf paths. pending: committed tokens that the target decodes again in front of the tree.
     """
 
     budget: int
     depth: int
     width: int
     leaves: int
+    pending: int = 0
 
 
 class Drafter(Protocol):

@@ -1,0 +1,98 @@
+"""What best-first growth has in common: the nodes offered so far, and where the children of a node come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.sampling import Candidates, Sampler
+from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
+
+MAX_CHILDREN = 16
+
+
+class TreeGrowth:
+    """All nodes offered so far, by id; node 0 is the root.
+
+    committed: the text up to and with the root. scores: cumulative log probability of acceptance. probabilities: the
+    draft's own, among siblings.
+    """
+
+    def __init__(self, committed: Sequence[int]) -> None:
+        self.committed = committed
+        self.tokens = [committed[-1]]
+        self.parents = [NO_PARENT]
+        self.scores = [0.0]
+        self.depths = [0]
+        self.probabilities = [1.0]
+
+    def add(self, token: int, parent: int, score: float, probability: float) -> int:
+        """Offer a child of `parent`; returns its id."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.scores.append(score)
+        self.depths.append(self.depths[parent] + 1)
+        self.probabilities.append(probability)
+        return len(self.tokens) - 1
+
+    def path(self, node: int) -> list[int]:
+        """Drafted tokens down to `node`, the root left out."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def tree(self, limits: DraftLimits) -> TokenTree:
+        """The best nodes within `limits`."""
+        whole = TokenTree.build(self.tokens, self.parents, self.scores, self.probabilities)
+        return whole.limited(limits.budget, limits.leaves)
+
+
+class CandidateSource(Protocol):
+    """Where growth gets the children of nodes from."""
+
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+        """Candidates below each of `nodes`, in one draft pass. The first call of a growth is for [ROOT] alone."""
+        ...
+
+    def expandable(self, parents: Sequence[int]) -> int:
+        """How many children of these parents, in order, one pass can expand."""
+        ...
+
+
+class ModelCandidates:
+    """The draft model's candidates, ranked by the target's own sampling rule and noise."""
+
+    def __init__(self, model: DraftModel, sampler: Sampler, max_children: int = MAX_CHILDREN) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._max_children = max_children
+
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+        if nodes == [ROOT]:
+            rows = self._model.start(growth.committed)[None]
+        else:
+            rows = self._model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
+        recent = self._sampler.recent(growth.committed)
+        return [
+            self._sampler.candidates(
+                row, len(growth.committed) + growth.depths[node], recent + growth.path(node), self._max_children
+            )
+            for node, row in zip(nodes, rows, strict=True)
+        ]
+
+    def expandable(self, parents: Sequence[int]) -> int:
+        return self._model.expandable(parents)
+
+
+def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[k] log probabilities of scores that are sorted, best first; k may be 0."""
+    if not len(scores):
+        return scores
+    shifted = scores - scores[0]
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))

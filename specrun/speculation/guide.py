@@ -1,0 +1,79 @@
+"""What a step is weighed with while generating: cost tables, calibrated chances, and the rate to beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specrun.speculation.calibration import Calibration
+from specrun.speculation.costs import CostModel, Milliseconds
+from specrun.speculation.record import PassRecord
+
+_NEWS = 0.15  # weight of the newest pass in what is known of pass times
+_BOUNDS = (0.1, 10.0)
+_ENOUGH = 3  # passes of one size after which it is judged by its own times
+
+
+class Guide:
+    """Everything a cost-aware step asks.
+
+    The best tree of a step is the one that maximises `accepted tokens - rate * milliseconds`, where `rate` is the
+    tokens per millisecond of the whole run: a step worth more than that raises the average, one worth less lowers it
+    (Dinkelbach's condition for the maximum of a ratio of sums).
+
+    Pass times keep updating what the tables say, by one factor for each size and one for all: other programs, heat
+    and the file cache change them.
+    """
+
+    def __init__(self, costs: CostModel, calibration: Calibration | None = None, rate: float = 0.0) -> None:
+        self.costs = costs
+        self.calibration = calibration or Calibration()
+        self.rate = rate
+        self.expected_draft_ms = 0.0  # of the step in progress, as the tables had it
+        self._slowness = 1.0
+        self._draft_slowness = 1.0
+        self._by_size = np.ones(costs.target.largest + 1)
+        self._n_passes = np.zeros(costs.target.largest + 1, np.int64)
+
+    def target_row(self, ctx: int) -> Milliseconds:
+        """float64[n + 1]: milliseconds of a target pass over n tokens, as things are now."""
+        factors = np.where(self._n_passes >= _ENOUGH, self._by_size, self._slowness)
+        return np.asarray(self.costs.target.row(ctx) * factors)
+
+    def levels_row(self, ctx: int) -> Milliseconds:
+        """float64[n + 1]: milliseconds of a draft pass over n nodes, as things are now."""
+        return np.asarray(self.costs.levels_row(ctx) * self._draft_slowness)
+
+    def plain_ms(self, ctx: int) -> float:
+        """Milliseconds of a step of plain decoding, as things are now."""
+        factor = self._by_size[1] if self._n_passes[1] >= _ENOUGH else self._slowness
+        return float(self.costs.target.row(ctx)[1] * factor) + self.costs.overhead.step
+
+    def record_target(self, n: int, ctx: int, ms: float) -> None:
+        """A target pass over `n` tokens behind `ctx` took `ms`."""
+        if n > self.costs.target.largest:
+            return
+        ratio = min(max(ms / float(self.costs.target.row(ctx)[n]), _BOUNDS[0]), _BOUNDS[1])
+        self._slowness += _NEWS * (ratio - self._slowness)
+        self._by_size[n] += (_NEWS if self._n_passes[n] else 1.0) * (ratio - self._by_size[n])
+        self._n_passes[n] += 1
+
+    def record_draft(self, ms: float) -> None:
+        """The drafting of a step took `ms`, the drafter's own work included."""
+        if self.expected_draft_ms > 0:
+            ratio = min(max(ms / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
+            self._draft_slowness += _NEWS * (ratio - self._draft_slowness)
+
+    def learn(self, step: PassRecord) -> None:
+        """Take in the times of a step, and which of the children that it saw were accepted."""
+        self.record_target(step.n_target, step.ctx, step.target_seconds * 1e3)
+        if len(step.tree) == 1:
+            return
+        self.record_draft(step.draft_seconds * 1e3)
+        path = step.accepted.path
+        for depth, node in enumerate(path, start=1):
+            children = step.tree.children[node]
+            probabilities = step.tree.probabilities[children]
+            if children and np.isfinite(probabilities).all():
+                matched = children.index(path[depth]) if depth < len(path) else None
+                self.calibration.count(depth, probabilities, matched)
+        self.calibration.fade()

@@ -1,0 +1,152 @@
+"""The plan of a profile, followed for as long as it keeps what the profile promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specrun.speculation.guide import Guide
+from specrun.speculation.plan import Plan
+from specrun.speculation.record import PassRecord
+
+_DECAY = 0.94  # weight of what was known of the rate, per pass: about the last 16 passes count
+_LEAST_PASSES = 6  # before a plan can be judged
+_LOSES = 0.97  # share of plain decoding's rate below which a plan is left
+_PROBE_PASSES = 5
+_PROBE_SHARE = 0.01  # of all time may be lost to probes
+_FIRST_HOLD = 32  # passes
+_HOPELESS = 0.6  # predicted share of plain decoding's rate below which a plan is never probed
+
+
+class ProfiledPlan:
+    """Follows `plan`, turns it off where it does not pay, and looks now and then whether it pays again.
+
+    Whether it pays is judged by the measured rate of the last passes against what plain decoding costs by the cost
+    tables (kept up to date by the passes themselves), so nothing has to be tried to know it. While it is off, a few
+    passes of it are tried after each hold; holds last until what the last probe lost is a small share of their time.
+
+    plan: what to follow; `Plan.off()` if the profile says that nothing pays, with `other`, the best that drafts, to
+    be looked at now and then. predicted: tokens a second that the profile expects of `plan`. other_predicted: of
+    `other`.
+    The text does not depend on any of this, only the speed does.
+    """
+
+    def __init__(self, plan: Plan, predicted: float, guide: Guide, other: Plan | None = None,
+                 other_predicted: float = 0.0) -> None:  # fmt: skip
+        self.plan = plan
+        self.predicted = predicted
+        self.guide: Guide = guide
+        self._drafting = plan if plan.depth else other
+        drafting_rate = predicted if plan.depth else other_predicted
+        self._may_probe = self._drafting is not None and drafting_rate > _HOPELESS * self._plain_rate(0)
+        self._drafting_rate = drafting_rate
+        self._is_drafting = bool(plan.depth)
+        self._start_phase()
+        self._hold_seconds = _FIRST_HOLD / self._plain_rate(0)
+        self._is_probe = False
+
+    @property
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        return self._drafting if self._is_drafting and self._drafting else Plan.off()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether speculation is off now."""
+        return not self._is_drafting
+
+    def __str__(self) -> str:
+        text = f"{self.plan}, by the profile of this machine"
+        if self.is_off and self.plan.depth:
+            return f"{text}; off now, as it does not pay on this text"
+        if not self.is_off and not self.plan.depth:
+            return f"{text}; {self._drafting} now, as it pays on this text"
+        return text
+
+    def _plain_rate(self, ctx: int) -> float:
+        """Tokens a second of plain decoding, as things are now."""
+        return 1e3 / self.guide.plain_ms(ctx)
+
+    def _start_phase(self) -> None:
+        self._tokens, self._seconds, self._passes = 0.0, 0.0, 0
+        self._phase_seconds, self._phase_lost = 0.0, 0.0
+
+    def record(self, step: PassRecord) -> None:
+        """A pass by `current` is over."""
+        self.guide.learn(step)
+        plain = self._plain_rate(step.ctx)
+        self._passes += 1
+        self._phase_seconds += step.seconds
+        if not self._is_drafting:
+            self.guide.rate = plain / 1e3
+            if self._may_probe and self._passes >= _FIRST_HOLD and self._phase_seconds >= self._hold_seconds:
+                self._begin_probe()
+            return
+        self._phase_lost += step.seconds - step.n_tokens / plain
+        # The first pass after a hold is left out: the draft had text to catch up with.
+        if not (self._is_probe and self._passes == 1):
+            self._tokens = _DECAY * self._tokens + step.n_tokens
+            self._seconds = _DECAY * self._seconds + step.seconds
+        rate = self._tokens / self._seconds if self._seconds else plain
+        # A run whose average is low for want of passes must not make every node look worth its time.
+        self.guide.rate = max(rate, plain) / 1e3
+        if self._is_probe:
+            self._judge_probe(rate, plain)
+        elif self._passes >= _LEAST_PASSES and rate < _LOSES * plain:
+            self._hold()
+
+    def _begin_probe(self) -> None:
+        self._is_drafting = self._is_probe = True
+        self._start_phase()
+
+    def _judge_probe(self, rate: float, plain: float) -> None:
+        if self._passes <= 1:
+            return
+        if self._passes < _PROBE_PASSES and rate > 0.5 * plain:
+            return
+        self._is_probe = False
+        if rate < plain:
+            self._hold()
+
+    def _hold(self) -> None:
+        lost = max(self._phase_lost, 0.0)
+        self._is_drafting = False
+        self._hold_seconds = lost / _PROBE_SHARE
+        self._start_phase()
+
+
+class ByTemperature:
+    """A plan of a profile for each temperature that was measured; a generation follows the one nearest to its own."""
+
+    def __init__(self, plans: Mapping[float, ProfiledPlan]) -> None:
+        self._plans = dict(plans)
+        self._now = next(iter(self._plans.values()))
+
+    @property
+    def now(self) -> ProfiledPlan:
+        """What the generation in progress, or the last one, follows."""
+        return self._now
+
+    @property
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        return self._now.current
+
+    @property
+    def guide(self) -> Guide:
+        return self._now.guide
+
+    def begin(self, temperature: float) -> None:
+        """A generation at this temperature begins."""
+        self._now = self._plans[nearest(temperature, list(self._plans))]
+
+    def record(self, step: PassRecord) -> None:
+        """A pass by `current` is over."""
+        self._now.record(step)
+
+    def __str__(self) -> str:
+        return str(self._now)
+
+
+def nearest(temperature: float, measured: list[float]) -> float:
+    """The measured temperature that says most of another: greedy for greedy, sampled for sampled, if there is one."""
+    return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))

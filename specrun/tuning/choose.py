@@ -1,0 +1,84 @@
+"""The plans that are considered, and what each is predicted to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from specrun.speculation.costs import CostModel
+from specrun.speculation.plan import Plan
+from specrun.tuning.acceptance import Acceptance
+from specrun.tuning.simulate import Prediction, predict
+
+CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+TREE_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
+ADAPTIVE_DEPTH = 16
+# Of a pass's committed tokens; a tree that takes longer than so many passes over one token can never pay.
+MOST_TOKENS = 17
+
+
+def candidates(costs: CostModel, largest: int, ctx: int) -> list[Plan]:
+    """Off, chains, trees of the measured sizes, and an adaptive tree: whatever could possibly pay.
+
+    largest: nodes that a tree may have. ctx: context length at which costs are judged.
+    """
+    plans = [Plan.off()]
+    if costs.draft is None:
+        return plans
+    plain = costs.plain_ms(ctx)
+    plans += [Plan.chain(depth) for depth in CHAIN_DEPTHS if depth < largest and _may_pay(costs, depth + 1, depth, ctx)]
+    for budget in costs.target.sizes:
+        if 3 <= budget <= largest:
+            plans += [
+                Plan.tree(budget, depth)
+                for depth in TREE_DEPTHS
+                if depth < budget - 1 and budget <= 16 * depth and _may_pay(costs, budget, depth, ctx)
+            ]
+    affordable = [n for n in costs.target.sizes if n <= largest and costs.target.ms(n, ctx) < MOST_TOKENS * plain]
+    if max(affordable) > 1:
+        width = max(1, min(costs.draft.largest, 16))
+        plans.append(Plan.adaptive(max(affordable), ADAPTIVE_DEPTH, width))
+    return plans
+
+
+def _may_pay(costs: CostModel, budget: int, depth: int, ctx: int) -> bool:
+    """Whether it would pay if every drafted token of the longest path were accepted."""
+    ms = costs.target.ms(budget, ctx) + depth * costs.level_ms(1, ctx) + costs.overhead.step
+    return (depth + 1) / ms > 1 / costs.plain_ms(ctx)
+
+
+def ranked(
+    plans: Sequence[Plan],
+    acceptance: Acceptance,
+    costs: CostModel,
+    over: Callable[[], bool],
+) -> list[Prediction]:
+    """Predictions, fastest first. `over` ends the replays early; off and the adaptive plan are always among them."""
+    first = [plan for plan in plans if plan.method in ("off", "adaptive")]
+    rest = [plan for plan in plans if plan.method not in ("off", "adaptive")]
+    found = []
+    for i, plan in enumerate([*first, *rest]):
+        if i >= len(first) and over():
+            break
+        prediction = predict(plan, acceptance.traces, costs, acceptance.calibration, acceptance.sharpness)
+        if plan.method == "adaptive" and prediction.largest > 1:
+            # Its bound is what the steps made use of, so that contexts are no larger and the name says something.
+            bound = next(n for n in costs.target.sizes if n >= prediction.largest)
+            prediction = replace(prediction, plan=Plan.adaptive(bound, plan.depth, plan.width))
+        found.append(prediction)
+    return sorted(found, key=lambda p: -p.tokens_per_second)
+
+
+def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Those worth running: the best, off, the best of each method, and the best smaller and larger tree."""
+    best = predictions[0]
+    chosen = [best]
+    for method in ("off", "chain", "tree", "adaptive"):
+        of_method = [p for p in predictions if p.plan.method == method]
+        chosen += of_method[:1]
+    trees = [p for p in predictions if p.plan.method == "tree"]
+    if trees:
+        middle = trees[0].plan.budget
+        chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
+        chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
+    return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)

@@ -1,0 +1,44 @@
+"""What a run of `specrun tune` found, before it becomes a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from specrun.speculation.costs import CostModel
+from specrun.tuning.acceptance import Acceptance
+from specrun.tuning.profile import TunedPlan
+from specrun.tuning.simulate import Prediction
+from specrun.tuning.validate import Validated
+
+
+@dataclass
+class Result:
+    """What a run found. distributions: accepted lengths that the replays of each temperature's best plan had."""
+
+    costs: CostModel
+    exact_up_to: int
+    acceptance: list[Acceptance]
+    predictions: dict[float, list[Prediction]]
+    validated: list[Validated]
+    plans: list[TunedPlan]
+    notices: list[str] = field(default_factory=list)
+
+
+def predictions_json(result: Result) -> dict[str, Any]:
+    """Predictions of all plans, by temperature."""
+    return {
+        str(temperature): [
+            {
+                "plan": str(p.plan),
+                "method": p.plan.method,
+                "budget": p.plan.budget,
+                "depth": p.plan.depth,
+                "tokens_per_second": round(p.tokens_per_second, 3),
+                "tokens_per_pass": round(p.tokens_per_pass, 3),
+                "accepted": list(p.accepted),
+            }
+            for p in found
+        ]
+        for temperature, found in result.predictions.items()
+    }

@@ -1,0 +1,179 @@
+"""What the draft proposes at every position of texts that the target wrote, kept so that any plan can be replayed.
+
+With shared noise (and greedily) the target's token at a position is the same in every plan, so the text is known, and
+what a plan would have committed from a position follows from the draft's candidates there. One recording stands for
+runs of all plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specrun.sampling import Candidates
+from specrun.speculation.calibration import MAX_RANK, Calibration
+from specrun.speculation.drafters import CandidateSource, DraftLimits, SpecExecDrafter, TreeGrowth
+from specrun.speculation.drafters.growth import log_softmax
+
+Path = tuple[int, ...]
+
+_NOTHING = Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
+
+
+@dataclass
+class Position:
+    """Candidates below every path that was expanded behind one position of a text. continuation: what the target
+    wrote from there. ctx: tokens before it, the root among them.
+    """
+
+    ctx: int
+    continuation: list[int]
+    children: dict[Path, Candidates] = field(default_factory=dict)
+
+    def matched_rank(self, path: Path) -> int | None:
+        """The rank of the target's own token among the candidates below `path`, which the target must have written."""
+        depth = len(path)
+        if depth >= len(self.continuation):
+            return None
+        found = np.flatnonzero(self.children[path].tokens == self.continuation[depth])
+        return int(found[0]) if len(found) else None
+
+    def accepted_path(self) -> Iterator[Path]:
+        """The expanded paths that the target's own text follows, shortest first."""
+        path: Path = ()
+        while path in self.children and len(path) < len(self.continuation):
+            yield path
+            path = (*path, self.continuation[len(path)])
+
+
+@dataclass
+class Trace:
+    """The positions of one text, in order. kind: of the text (code, chat, ...)."""
+
+    kind: str
+    positions: list[Position]
+
+    def as_json(self) -> dict[str, Any]:
+        """For a run that is taken up again later."""
+        return {
+            "kind": self.kind,
+            "positions": [
+                {
+                    "ctx": position.ctx,
+                    "continuation": position.continuation,
+                    "children": [
+                        [list(path), found.tokens.tolist(), found.scores.round(4).tolist()]
+                        for path, found in position.children.items()
+                    ],
+                }
+                for position in self.positions
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Trace:
+        """Raises KeyError, TypeError or ValueError for a value that is not that of `as_json`."""
+        return cls(
+            value["kind"],
+            [
+                Position(
+                    entry["ctx"],
+                    entry["continuation"],
+                    {
+                        tuple(path): Candidates(np.array(tokens, np.int64), np.array(scores, np.float64))
+                        for path, tokens, scores in entry["children"]
+                    },
+                )
+                for entry in value["positions"]
+            ],
+        )
+
+
+class _Recorder:
+    """Passes on what a source says, and notes it."""
+
+    def __init__(self, source: CandidateSource, position: Position) -> None:
+        self._source = source
+        self._position = position
+
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+        candidates = self._source.children(growth, nodes)
+        for node, found in zip(nodes, candidates, strict=True):
+            self._position.children[tuple(growth.path(node))] = found
+        return candidates
+
+    def expandable(self, parents: Sequence[int]) -> int:
+        return self._source.expandable(parents)
+
+
+class Replay:
+    """A source that knows what was recorded at one position, and nothing below. `widths` are its draft passes."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+        self.widths: list[int] = []
+
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+        self.widths.append(len(nodes))
+        return [self._position.children.get(tuple(growth.path(node)), _NOTHING) for node in nodes]
+
+    def expandable(self, parents: Sequence[int]) -> int:
+        return len(parents)
+
+
+def record(
+    source: CandidateSource,
+    kind: str,
+    prompt: list[int],
+    written: list[int],
+    n_positions: int,
+    limits: DraftLimits,
+    sharpness: float,
+    enough: Callable[[], bool] = lambda: False,
+) -> Trace:
+    """Draft behind the first `n_positions` of a text. `enough` is asked before every position and ends the recording.
+
+    limits: of the trees, at least as large as any plan to be replayed. written: what the target wrote after `prompt`,
+    longer than `n_positions` by what a pass may commit.
+    """
+    positions = []
+    for start in range(min(n_positions, len(written))):
+        if enough():
+            break
+        committed = prompt + written[:start]
+        position = Position(len(committed), written[start:])
+        SpecExecDrafter(_Recorder(source, position), sharpness).draft(committed, limits)
+        positions.append(position)
+    return Trace(kind, positions)
+
+
+def calibrate(traces: Sequence[Trace]) -> Calibration:
+    """Count which candidates the target accepted, at every depth of every position."""
+    calibration = Calibration()
+    for trace in traces:
+        for position in trace.positions:
+            for path in position.accepted_path():
+                candidates = position.children[path]
+                if not len(candidates.tokens):
+                    break
+                calibration.count(
+                    len(path) + 1, np.exp(log_softmax(candidates.scores)), position.matched_rank(path), recent=False
+                )
+    calibration.settle()
+    return calibration
+
+
+def positional_acceptance(traces: Sequence[Trace]) -> list[float]:
+    """p_k, Sequoia's acceptance vector (arXiv 2402.12374): the chance that the k-th candidate is the one accepted."""
+    counts = np.zeros(MAX_RANK)
+    n_positions = 0
+    for trace in traces:
+        for position in trace.positions:
+            n_positions += 1
+            rank = position.matched_rank(())
+            if rank is not None and rank < MAX_RANK:
+                counts[rank] += 1
+    return [round(float(count) / max(n_positions, 1), 4) for count in counts]

@@ -1,0 +1,93 @@
+"""Runs plans on texts that they were not chosen on, and sets what they did beside what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specrun.engine import Engine
+from specrun.sampling import SamplingParameters
+from specrun.speculation import FixedPlan, Plan
+from specrun.speculation.calibration import Calibration
+from specrun.speculation.costs import CostModel
+from specrun.speculation.guide import Guide
+from specrun.tuning.simulate import Prediction
+
+
+@dataclass
+class Validated:
+    """A plan, what was predicted of it (tokens a second and a pass), and what it did in `seconds` on other texts."""
+
+    prediction: Prediction
+    temperature: float
+    tokens: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def plan(self) -> Plan:
+        return self.prediction.plan
+
+    @property
+    def measured(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return self.tokens / self.passes if self.passes else 0.0
+
+    def expected(self, drift: float) -> float:
+        """Tokens a second to be expected: prediction and measurement are samples of the same thing on other texts, and
+        weigh by the passes behind them, measurement at least half.
+
+        drift: how much faster plain decoding was when the plans were run than when the tables were measured.
+        """
+        before = sum(self.prediction.accepted)
+        weight = max(self.passes / (self.passes + before), 0.5)
+        return float((self.prediction.tokens_per_second * drift) ** (1 - weight) * self.measured**weight)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "plan": str(self.plan),
+            "method": self.plan.method,
+            "budget": self.plan.budget,
+            "depth": self.plan.depth,
+            "temperature": self.temperature,
+            "predicted": round(self.prediction.tokens_per_second, 3),
+            "measured": round(self.measured, 3),
+            "predicted_tokens_per_pass": round(self.prediction.tokens_per_pass, 3),
+            "measured_tokens_per_pass": round(self.tokens_per_pass, 3),
+        }
+
+
+def validate(
+    engine: Engine,
+    predictions: Sequence[Prediction],
+    prompts: Sequence[list[int]],
+    temperature: float,
+    n_tokens: int,
+    costs: CostModel,
+    calibration: Calibration,
+    over: Callable[[], bool],
+    progress: Callable[[str], None],
+) -> list[Validated]:
+    """Every plan on every prompt, plans taking turns. `over` is asked between prompts; one is run in any case."""
+    results = [Validated(prediction, temperature) for prediction in predictions]
+    sampling = SamplingParameters(temperature=temperature)
+    for i, prompt in enumerate(prompts):
+        if i and over():
+            break
+        for result in results:
+            progress(f"trying {result.plan} on text {i + 1} of {len(prompts)}, temperature {temperature:g}")
+            rate = result.prediction.tokens_per_second / 1e3
+            # A calibration of its own: it shifts with the texts, and each plan begins from what was measured.
+            guide = Guide(costs, Calibration.from_json(calibration.as_json()), rate)
+            engine.reset()
+            for _ in engine.generate(prompt, sampling, FixedPlan(result.plan, guide), n_tokens, ignore_eos=True):
+                pass
+            result.tokens += engine.statistics.completion_tokens
+            result.passes += engine.statistics.passes
+            result.seconds += engine.statistics.seconds
+    return results

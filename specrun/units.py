@@ -1,0 +1,12 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def size_text(n_bytes: float) -> str:
+    """A size in decimal units, as the hub and disks are labelled: `8.99 GB`, `676 MB`, `12 kB`."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= factor:
+            value = n_bytes / factor
+            return f"{value:.2f} {unit}" if unit == "GB" and value < 100 else f"{value:.0f} {unit}"
+    return f"{n_bytes:.0f} bytes"

@@ -1,0 +1,120 @@
+"""What a NAME means, and which file of a repository a quantization means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog.names import HubName, parse
+from specrun.catalog.split import models_among, quantization, shards, with_quantization
+from specrun.errors import UsageError
+
+QWEN = "Qwen/Qwen2.5-14B-Instruct-GGUF"
+
+
+def hub_name(text: str) -> HubName:
+    name = parse(text)
+    assert isinstance(name, HubName)
+    return name
+
+
+@pytest.mark.parametrize("text", ["qwen-14b", "QWEN-14B", "qwen-14b:q4_k_m", "qwen-14b:Q4_K_M"])
+def test_an_alias(text: str) -> None:
+    name = hub_name(text)
+    assert (name.repo, name.quantization) == (QWEN, None)
+    assert name.file == "qwen2.5-14b-instruct-q4_k_m-00001-of-00003.gguf"
+    assert name.entry
+    assert name.entry.alias == "qwen-14b"
+
+
+def test_an_alias_in_another_quantization() -> None:
+    name = hub_name("qwen-14b:q2_k")
+    assert (name.repo, name.file, name.quantization) == (QWEN, None, "q2_k")
+
+
+@pytest.mark.parametrize(
+    ("text", "repo", "file", "wanted", "alias"),
+    [
+        ("org/repo", "org/repo", None, None, None),
+        ("org/repo:Q4_K_M", "org/repo", None, "Q4_K_M", None),
+        (f"{QWEN}:Q8_0", QWEN, None, "Q8_0", "qwen-14b"),
+        ("org/repo/model.gguf", "org/repo", "model.gguf", None, None),
+        ("org/repo/sub/model.gguf", "org/repo", "sub/model.gguf", None, None),
+        ("org/repo/m-00002-of-00003.gguf", "org/repo", "m-00001-of-00003.gguf", None, None),
+        (f"{QWEN}/qwen2.5-14b-instruct-q4_k_m-00003-of-00003.gguf", QWEN, "*", None, "qwen-14b"),
+    ],
+)
+def test_a_repository_and_a_file_of_one(
+    text: str, repo: str, file: str | None, wanted: str | None, alias: str | None
+) -> None:
+    name = hub_name(text)
+    assert (name.repo, name.quantization) == (repo, wanted)
+    assert (name.entry.alias if name.entry else None) == alias
+    assert name.file == (name.entry.file if file == "*" and name.entry else file)
+
+
+@pytest.mark.parametrize("text", ["/x/qwen-14b", "./qwen-14b", "~/x.gguf", "../x", "x.gguf", "folder/x.GGUF"])
+def test_a_path(text: str) -> None:
+    assert parse(text) == Path(text).expanduser()
+
+
+def test_a_file_that_exists_is_a_path_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ("org/repo/model.gguf", "org/repo/model", "model"):
+        (tmp_path / text).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / text).touch()
+        assert parse(text) == Path(text)
+    (tmp_path / "qwen-14b").mkdir()
+    assert hub_name("qwen-14b").repo == QWEN
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [("qwen-41b", "qwen-14b"), ("x", "give a path, an alias"), ("", "give a path")]
+)
+def test_an_unknown_alias_is_told_with_near_ones(text: str, part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("qwen2.5-14b-instruct-q4_k_m-00001-of-00003.gguf", "q4_k_m"),
+        ("Qwen3-0.6B-Q8_0.gguf", "Q8_0"),
+        ("gemma-3-4b-it-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("Llama-3.2-1B-Instruct-IQ3_XXS.gguf", "IQ3_XXS"),
+        ("model.Q5_0.gguf", "Q5_0"),
+        ("model-f16.gguf", "f16"),
+        ("model-BF16.gguf", "BF16"),
+        ("gpt-oss-20b-mxfp4.gguf", "mxfp4"),
+        ("Q8_0/model-Q8_0-00001-of-00002.gguf", "Q8_0"),
+        ("model.gguf", None),
+    ],
+)
+def test_the_quantization_that_a_name_tells(file: str, expected: str | None) -> None:
+    assert quantization(file) == expected
+
+
+def test_shards() -> None:
+    assert shards("a/m-q8_0-00002-of-00002.gguf") == ("a/m-q8_0-00001-of-00002.gguf", "a/m-q8_0-00002-of-00002.gguf")
+    assert shards("m-q8_0.gguf") == ("m-q8_0.gguf",)
+
+
+def test_which_files_of_a_repository_are_models() -> None:
+    files = ["README.md", "m-Q4_K_M.gguf", "mmproj-m-f16.gguf", "m-Q8_0-00002-of-00002.gguf"]
+    assert models_among([*files, "m-Q8_0-00001-of-00002.gguf"]) == ["m-Q4_K_M.gguf", "m-Q8_0-00001-of-00002.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "expected"),
+    [
+        (["m-Q8_0.gguf", "m-Q4_K_M.gguf"], None, ["m-Q4_K_M.gguf"]),
+        (["m-Q8_0.gguf", "m-Q5_0.gguf"], None, ["m-Q8_0.gguf"]),
+        (["a.gguf", "b.gguf"], None, ["a.gguf", "b.gguf"]),
+        (["m-Q4_K_M.gguf", "m-UD-Q4_K_M.gguf"], "q4_k_m", ["m-Q4_K_M.gguf"]),
+        (["m-Q4_K_M.gguf"], "q4_k_s", []),
+    ],
+)
+def test_which_file_a_quantization_means(files: list[str], wanted: str | None, expected: list[str]) -> None:
+    assert with_quantization(files, wanted) == expected

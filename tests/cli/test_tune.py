@@ -1,0 +1,159 @@
+"""`specrun tune` as a user runs it, and what other commands make of its profile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Specrun, SpecrunHere
+
+PROMPT = "def read_config(path):\n"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of this module's own."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def tuned(data: Path) -> dict[str, Any]:
+    """The embedded pair, tuned quickly."""
+    result = Specrun()("tune", "--quick", "--json", SPECRUN_DATA_DIR=str(data))
+    assert result.code == 0, result.stderr
+    assert "saved as" in result.stderr
+    return json.loads(result.stdout)
+
+
+def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
+    assert {"fingerprint", "hardware", "tables", "plan", "validation"} <= set(tuned)
+    for which in ("target", "draft"):
+        entries = tuned["tables"][which]
+        assert all({"n", "ms", "ctx"} <= set(entry) for entry in entries)
+        assert all(entry["ms"] > 0 for entry in entries)
+        assert len({entry["ctx"] for entry in entries}) == 2
+        assert min(entry["n"] for entry in entries) == 1
+    plan = tuned["plan"]
+    assert {"method", "budget", "depth", "predicted_tokens_per_second", "predicted_tokens_per_pass"} <= set(plan)
+    assert plan["predicted_tokens_per_second"] > 0
+    assert [entry["temperature"] for entry in tuned["plans"]] == [0.8, 0.0]
+    assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
+    assert {entry["method"] for entry in tuned["validation"]} >= {"off", "chain", "adaptive"}
+    assert tuned["exact_up_to"] > 1
+
+
+def test_the_plan_is_the_fastest_that_was_run(tuned: dict[str, Any]) -> None:
+    for plan in tuned["plans"]:
+        tried = [entry for entry in tuned["validation"] if entry["temperature"] == plan["temperature"]]
+        assert plan["method"] in {entry["method"] for entry in tried}
+        if plan["method"] == "off":
+            assert plan["other"]["method"] != "off"
+            assert plan["other_tokens_per_second"] <= plan["predicted_tokens_per_second"]
+
+
+@pytest.mark.usefixtures("tuned")
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_text_is_the_same_with_a_profile(specrun: Specrun, data: Path, temperature: str) -> None:
+    arguments = ["generate", PROMPT, "-n", "48", "--temp", temperature, "--json"]
+    off = json.loads(specrun(*arguments, "--speculate", "off").stdout)
+    auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
+    assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
+    assert "by the profile of this machine" in auto.stderr
+
+
+def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
+    here: SpecrunHere, tuned: dict[str, Any], data: Path, tmp_path: Path
+) -> None:
+    at_home = {"SPECRUN_DATA_DIR": str(data)}
+    shown = here("tune", "--show", "--json", **at_home)
+    assert json.loads(shown.stdout) == tuned
+    report = here("tune", "--show", **at_home).stdout
+    assert all(part in report for part in ("exactness", "tokens/s", "plans run on other texts", "by hand"))
+    assert tuned["fingerprint"] in here("tune", "--list", **at_home).stdout
+    file = tmp_path / "profile.json"
+    assert here("tune", "--export", file, **at_home).code == 0
+    elsewhere = {"SPECRUN_DATA_DIR": str(tmp_path / "elsewhere")}
+    here("tune", "--show", **elsewhere).assert_fails(2, "no profile", "specrun tune")
+    assert here("tune", "--import", file, **elsewhere).code == 0
+    assert json.loads(here("tune", "--show", "--json", **elsewhere).stdout) == tuned
+    picture = tmp_path / "plan.png"
+    assert here("tune", "--show", "--plot", picture, **elsewhere).code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert here("tune", "--forget", **elsewhere).code == 0
+    here("tune", "--forget", **elsewhere).assert_fails(2, "no profile")
+
+
+@pytest.mark.usefixtures("tuned")
+def test_a_chat_can_leave_the_profiles_plan_and_come_back_to_it(specrun: Specrun, data: Path) -> None:
+    messages = "\n".join(["/set max-tokens 8", "/set speculate tree", "hello", "/set speculate auto", "more", "/set"])
+    result = specrun("chat", stdin=messages + "\n", SPECRUN_DATA_DIR=str(data))
+    assert result.code == 0, result.stderr
+    assert "speculate is tree" in result.stderr
+    assert "speculate is auto" in result.stderr
+    refused = specrun("chat", stdin="/set speculate adaptive\n", SPECRUN_DATA_DIR=str(data))
+    assert "speculate can be auto, chain, off, tree" in refused.stderr
+
+
+@pytest.mark.usefixtures("tuned")
+def test_a_profile_of_another_context_is_named_stale(here: SpecrunHere, data: Path) -> None:
+    result = here("generate", PROMPT, "-n", "4", "-c", "512", SPECRUN_DATA_DIR=str(data))
+    assert result.code == 0
+    assert "--ctx-size changed since" in result.stderr
+
+
+def test_own_prompts_and_one_temperature(specrun: Specrun, tmp_path: Path) -> None:
+    result = specrun(
+        "tune", "--quick", "--json", "--temp", "0", "--prompts", _prompts(tmp_path), SPECRUN_DATA_DIR=str(tmp_path)
+    )
+    assert result.code == 0, result.stderr
+    assert [plan["temperature"] for plan in json.loads(result.stdout)["plans"]] == [0.0]
+
+
+def _prompts(folder: Path) -> Path:
+    file = folder / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"def f{i}(x):\n"}) + "\n" for i in range(4)), encoding="utf-8")
+    return file
+
+
+def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Path) -> None:
+    process = specrun.start("tune", "--quick", "--json", "--temp", "0", SPECRUN_DATA_DIR=str(tmp_path))
+    unfinished = tmp_path / "profiles" / "unfinished"
+    deadline = time.monotonic() + 120
+    while not list(unfinished.glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert stdout == b""
+    assert b"goes on from there" in stderr
+    again = specrun("tune", "--quick", "--json", "--temp", "0", SPECRUN_DATA_DIR=str(tmp_path))
+    assert again.code == 0
+    assert "earlier run" in again.stderr
+    assert not list(unfinished.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--quick", "--thorough"], "exclude each other"),
+        (["--show", "--forget"], "exclude each other"),
+        (["--temp", "hot"], "--temp"),
+        (["--temp", "-1"], "--temp"),
+        (["--plot", "plan.txt"], ".png"),
+        (["--target", "none.gguf"], "none.gguf"),
+    ],
+)
+def test_wrong_options_end_in_one_line(here: SpecrunHere, arguments: list[str], part: str) -> None:
+    result = here("tune", *arguments)
+    result.assert_fails(3 if "--target" in arguments else 2, part)
+
+
+def test_a_file_that_is_no_profile_is_refused(here: SpecrunHere, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("{}")
+    here("tune", "--import", file).assert_fails(9, "not a profile")

@@ -1,0 +1,86 @@
+"""The plan of a profile is kept while it pays, left when it stops paying, and found again, at little cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specrun.speculation import Accepted, ByTemperature, PassRecord, Plan, ProfiledPlan, TokenTree
+from specrun.speculation.costs import CostModel, CostTable, PassTime
+from specrun.speculation.guide import Guide
+
+CHAIN = Plan.chain(4)
+PLAIN_SECONDS, CHAIN_SECONDS = 0.1, 0.15
+
+
+def guide() -> Guide:
+    """A machine on which a pass over 5 tokens takes half as long again as one over 1."""
+    return Guide(
+        CostModel(CostTable([PassTime(1, 64, 100.0), PassTime(5, 64, 140.0)]), CostTable([PassTime(1, 64, 2.0)]))
+    )
+
+
+def step(plan: Plan, n_tokens: int) -> PassRecord:
+    """A step by `plan` that commits so many tokens (one if it drafts nothing)."""
+    if not plan.depth:
+        return PassRecord(TokenTree.root_only(0), Accepted([0], [0]), PLAIN_SECONDS, PLAIN_SECONDS, 0.0, 1, 64)
+    tree = TokenTree.chain([0, 1, 2, 3, 4])
+    accepted = Accepted(list(range(n_tokens)), [0] * n_tokens)
+    return PassRecord(tree, accepted, CHAIN_SECONDS, CHAIN_SECONDS - 0.01, 0.01, 5, 64)
+
+
+def run(plans: ProfiledPlan, tokens_a_pass: float, n_passes: int) -> tuple[float, int]:
+    """Share of plain decoding's rate, and drafted passes."""
+    rng = np.random.default_rng(0)
+    tokens, seconds, drafted = 0, 0.0, 0
+    for _ in range(n_passes):
+        plan = plans.current
+        low = int(tokens_a_pass)
+        done = step(plan, low + int(rng.random() < tokens_a_pass - low))
+        plans.record(done)
+        tokens += done.n_tokens
+        seconds += done.seconds
+        drafted += plan.depth > 0
+    return tokens / seconds * PLAIN_SECONDS, drafted
+
+
+def test_a_plan_that_pays_is_kept() -> None:
+    plans = ProfiledPlan(CHAIN, 20.0, guide())
+    share, drafted = run(plans, 3.0, 500)
+    assert drafted == 500
+    assert share == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_plan_that_does_not_pay_is_left_at_once_and_seldom_looked_at() -> None:
+    plans = ProfiledPlan(CHAIN, 20.0, guide())
+    run(plans, 1.0, 20)
+    assert plans.is_off
+    assert "does not pay" in str(plans)
+    share, _ = run(plans, 1.0, 1000)
+    assert share > 0.98
+
+
+def test_a_plan_that_stops_paying_is_left_within_50_passes_and_comes_back() -> None:
+    plans = ProfiledPlan(CHAIN, 20.0, guide())
+    run(plans, 3.0, 200)
+    run(plans, 1.0, 50)
+    assert plans.is_off
+    _, drafted = run(plans, 3.0, 1000)
+    assert drafted > 500
+    assert not plans.is_off
+
+
+def test_off_looks_at_the_best_that_drafts_only_if_that_is_near_to_paying() -> None:
+    near = ProfiledPlan(Plan.off(), 10.0, guide(), CHAIN, 9.0)
+    assert run(near, 1.0, 1000)[0] > 0.98
+    _, drafted = run(near, 4.0, 2000)
+    assert drafted > 500
+    hopeless = ProfiledPlan(Plan.off(), 10.0, guide(), CHAIN, 3.0)
+    assert run(hopeless, 4.0, 2000)[1] == 0
+
+
+def test_a_generation_follows_the_plan_of_the_nearest_temperature() -> None:
+    plans = ByTemperature({0.8: ProfiledPlan(CHAIN, 20.0, guide()), 0.0: ProfiledPlan(Plan.off(), 10.0, guide())})
+    for temperature, plan in ((0.0, Plan.off()), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
+        plans.begin(temperature)
+        assert plans.current == plan

@@ -1,0 +1,123 @@
+"""Profiles are written whole, read back, found by fingerprint, and told apart when something has changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specrun.errors import ProfileError
+from specrun.settings import LlamaSettings
+from specrun.speculation import Plan
+from specrun.speculation.calibration import Calibration
+from specrun.speculation.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.tuning import lookup, profile
+from specrun.tuning.acceptance import Acceptance
+from specrun.tuning.profile import Profile, TunedPlan
+
+ADAPTIVE = Plan.adaptive(32, 16, 8)
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def made(fingerprint: str = "abc", **changes: object) -> Profile:
+    """A profile of a machine on which trees pay greedily and nothing pays when sampling."""
+    calibration = Calibration()
+    calibration.count(1, np.array([0.6, 0.3]), 0, recent=False)
+    calibration.settle()
+    found = Profile(
+        fingerprint=fingerprint,
+        identity={"files": ["t", "d"], "llama.cpp": "1", "memory": 4},
+        created="2026-01-01T00:00:00+00:00",
+        target="target.gguf",
+        draft="draft.gguf",
+        hardware={"summary": {"cpu": "a processor, 2 cores"}},
+        settings=LlamaSettings(repack=True, tensor_split=(3.0, 1.0)),
+        regime="in RAM: 1.00 GB",
+        exact_up_to=64,
+        costs=CostModel(
+            CostTable([PassTime(1, 64, 100.0), PassTime(32, 64, 150.0)]),
+            CostTable([PassTime(1, 64, 2.0)]),
+            Overhead(1.0),
+        ),
+        acceptance=[Acceptance(t, calibration, [0.6, 0.2], 100) for t in (0.0, 0.8)],
+        plans=[
+            TunedPlan(0.0, ADAPTIVE, 25.0, 3.1, 10.0),
+            TunedPlan(0.8, Plan.off(), 10.0, 1.0, 10.0, Plan.chain(2), 9.0),
+        ],
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_profile_is_read_back_as_it_was_written() -> None:
+    path = profile.save(made())
+    assert profile.load(path).as_json() == made().as_json()
+    assert profile.find("abc") is not None
+    assert profile.find("abd") is None
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
+
+
+def test_its_chooser_follows_its_plans() -> None:
+    found = profile.load(profile.save(made()))
+    assert set(found.candidates()) == {ADAPTIVE, Plan.off(), Plan.chain(2)}
+    chooser = found.chooser()
+    chooser.begin(0.0)
+    assert chooser.current == ADAPTIVE
+    assert chooser.guide.rate == pytest.approx(25.0 / 1e3)
+    chooser.begin(1.0)
+    assert chooser.current == Plan.off()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "null", '{"version": 1}', '{"version": 99}', "not json"],
+)
+def test_what_is_not_a_profile_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError) as error:
+        profile.load(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_broken_profile_is_passed_over_with_a_word(data_dir: Path) -> None:
+    identity = {"files": ["t", "d"], "llama.cpp": "1", "memory": 4}
+    from specrun.hardware.machine import fingerprint
+
+    path = data_dir / "profiles" / f"{fingerprint(identity)}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    found = lookup.find(identity)
+    assert found.profile is None
+    assert "going on without it" in (found.notice or "")
+    assert list(profile.saved()) == []
+
+
+def test_what_has_changed_since_is_named() -> None:
+    profile.save(made())
+    found = lookup.find({"files": ["t", "d"], "llama.cpp": "2", "memory": 8})
+    assert found.profile is None
+    assert "llama.cpp, RAM changed" in (found.notice or "")
+    assert lookup.find({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) == lookup.Found(None)
+
+
+def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
+    data_dir.write_text("a file")
+    with pytest.raises(ProfileError, match="cannot be written"):
+        profile.save(made())
+    with pytest.raises(ProfileError, match="cannot be written"):
+        profile.export(made(), data_dir / "x.json")
+
+
+def test_forgetting_deletes_it() -> None:
+    path = profile.save(made())
+    assert profile.forget(made()) == path
+    assert not path.exists()
+    profile.forget(made())
