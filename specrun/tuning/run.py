@@ -124,10 +124,10 @@ def _settings(
         return known
     end = time.perf_counter() + SETTINGS_SHARE * BUDGETS[effort].seconds
     threads = options.settings.threads or here.cpu.n_usable
-    streams, shares = placement.regime == "streamed", placement.regime == "partly in VRAM"
+    shares = placement.regime == "partly in VRAM"
     chosen, tried = settings.choose(
         options,
-        list(settings.variations(here.cpu.n_logical, threads, streams, shares, options.exact)),
+        list(settings.variations(here.cpu.n_logical, threads, placement.can_repack, shares, options.exact)),
         lambda runtime: runtime.model.tokenize(texts.together(), add_special=False),
         options.exact,
         lambda: time.perf_counter() > end,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specrun.errors import LlamaError
 from specrun.llama.invariance import exact_up_to
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.settings import LlamaSettings
@@ -54,13 +55,14 @@ class Tried:
 
 
 def variations(
-    n_logical: int, n_threads: int, streams: bool, shares: bool, exact: bool
+    n_logical: int, n_threads: int, can_repack: bool, shares: bool, exact: bool
 ) -> Iterator[tuple[str, LlamaSettings]]:
-    """Settings to try, each on top of what was kept before. streams: weights do not fit in memory. shares: some layers
-    lie in VRAM and some in RAM. exact: leave out those whose kernels are known to depend on the size of the pass.
+    """Settings to try, each on top of what was kept before. can_repack: all weights lie in RAM and fit. shares: some
+    layers lie in VRAM and some in RAM. exact: leave out those whose kernels are known to depend on the size of a pass.
     """
     if shares:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
+        yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
@@ -70,7 +72,7 @@ def variations(
     if not exact:
         yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
         yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
-        if not streams:
+        if can_repack:
             yield "repacked weights", LlamaSettings(repack=True)
 
 
@@ -95,7 +97,10 @@ def choose(
         if change.over(options.settings) != options.settings.over(change):
             continue  # the user has decided otherwise
         progress(f"settings: {name}")
-        found = _try(name, options, change.over(best.settings), tokens_of)
+        try:
+            found = _try(name, options, change.over(best.settings), tokens_of)
+        except LlamaError:
+            continue  # not with this model, or not enough memory for it: the settings before remain
         tried.append(found)
         # Exact settings within that share win, too, should a change before have given exactness up.
         wanted = 1 / _WORTH_IT if found.is_exact and not best.is_exact else _WORTH_IT

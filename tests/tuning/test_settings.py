@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.catalog import embedded
+from specrun.errors import LlamaError
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
@@ -13,13 +14,13 @@ from specrun.tuning.settings import Tried, variations
 
 
 def names(**given: bool) -> list[str]:
-    conditions = {"streams": False, "shares": False, "exact": False} | given
+    conditions = {"can_repack": True, "shares": False, "exact": False} | given
     return [name for name, _ in variations(4, 2, **conditions)]
 
 
 def test_repacked_weights_cannot_stream_and_nothing_inexact_is_tried_if_exact() -> None:
     assert any("repacked" in name for name in names())
-    assert not any("repacked" in name for name in names(streams=True))
+    assert not any("repacked" in name for name in names(can_repack=False))
     assert "multiplied where they are" in names(shares=True)[0]
     assert not any("f16" in name or "repacked" in name for name in names(exact=True))
 
@@ -37,6 +38,8 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def stand_in(name: str, _options: RuntimeOptions, chosen: LlamaSettings, _tokens: object) -> Tried:
         asked.append(name)
+        if name == "refused":
+            raise LlamaError("not with this model")
         ms, exact = speed[name]
         return Tried(name, chosen, {1: ms, 8: 8 * ms}, exact)
 
@@ -61,6 +64,12 @@ def test_faster_settings_win_and_exact_ones_within_three_percent(timed: list[str
     assert chosen([NEAR], False, nothing) == nothing
     assert chosen([ONE_THREAD, F16], False, nothing) == LlamaSettings(threads=1, type_v="f16")
     assert timed[:2] == ["defaults", "f16"]
+
+
+def test_settings_that_llama_cpp_refuses_are_left_out(timed: list[str]) -> None:
+    refused = ("refused", LlamaSettings(flash_attn="off"))
+    assert chosen([refused, F16], False, LlamaSettings()) == F16[1]
+    assert "refused" in timed
 
 
 def test_what_the_user_decided_is_not_tried(timed: list[str]) -> None:
