@@ -175,8 +175,7 @@ class Tuner:
         for i, measured in enumerate(acceptance):
             self._show(f"choosing among plans at temperature {measured.temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(acceptance)
-            largest = min(self._largest(), self._partial.exact_up_to or 1) if self._exact else self._largest()
-            plans = choose.candidates(costs, largest, ctx)
+            plans = choose.candidates(costs, self._largest_exact(costs) if self._exact else self._largest(), ctx)
             found[measured.temperature] = choose.ranked(plans, measured, costs, self._over(share, _LEAST_REPLAY))
         return found
 
@@ -239,6 +238,11 @@ class Tuner:
 
     def _largest(self) -> int:
         return min(self._budget.largest, self._runtime.engine.target.context.config.n_outputs)
+
+    def _largest_exact(self, costs: CostModel) -> int:
+        """Nodes of the largest tree whose passes are bit-exact, with the committed tokens that may come before it."""
+        exact = self._partial.exact_up_to or 1
+        return exact if exact >= costs.target.largest else max(1, exact - choose.ADAPTIVE_DEPTH)
 
     def _over(self, share: float, least_seconds: float = 0.0) -> Callable[[], bool]:
         """Whether a stage that should end with this share of the time should end now."""
