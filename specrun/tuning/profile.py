@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -198,15 +197,15 @@ def save(profile: Profile) -> Path:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with unfinished.open("w", encoding="utf-8") as file:
             json.dump(value, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        unfinished.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
 
 
