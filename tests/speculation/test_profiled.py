@@ -79,6 +79,14 @@ def test_off_looks_at_the_best_that_drafts_only_if_that_is_near_to_paying() -> N
     assert run(hopeless, 4.0, 2000)[1] == 0
 
 
+def test_the_rate_to_beat_begins_with_the_promise_and_follows_what_is_measured() -> None:
+    plans = ProfiledPlan(CHAIN, 20.0, guide())
+    plans.record(step(CHAIN, 5))
+    assert plans.guide.rate == pytest.approx(0.02, rel=0.3), "one lucky pass decides nothing"
+    run(plans, 2.0, 400)
+    assert plans.guide.rate == pytest.approx(2.0 / CHAIN_SECONDS / 1e3, rel=0.1)
+
+
 def test_a_generation_follows_the_plan_of_the_nearest_temperature() -> None:
     plans = ByTemperature({0.8: ProfiledPlan(CHAIN, 20.0, guide()), 0.0: ProfiledPlan(Plan.off(), 10.0, guide())})
     for temperature, plan in ((0.0, Plan.off()), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
