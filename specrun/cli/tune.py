@@ -111,6 +111,7 @@ def _tune(
     from specrun.tuning import lookup, partial, profile, run
 
     texts = files.load(prompts) if prompts else None
+    profile.check_folder()
     options = models.runtime_options()
     identity = lookup.identify(options)
     # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.

@@ -126,7 +126,8 @@ def identity(
     ctx_size: tokens. settings: of llama.cpp, as the user forces them (threads, cache types, layers in VRAM).
     Raises ModelFileError if a file cannot be read.
     """
-    values = machine.lasting()
+    # As JSON reads it back, so that what was saved equals what is.
+    values = json.loads(json.dumps(machine.lasting()))
     return {
         "files": [file_identity(target), file_identity(draft) if draft else None],
         "memory": values.pop("memory"),
@@ -136,7 +137,7 @@ def identity(
         "llama.cpp": llama_build,
         "llama-cpp-python": bindings,
         "context": ctx_size,
-        "settings": dict(settings),
+        "settings": json.loads(json.dumps(settings)),
     }
 
 

@@ -184,6 +184,17 @@ def path_of(fingerprint: str) -> Path:
     return folder() / f"{fingerprint}.json"
 
 
+def check_folder() -> None:
+    """Raise ProfileError if no profile could be saved, before minutes of measuring find out."""
+    try:
+        write_json(folder() / "unfinished" / "check.json", {})
+        (folder() / "unfinished" / "check.json").unlink()
+    except OSError as error:
+        raise ProfileError(
+            f"profiles cannot be written to {folder()}: {error.strerror}; SPECRUN_DATA_DIR names another folder"
+        ) from error
+
+
 def save(profile: Profile) -> Path:
     """Write it atomically; returns the path. Raises ProfileError where that is impossible."""
     path = path_of(profile.fingerprint)

@@ -103,7 +103,7 @@ def test_a_chat_can_leave_the_profiles_plan_and_come_back_to_it(specrun: Specrun
 def test_a_profile_of_another_context_is_named_stale(here: SpecrunHere, data: Path) -> None:
     result = here("generate", PROMPT, "-n", "4", "-c", "512", SPECRUN_DATA_DIR=str(data))
     assert result.code == 0
-    assert "--ctx-size changed since" in result.stderr
+    assert "but --ctx-size changed since" in result.stderr, "and nothing else"
 
 
 def test_own_prompts_and_one_temperature(specrun: Specrun, tmp_path: Path) -> None:
@@ -151,6 +151,11 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
 def test_wrong_options_end_in_one_line(here: SpecrunHere, arguments: list[str], part: str) -> None:
     result = here("tune", *arguments)
     result.assert_fails(3 if "--target" in arguments else 2, part)
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_measuring(here: SpecrunHere, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    here("tune", "--quick", SPECRUN_DATA_DIR=str(tmp_path / "file")).assert_fails(9, "SPECRUN_DATA_DIR")
 
 
 def test_a_file_that_is_no_profile_is_refused(here: SpecrunHere, tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ def test_fingerprints(tmp_path: Path) -> None:
     }
     first = fingerprint(identity(MACHINE, **same))
     assert len(first) == 16
+    parts = identity(MACHINE, **(same | {"settings": {"tensor_split": (3.0, 1.0)}}))
+    assert json.loads(json.dumps(parts)) == parts, "what is saved equals what is"
     minutes_later = replace(
         MACHINE,
         release="6.8.1",

@@ -110,6 +110,8 @@ def test_what_has_changed_since_is_named() -> None:
 
 def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
     data_dir.write_text("a file")
+    with pytest.raises(ProfileError, match="SPECRUN_DATA_DIR"):
+        profile.check_folder()
     with pytest.raises(ProfileError, match="cannot be written"):
         profile.save(made())
     with pytest.raises(ProfileError, match="cannot be written"):
@@ -121,3 +123,8 @@ def test_forgetting_deletes_it() -> None:
     assert profile.forget(made()) == path
     assert not path.exists()
     profile.forget(made())
+
+
+def test_checking_the_folder_leaves_nothing_behind(data_dir: Path) -> None:
+    profile.check_folder()
+    assert [path for path in data_dir.rglob("*") if path.is_file()] == []
