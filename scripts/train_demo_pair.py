@@ -142,7 +142,7 @@ def make_target(options: argparse.Namespace, text: Text) -> tuple[model.Llama, f
 def collect_teaching(options: argparse.Namespace, target: model.Llama, text: Text) -> training.Teaching:
     """Record what the target expects in training text and in texts of its own, all one context long."""
     random = torch.Generator().manual_seed(options.seed)
-    library, tests = measure.rows_of(text.sources.library), measure.rows_of(text.sources.tests)
+    library, tests = measure.rows_of(text.sources.stdlib), measure.rows_of(text.sources.tests)
     # All the library first; tests fill up the rest.
     rows = torch.cat([library, tests[torch.randperm(len(tests), generator=random)]])
     rows = rows[: options.read_tokens // model.CONTEXT_LENGTH]

@@ -171,7 +171,7 @@ class Engine:
         end = None if ignore_eos else self._first_end_of_generation(accepted.tokens)
         if end is not None:
             accepted = accepted.first(end + 1)
-        n_target = len(tokens) - 1 - n_cached + len(tree)
+        n_target = self.target.n_pending + len(tree)
         self.target.commit(tree, accepted.path, accepted.tokens[-1])
         finished = time.perf_counter()
         plans.record(
@@ -187,7 +187,7 @@ class Engine:
             depth=min(plan.depth, tokens_left - 1),
             width=plan.width,
             leaves=self.target.max_leaves,
-            pending=len(self.target.tokens) - 1 - self.target.n_cached,
+            pending=self.target.n_pending,
         )
         drafter = drafter_for(plan, self.draft, sampler, plans.guide) if self.draft else None
         if drafter is None or limits.depth < 1 or limits.budget < 2:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from specrun.units import rate_text
+
 if TYPE_CHECKING:
     from specrun.completion import Completion
     from specrun.engine import Statistics
@@ -67,17 +69,13 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         plans.begin(temperature)
         tuned = plans.now
         plain = 1e3 / tuned.guide.plain_ms(0)
-        expected = f"expects {_rate(tuned.predicted)} tokens/s"
+        expected = f"expects {rate_text(tuned.predicted)} tokens/s"
         if tuned.plan.depth:
-            return f"plan: {tuned.plan}, as tuned; {expected}, plain decoding {_rate(plain)}"
+            return f"plan: {tuned.plan}, as tuned; {expected}, plain decoding {rate_text(plain)}"
         return f"plan: off, as tuned, since speculation does not pay here; {expected}"
     if isinstance(plans, FastestPlan):
         return "plan: found out while writing; `specrun tune` measures it once and for all"
     return f"plan: {plans}"
-
-
-def _rate(tokens_per_second: float) -> str:
-    return f"{tokens_per_second:.{2 if tokens_per_second < 10 else 1 if tokens_per_second < 1000 else 0}f}"
 
 
 def one_line(completion: Completion) -> str:

@@ -29,14 +29,14 @@ LossOf = Callable[[torch.nn.Module, np.random.Generator, int, int], Tensor]
 class Sources:
     """Training token streams [tokens]."""
 
-    library: np.ndarray
+    stdlib: np.ndarray
     tests: np.ndarray
 
     def windows(self, random: np.random.Generator, count: int, length: int) -> Tensor:
         """Return ids [count, length] cut at random places."""
         rows = []
         for _ in range(count):
-            stream = self.library if random.random() < LIBRARY_SHARE else self.tests
+            stream = self.stdlib if random.random() < LIBRARY_SHARE else self.tests
             start = int(random.integers(0, len(stream) - length))
             rows.append(stream[start : start + length])
         return torch.from_numpy(np.stack(rows))

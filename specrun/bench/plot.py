@@ -37,6 +37,11 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         _draw_sweep(figure, rows)
     else:
         _draw_bars(figure, rows)
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure. Raises UsageError if the file cannot be written."""
     try:
         figure.savefig(path)
     except OSError as error:

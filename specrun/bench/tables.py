@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from specrun.bench.rows import Row
+from specrun.units import rate_text
 
 Format = Literal["table", "md", "csv", "json", "jsonl"]
 
@@ -58,19 +59,14 @@ def _cells(row: Row) -> list[str]:
         row.kind,
         row.method,
         row.plan if row.method != "auto" else "",
-        _rate(row.tokens_per_second),
-        f"({_rate(row.tokens_per_second_min)}-{_rate(row.tokens_per_second_max)})",
+        rate_text(row.tokens_per_second),
+        f"({rate_text(row.tokens_per_second_min)}-{rate_text(row.tokens_per_second_max)})",
         f"{row.ratio:.2f}",
         f"{row.tokens_per_pass:.2f}",
-        "" if predicted is None else _rate(predicted),
+        "" if predicted is None else rate_text(predicted),
         f"{row.first_token_seconds * 1e3:.0f} ms",
         f"{row.memory_bytes / 2**20:.0f} MiB",
     ]
-
-
-def _rate(tokens_per_second: float) -> str:
-    """Four digits at most."""
-    return f"{tokens_per_second:.{2 if tokens_per_second < 10 else 1 if tokens_per_second < 1000 else 0}f}"
 
 
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[list[str]]:

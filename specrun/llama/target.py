@@ -17,7 +17,7 @@ from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.prefix import common_prefix
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
 class TargetContext:
@@ -40,6 +40,11 @@ class TargetContext:
     def max_leaves(self) -> int:
         """Most leaf paths of a tree."""
         return self.context.config.n_seq_max
+
+    @property
+    def n_pending(self) -> int:
+        """Committed tokens that the next pass decodes again in front of the root."""
+        return len(self.tokens) - 1 - self.n_cached
 
     def room(self) -> int:
         """Nodes (root included) that the next tree can have: cells, batch and logits rows that are left."""
@@ -89,7 +94,7 @@ class TargetContext:
             raise ValueError("the root is not the pending last token")
         if len(tree) > self.room():
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
-        n_before = len(self.tokens) - 1 - self.n_cached
+        n_before = self.n_pending
         root_position = len(self.tokens) - 1
         # Committed tokens, the root among them, carry every id, so that all sequences stay equally long.
         n_seq = tree.leaf_counts.copy()
@@ -109,12 +114,10 @@ class TargetContext:
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
         """Keep the accepted `path` of the tree scored last (node indices, root first) and append `next_token`."""
         root_position = len(self.tokens) - 1
-        n_in_order = 1
-        while n_in_order < len(path) and path[n_in_order] == n_in_order:
-            n_in_order += 1
-        end = root_position + n_in_order
+        kept = n_in_order(path)
+        end = root_position + kept
         self.context.remove(ALL_SEQUENCES, end)
-        if n_in_order > 1:
+        if kept > 1:
             self._share_first_path(root_position + 1, end)
         self.n_cached = end
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])

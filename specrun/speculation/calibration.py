@@ -43,11 +43,6 @@ class Calibration:
         self._base = _estimate(self._seen, self._accepted)
         self._chances = self._base
 
-    @property
-    def n_seen(self) -> float:
-        """Children counted from texts."""
-        return float(self._seen.sum())
-
     def chances(self, depth: int, probabilities: Floats) -> Floats:
         """float64[k]: chance that each child is accepted if its parent is. They never rise with the rank.
 

@@ -30,7 +30,7 @@ class Guide:
         self.rate = rate
         self.expected_draft_ms = 0.0  # of the step in progress, as the tables had it
         self._slowness = 1.0
-        self._draft_slowness = 1.0
+        self.draft_slowness = 1.0  # how much longer drafting takes now than the tables say
         self._by_size = np.ones(costs.target.largest + 1)
         self._n_passes = np.zeros(costs.target.largest + 1, np.int64)
 
@@ -38,10 +38,6 @@ class Guide:
         """float64[n + 1]: milliseconds of a target pass over n tokens, as things are now."""
         factors = np.where(self._n_passes >= _ENOUGH, self._by_size, self._slowness)
         return np.asarray(self.costs.target.row(ctx) * factors)
-
-    def levels_row(self, ctx: int) -> Milliseconds:
-        """float64[n + 1]: milliseconds of a draft pass over n nodes, as things are now."""
-        return np.asarray(self.costs.levels_row(ctx) * self._draft_slowness)
 
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds of a step of plain decoding, as things are now."""
@@ -61,7 +57,7 @@ class Guide:
         """The drafting of a step took `ms`, the drafter's own work included."""
         if self.expected_draft_ms > 0:
             ratio = min(max(ms / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
-            self._draft_slowness += _NEWS * (ratio - self._draft_slowness)
+            self.draft_slowness += _NEWS * (ratio - self.draft_slowness)
 
     def learn(self, step: PassRecord) -> None:
         """Take in the times of a step, and which of the children that it saw were accepted."""

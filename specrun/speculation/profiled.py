@@ -40,7 +40,6 @@ class ProfiledPlan:
         self._drafting = plan if plan.depth else other
         drafting_rate = predicted if plan.depth else other_predicted
         self._may_probe = self._drafting is not None and drafting_rate > _HOPELESS * self._plain_rate(0)
-        self._drafting_rate = drafting_rate
         self._is_drafting = bool(plan.depth)
         self._start_phase()
         self._hold_seconds = _FIRST_HOLD / self._plain_rate(0)

@@ -15,6 +15,16 @@ ROOT = 0
 NO_PARENT = -1
 
 
+def n_in_order(path: Sequence[int]) -> int:
+    """How many nodes at the beginning of a path (node indices, root first) lie one behind the other in the tree's
+    order, and so in consecutive cells.
+    """
+    count = 1
+    while count < len(path) and path[count] == count:
+        count += 1
+    return count
+
+
 @dataclass(frozen=True)
 class TokenTree:
     """A tree of tokens in depth-first order, the likeliest child of every node first.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import UsageError
+from specrun.bench.plot import save
 from specrun.tuning.profile import Profile
+from specrun.tuning.result import best_by_size
 
 
 def plot(profile: Profile, path: Path) -> None:
@@ -14,16 +15,13 @@ def plot(profile: Profile, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5 * (1 + len(profile.plans)), 4), layout="constrained")
+    figure = Figure(figsize=(5 * (1 + len(profile.plans)), 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 1 + len(profile.plans), squeeze=False)[0]
     _draw_costs(axes[0], profile)
     for axis, plan in zip(axes[1:], profile.plans, strict=True):
         _draw_sizes(axis, profile.predictions.get(f"{plan.temperature}", []), plan)
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    save(figure, path)
 
 
 def _draw_costs(axis: Any, profile: Profile) -> None:
@@ -44,10 +42,7 @@ def _draw_costs(axis: Any, profile: Profile) -> None:
 
 def _draw_sizes(axis: Any, predictions: list[dict[str, Any]], plan: Any) -> None:
     for method, marker in (("chain", "o"), ("tree", ".")):
-        best: dict[int, float] = {}
-        for entry in predictions:
-            if entry["method"] in ("off", method):
-                best[entry["budget"]] = max(best.get(entry["budget"], 0.0), entry["tokens_per_second"])
+        best = best_by_size(predictions, {"off", method})
         sizes = sorted(best)
         axis.plot(sizes, [best[n] for n in sizes], marker=marker, label=f"best {method}, predicted")
     axis.plot([plan.plan.budget], [plan.predicted_tokens_per_second], "k*", markersize=12, label=f"chosen: {plan.plan}")

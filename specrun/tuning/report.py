@@ -12,6 +12,8 @@ from rich.text import Text
 
 from specrun.speculation.costs import CostTable
 from specrun.tuning.profile import Profile, TunedPlan
+from specrun.tuning.result import best_by_size
+from specrun.units import rate_text
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
 
@@ -115,10 +117,7 @@ def _cost_plot(profile: Profile) -> Text:
 
 
 def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text:
-    best: dict[int, float] = {}
-    for entry in predictions:
-        if entry["method"] in ("off", "chain", "tree"):
-            best[entry["budget"]] = max(best.get(entry["budget"], 0.0), entry["tokens_per_second"])
+    best = best_by_size(predictions, {"off", "chain", "tree"})
     sizes = sorted(best)
     figure = _figure("tokens/s")
     figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
@@ -158,8 +157,8 @@ def _validation(entries: Sequence[dict[str, Any]]) -> Table:
             table.add_row(
                 f"{temperature:g}",
                 entry["plan"],
-                rate(entry["predicted"]),
-                rate(entry["measured"]),
+                rate_text(entry["predicted"]),
+                rate_text(entry["measured"]),
                 f"{entry['predicted'] / off['predicted']:.2f}",
                 f"{entry['measured'] / off['measured']:.2f}",
                 f"{entry['predicted_tokens_per_pass']:.2f}",
@@ -180,13 +179,13 @@ def _conclusion(profile: Profile) -> list[Text]:
 def sentence(plan: TunedPlan) -> str:
     """The plan, what it promises, and against what."""
     if not plan.plan.depth:
-        text = f"speculation does not pay here, off: {rate(plan.predicted_tokens_per_second)} tokens/s"
+        text = f"speculation does not pay here, off: {rate_text(plan.predicted_tokens_per_second)} tokens/s"
         if plan.other:
-            text += f" (the best with it, {plan.other}: {rate(plan.other_tokens_per_second)})"
+            text += f" (the best with it, {plan.other}: {rate_text(plan.other_tokens_per_second)})"
         return text
     ratio = plan.predicted_tokens_per_second / plan.plain_tokens_per_second
     return (
-        f"{plan.plan}: {rate(plan.predicted_tokens_per_second)} tokens/s, {ratio:.2f} times plain decoding, "
+        f"{plan.plan}: {rate_text(plan.predicted_tokens_per_second)} tokens/s, {ratio:.2f} times plain decoding, "
         f"{plan.predicted_tokens_per_pass:.1f} tokens a pass"
     )
 
@@ -201,8 +200,3 @@ def options(plan: TunedPlan) -> str:
     if method == "tree":
         return f"--speculate tree --budget {plan.plan.budget} --depth {plan.plan.depth}"
     return "--speculate auto (the adaptive plan needs the profile's tables)"
-
-
-def rate(tokens_per_second: float) -> str:
-    """Three digits or so."""
-    return f"{tokens_per_second:.{2 if tokens_per_second < 10 else 1 if tokens_per_second < 1000 else 0}f}"

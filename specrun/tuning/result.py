@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,3 +43,12 @@ def predictions_json(result: Result) -> dict[str, Any]:
         ]
         for temperature, found in result.predictions.items()
     }
+
+
+def best_by_size(predictions: Sequence[dict[str, Any]], methods: Set[str]) -> dict[int, float]:
+    """The highest predicted tokens a second of these methods' plans, by nodes of the tree."""
+    best: dict[int, float] = {}
+    for entry in predictions:
+        if entry["method"] in methods:
+            best[entry["budget"]] = max(best.get(entry["budget"], 0.0), entry["tokens_per_second"])
+    return best

@@ -13,7 +13,7 @@ from specrun.speculation.costs import CostModel
 from specrun.speculation.drafters import CostAwareDrafter, Drafter, DraftLimits, SpecExecDrafter
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 from specrun.tuning.trace import Position, Replay, Trace
 
 _DINKELBACH_ROUNDS = 3
@@ -86,7 +86,8 @@ def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, sharpness: float)
             run.tokens += n_tokens
             run.steps += 1
             lengths.append(n_tokens)
-            pending = _out_of_order(accepted)
+            # What the target decodes again, as it does not lie in consecutive cells.
+            pending = len(accepted.path) - n_in_order(accepted.path)
             n_new = n_tokens
             place += n_tokens
     return run, lengths
@@ -123,14 +124,6 @@ def _accept(tree: TokenTree, position: Position) -> Accepted:
             break
         path.append(child)
     return Accepted(path[: len(tokens)], tokens)
-
-
-def _out_of_order(accepted: Accepted) -> int:
-    """Accepted tokens that will be decoded again: those behind the run that lies in consecutive cells."""
-    n_in_order = 1
-    while n_in_order < len(accepted.path) and accepted.path[n_in_order] == n_in_order:
-        n_in_order += 1
-    return len(accepted.path) - n_in_order
 
 
 def _step_ms(ctx: int, n_target: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:

@@ -7,7 +7,7 @@ runs of all plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,17 +132,14 @@ def record(
     n_positions: int,
     limits: DraftLimits,
     sharpness: float,
-    enough: Callable[[], bool] = lambda: False,
 ) -> Trace:
-    """Draft behind the first `n_positions` of a text. `enough` is asked before every position and ends the recording.
+    """Draft behind the first `n_positions` of a text.
 
     limits: of the trees, at least as large as any plan to be replayed. written: what the target wrote after `prompt`,
     longer than `n_positions` by what a pass may commit.
     """
     positions = []
     for start in range(min(n_positions, len(written))):
-        if enough():
-            break
         committed = prompt + written[:start]
         position = Position(len(committed), written[start:])
         SpecExecDrafter(_Recorder(source, position), sharpness).draft(committed, limits)

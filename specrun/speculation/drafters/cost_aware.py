@@ -37,8 +37,8 @@ class CostAwareDrafter:
         if limits.budget < 2 or limits.depth < 1:
             return growth.tree(limits)
         target_row = self._guide.target_row(len(tokens))
-        levels_row = self._guide.levels_row(len(tokens))
         tables_row = self._guide.costs.levels_row(len(tokens))
+        levels_row = tables_row * self._guide.draft_slowness
         self._guide.expected_draft_ms = 0.0
         level, unexpanded = [ROOT], set[int]()
         for n_passes in range(1, limits.depth + 1):
