@@ -1,0 +1,218 @@
+"""The shape of a token tree without its tokens: static trees, and their growth maps as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.speculation.tree import NO_PARENT, ROOT
+
+Chances = NDArray[np.float64]
+
+
+def acceptance_vector(acceptance: Sequence[float]) -> Chances:
+    """float64[k]: p_k, the chance that the k-th candidate is accepted and the k - 1 before it are not.
+
+    Raises ValueError for anything but a list of chances.
+    """
+    vector = np.asarray(acceptance, np.float64)
+    # `not all(...)`, as comparisons with nan are false.
+    if vector.ndim != 1 or not ((vector >= 0) & (vector <= 1)).all():
+        raise ValueError("acceptance must be a list of numbers from 0 to 1")
+    return vector
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """The shape of a tree that is drafted alike in every pass. The i-th child of a node is the i-th candidate behind
+    it by the draft's ranking, so every node stands for one path of ranks.
+
+    parents: of every node in depth-first order, the first-ranked child first, as in `TokenTree`; parents[0] == -1.
+    Acceptance vectors, wherever one is asked for, hold p_k by rank (`acceptance_vector`); ranks beyond their end have
+    the chance 0. Raises ValueError for parents that are not those of a tree in that order.
+    """
+
+    parents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parents or self.parents[ROOT] != NO_PARENT:
+            raise ValueError("a tree needs its root first")
+        path = [ROOT]
+        for node, parent in enumerate(self.parents[1:], start=1):
+            while path and path[-1] != parent:
+                path.pop()
+            if not path:
+                raise ValueError(f"node {node} with parent {parent} is not in depth-first order")
+            path.append(node)
+
+    @classmethod
+    def of_children(cls, counts: Sequence[int]) -> TreeShape:
+        """The tree whose nodes have these numbers of children, in depth-first order.
+
+        Raises ValueError if there is no such tree.
+        """
+        if any(count < 0 for count in counts) or sum(counts) != len(counts) - 1:
+            raise ValueError(f"{len(counts)} nodes with {sum(counts)} children in all are no tree")
+        parents: list[int] = []
+        waiting = [NO_PARENT]  # a parent for every child that is still to come
+        for node, count in enumerate(counts):
+            if not waiting:
+                raise ValueError(f"the tree is complete before node {node}")
+            parents.append(waiting.pop())
+            waiting += [node] * count
+        return cls(tuple(parents))
+
+    @classmethod
+    def branching(cls, counts: Sequence[int]) -> TreeShape:
+        """Every node of level i has counts[i] children. Raises ValueError for a count below 1."""
+        if any(count < 1 for count in counts):
+            raise ValueError("every level needs at least one child to a node")
+        children: list[int] = []
+        levels = [0]
+        while levels:
+            level = levels.pop()
+            children.append(counts[level] if level < len(counts) else 0)
+            levels += [level + 1] * children[-1]
+        return cls.of_children(children)
+
+    @classmethod
+    def chain(cls, depth: int) -> TreeShape:
+        """One path of `depth` drafted tokens; 0 is the root alone."""
+        return cls.branching([1] * depth)
+
+    @property
+    def n_nodes(self) -> int:
+        """The root included."""
+        return len(self.parents)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """0 at the root, one more per edge."""
+        depths = [0]
+        for parent in self.parents[1:]:
+            depths.append(depths[parent] + 1)
+        return tuple(depths)
+
+    @property
+    def depth(self) -> int:
+        """Longest path, in drafted tokens."""
+        return max(self.depths)
+
+    @cached_property
+    def child_counts(self) -> tuple[int, ...]:
+        """Children of every node; with the order of the nodes, the whole shape."""
+        counts = [0] * self.n_nodes
+        for parent in self.parents[1:]:
+            counts[parent] += 1
+        return tuple(counts)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Rank of every node among its siblings, from 0; 0 at the root."""
+        seen = [0] * self.n_nodes
+        ranks = [0]
+        for parent in self.parents[1:]:
+            ranks.append(seen[parent])
+            seen[parent] += 1
+        return tuple(ranks)
+
+    @cached_property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        """Node indices by depth, in the order of the nodes."""
+        levels: list[list[int]] = [[] for _ in range(self.depth + 1)]
+        for node, depth in enumerate(self.depths):
+            levels[depth].append(node)
+        return tuple(tuple(level) for level in levels)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes of every level, the root's first."""
+        return tuple(len(level) for level in self.levels)
+
+    @property
+    def expanded_widths(self) -> tuple[int, ...]:
+        """Nodes with children, of every level that has one: what each draft pass runs on."""
+        return tuple(sum(self.child_counts[node] > 0 for node in level) for level in self.levels[:-1])
+
+    @property
+    def n_leaves(self) -> int:
+        """Leaf paths, so the sequence ids that llama.cpp needs."""
+        return self.child_counts.count(0)
+
+    def chances(self, acceptance: Sequence[float]) -> Chances:
+        """float64[n]: the chance that each node is accepted, the product of p by rank along its path; 1 at the root."""
+        p = acceptance_vector(acceptance).tolist()
+        chances = [1.0]
+        for parent, rank in zip(self.parents[1:], self.ranks[1:], strict=True):
+            chances.append(chances[parent] * p[rank] if rank < len(p) else 0.0)
+        return np.array(chances)
+
+    def expected(self, acceptance: Sequence[float]) -> float:
+        """Expected tokens a pass: the chances of all nodes, where the root's stands for the target's own token."""
+        return float(self.chances(acceptance).sum())
+
+    def cut(self, max_nodes: int, max_depth: int, acceptance: Sequence[float] | None = None) -> TreeShape:
+        """The sub-tree of at most `max_nodes` nodes (the root stays in any case) and `max_depth` levels.
+
+        Nodes keep their ranks, so none is kept without its parent and the siblings before it. What is too many goes by
+        falling chance under `acceptance`, or, without one, from the end of the order.
+        """
+        if self.n_nodes <= max_nodes and self.depth <= max_depth:
+            return self
+        scores = self._falling(np.ones(self.n_nodes) if acceptance is None else self.chances(acceptance))
+        shallow = np.flatnonzero(np.array(self.depths) <= max(max_depth, 0))
+        # A stable sort keeps parents, and siblings before, in front of those with the same score.
+        kept = np.sort(shallow[np.argsort(-scores[shallow], kind="stable")[: max(max_nodes, 1)]])
+        place = {node: i for i, node in enumerate(kept.tolist())}
+        return TreeShape((NO_PARENT, *(place[self.parents[node]] for node in kept[1:].tolist())))
+
+    def _falling(self, scores: Chances) -> Chances:
+        """The scores, lowered where they exceed that of a node which has to stay as long as the node does."""
+        before: dict[int, int] = {}
+        for node, parent in enumerate(self.parents[1:], start=1):
+            scores[node] = min(scores[node], scores[before.get(parent, parent)])
+            before[parent] = node
+        return scores
+
+    def as_json(self, acceptance: Sequence[float]) -> dict[str, Any]:
+        """The growth map. acceptance: what the tree was made for."""
+        return {
+            "nodes": self.n_nodes,
+            "depth": self.depth,
+            "acceptance": [round(p, 6) for p in acceptance_vector(acceptance).tolist()],
+            "expected_tokens_per_pass": round(self.expected(acceptance), 4),
+            "widths": list(self.widths),
+            "children": list(self.child_counts),
+        }
+
+    def as_text(self, acceptance: Sequence[float]) -> str:
+        """`as_json` with one line per key."""
+        lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in self.as_json(acceptance).items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, value: object) -> TreeShape:
+        """The tree of a growth map; "children" is enough, and what else is said must agree with it.
+
+        Raises ValueError for a value that is not a growth map.
+        """
+        children = value.get("children") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(children, list) or any(type(n) is not int for n in children):
+            raise ValueError('a growth map has "children", a list of counts in depth-first order')
+        shape = cls.of_children(children)
+        facts = {"nodes": shape.n_nodes, "depth": shape.depth, "widths": list(shape.widths)}
+        for name, fact in facts.items():
+            if value.get(name, fact) != fact:
+                raise ValueError(f'"{name}" is {value[name]}, and by "children" it is {fact}')
+        return shape
+
+    @classmethod
+    def from_text(cls, text: str) -> TreeShape:
+        """Raises ValueError for text that is not the JSON of a growth map."""
+        return cls.from_json(json.loads(text))
