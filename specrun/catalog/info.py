@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.resolve import Model
 from specrun.units import size_text
@@ -28,6 +29,8 @@ def facts(model: Model) -> dict[str, Any]:
             known |= {"bytes": entry.bytes, "quantization": entry.quantization}
     if model.path:
         known |= _of_file(GgufFile.read(model.path))
+        if draft := made.find(model.path):
+            known["made_draft"] = {"path": str(draft.path), "how": draft.how}
     return known
 
 
@@ -90,6 +93,8 @@ def lines(known: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
     if known.get("drafts"):
         rows.append(("drafts", ", ".join(known["drafts"])))
+    if draft := known.get("made_draft"):
+        rows.append(("made draft", f"{draft['how']}, {draft['path']}"))
     if known.get("trees") is False:
         rows.append(("speculation", "none: it is recurrent and cannot take tokens back"))
     if "needs" in known:

@@ -86,15 +86,15 @@ def check_found(choice: Choice, found: Sequence[RemoteModel]) -> None:
         check_sizes(target, draft)
 
 
-def missing_error(missing: Sequence[HubName]) -> MissingModelError:
-    """One line that names the models and the command that fetches them."""
+def missing_error(missing: Sequence[HubName], has_pull: bool = True) -> MissingModelError:
+    """One line that names the models and the command that fetches them. has_pull: the command at hand has --pull."""
     names = [model.name for model in missing]
     sizes = [model.entry.bytes if model.entry and model.file else None for model in missing]
     known = f" ({size_text(sum(size or 0 for size in sizes))})" if all(sizes) else ""
     are = "are" if len(names) > 1 else "is"
     return MissingModelError(
-        f"{' and '.join(names)} {are} not on this machine{known}; fetch with `specrun pull {shlex.join(names)}`, "
-        f"or add --pull"
+        f"{' and '.join(names)} {are} not on this machine{known}; fetch with `specrun pull {shlex.join(names)}`"
+        + (", or add --pull" if has_pull else "")
     )
 
 

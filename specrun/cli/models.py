@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli import output
+from specrun.cli.make_draft import forget_draft, make_draft
 from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.units import size_text
 
@@ -101,6 +102,7 @@ def pull(
 
 
 app.command("pull")(pull)
+app.command("make-draft")(make_draft)
 
 
 @app.command("path")
@@ -111,8 +113,8 @@ def path(name: Name) -> None:
 
 @app.command("rm")
 def remove(names: Names, yes: Yes = False) -> None:
-    """Delete models from the Hugging Face cache, which other programs share."""
-    from specrun.catalog import cache
+    """Delete models from the Hugging Face cache, which other programs share, and drafts that were made from them."""
+    from specrun.catalog import cache, made
     from specrun.cli import pulling
 
     found = []
@@ -124,10 +126,12 @@ def remove(names: Names, yes: Yes = False) -> None:
     if not yes:
         if not pulling.can_ask():
             raise UsageError("rm deletes without asking only with --yes; add it")
-        if not pulling.confirmed(f"Delete {', '.join(names)}?", default=False):
+        also = " and what was made from it as a draft" if any(made.find(place) for _, _, place in found) else ""
+        if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, place in found:
         file = cache.file_in_repository(repo, place)
+        forget_draft(place)
         output.note(f"{name} deleted: {size_text(cache.remove(repo, file))} free again")
 
 
@@ -217,7 +221,7 @@ def _path(name: str) -> Path:
     model = resolve.locate(name)
     if model.path is None:
         assert model.hub
-        raise resolve.missing_error([model.hub])
+        raise resolve.missing_error([model.hub], has_pull=False)
     if not model.path.exists():
         raise MissingModelError(f"{model.path}: no such file")
     return model.path

@@ -30,12 +30,14 @@ _SECONDS_BETWEEN_LINES = 2.0
 def local_pair(target: str | None, draft: str | None, drafting: bool, pull: bool) -> tuple[Path, Path | None]:
     """The files of a target and its draft, fetched first if the user agrees.
 
-    target None: the embedded pair. draft None: what the catalog recommends; "none": no draft. drafting False: none is
-    needed. pull: fetch without asking. Raises MissingModelError where nobody agreed or can be asked, PairError before
-    fetching what would not fit, HubError, and UsageError for an unknown name.
+    target None: the embedded pair. draft None: the one that was made for this target, else what the catalog recommends;
+    "none": no draft. drafting False: none is needed. pull: fetch without asking. Raises MissingModelError where nobody
+    agreed or can be asked, PairError before fetching what would not fit, HubError, and UsageError for an unknown name.
     """
     from specrun.catalog import embedded, resolve
 
+    if draft is None and drafting and (pair := _made_pair(target)):
+        return pair
     if not target:
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
     named = draft if drafting else resolve.NO_DRAFT
@@ -93,6 +95,21 @@ def confirmed(question: str, default: bool = True) -> bool:
 def can_ask() -> bool:
     """Whether somebody sits at a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and output.stderr.is_terminal
+
+
+def _made_pair(target: str | None) -> tuple[Path, Path] | None:
+    """The target's file and the draft that `specrun models make-draft` made from it, if both are here."""
+    from specrun.catalog import embedded, made, resolve
+
+    path = resolve.locate(target).path if target else embedded.TARGET
+    draft = made.find(path) if path else None
+    if path is None or draft is None:
+        return None
+    if not draft.path.exists():
+        output.note(f"{draft.path}, a draft that was made, is gone; `specrun models make-draft` makes it again")
+        return None
+    output.note(f"draft: made from {target or 'the embedded target'}, {draft.how} (--draft none does without)")
+    return path, draft.path
 
 
 def _say_draft(choice: Choice) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specrun.errors import ProfileError
-from specrun.locations import data_dir
+from specrun.locations import data_dir, write_json
 from specrun.settings import LlamaSettings
 from specrun.speculation.costs import CostModel
 from specrun.speculation.guide import Guide
@@ -203,21 +202,6 @@ def save(profile: Profile) -> Path:
     except OSError as error:
         raise ProfileError(f"the profile cannot be written to {path}: {error.strerror}") from error
     return path
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file whole or not at all. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def forget(profile: Profile) -> Path:
