@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 State = TypeVar("State")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Guess:
     """A token that could be next. evidence: a class from 0 to below the source's `n_evidence`, a higher one for what
     is likelier to be right; what a calibration counts by.
@@ -37,7 +37,9 @@ class Source(Protocol):
         ...
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """At most `count` distinct tokens that could follow the committed text and the drafted `path`, best first."""
+        """Distinct tokens that could follow the committed text and the drafted `path`, at most `count` (1 or more), best
+        first.
+        """
         ...
 
 

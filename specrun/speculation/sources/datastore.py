@@ -29,7 +29,7 @@ def build(
 ) -> int:
     """Write a datastore of UTF-8 text files to `path`; returns its tokens, each of which takes 8 bytes there.
 
-    It takes up to 64 million tokens, and sorts a million of them in about half a second and 60 MB.
+    It takes up to 64 million tokens, and sorts a million of them in about half a second and 50 MB.
     tokenize: a piece of text to token ids, without special tokens. fingerprint: of the tokenizer.
     Raises UsageError for a text file that cannot be used or too much text, DraftSourceError if the disk refuses.
     """
@@ -51,7 +51,7 @@ def build(
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
     array = SuffixArray.build(parts)
-    header = {"tokenizer": fingerprint, "files": [text.name for text in texts], "tokens": len(array)}
+    header = {"tokenizer": fingerprint, "tokens": len(array)}
     files.write(path, _MAGIC, header, [array.tokens, array.order])
     return n_tokens
 

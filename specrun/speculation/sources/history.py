@@ -64,14 +64,16 @@ class History:
         return SuffixArraySource("history", SuffixArray.build(self.texts))
 
     def _read(self) -> tuple[list[Int32Array], str]:
-        if not self.path.exists():
-            return [], ""
         try:
+            if not self.path.exists():
+                return [], ""
             header, values = files.read(self.path, _MAGIC, _WHAT)
             files.check_tokenizer(self.path, header, self._fingerprint)
             return _split(np.array(values), header.get("texts")), ""
         except DraftSourceError as error:
             return [], str(error)
+        except OSError as error:
+            return [], f"{self.path} cannot be read: {error.strerror}"
         except ValueError:
             return [], f"{self.path} is damaged: its texts do not add up"
 

@@ -7,6 +7,7 @@ their first token does, are the same structure filled in the same way, so there 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from specrun.speculation.sources.base import Guess, last_tokens
@@ -32,7 +33,7 @@ class NgramPool:
         self._max_keys = max_keys
         self._text: Gram = ()  # its last tokens
         # By first token, the least recently filled first: the rest of each n-gram, oldest first, and if it was written.
-        self._pool: dict[int, dict[Gram, bool]] = {}
+        self._pool: OrderedDict[int, dict[Gram, bool]] = OrderedDict()
 
     def __len__(self) -> int:
         """N-grams kept: at most 8 for each of `max_keys` first tokens."""
@@ -75,10 +76,10 @@ class NgramPool:
 
     def _keep(self, gram: Gram, written: bool) -> None:
         key, rest = gram[0], gram[1:]
-        grams = self._pool.pop(key, {})
-        self._pool[key] = grams
+        grams = self._pool.setdefault(key, {})
+        self._pool.move_to_end(key)
         grams[rest] = grams.pop(rest, False) or written
         if len(grams) > PER_KEY:
             del grams[next(iter(grams))]
         if len(self._pool) > self._max_keys:
-            del self._pool[next(iter(self._pool))]
+            self._pool.popitem(last=False)

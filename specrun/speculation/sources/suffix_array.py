@@ -1,14 +1,16 @@
 """Which tokens follow a phrase in a large fixed text: a suffix array, and a source that looks suffixes up in it.
 
-A suffix automaton in Python takes some 600 bytes and 10 us a token, so a text that does not grow is better sorted: 4
-bytes a token beside the 4 of the text, and numpy sorts a million tokens in under a second.
+A suffix automaton in Python takes some 500 bytes a token, so a text that does not grow is better sorted: that takes 4
+bytes a token beside the 4 of the text, and numpy sorts a million tokens in half a second.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +20,27 @@ from specrun.speculation.sources.evidence import ALWAYS, FEW, MOST, N_EVIDENCE, 
 
 MAX_MATCH = 16
 MAX_TOKENS = 1 << 26
-"""Of one array. Sorting takes about 60 bytes a token, so 4 GB at this size."""
+"""Of one array. Sorting takes about 50 bytes a token, so 3.4 GB at this size."""
 
 SEPARATOR = -1
 """Stands between texts, so that nothing is found across their border; it follows nothing."""
 
-_MAX_SAMPLES = 256
+_MAX_SAMPLES = 128
+_MAX_KNOWN = 1 << 14
 _EVIDENCE = base_evidence(MAX_MATCH)
 
 Int32Array = NDArray[np.int32]
 
-Ranges = tuple[tuple[int, int, int], ...]
-"""For each suffix that occurs, longest first: its length, and the range of the order where its occurrences are."""
+Range = tuple[int, int, int]
+"""The length of a phrase, and the start and stop of its occurrences in the order."""
+
+Ranges = tuple[Range, ...]
+"""Of each suffix that occurs, longest first."""
+
+Followers = tuple[tuple[int, int], ...]
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -92,8 +103,9 @@ class SuffixArraySource:
         self._tokens, self._order = np.asarray(array.tokens), np.asarray(array.order)
         # One by one, a memoryview's items are read several times as fast as an array's.
         self._text, self._sorted = memoryview(self._tokens.data), memoryview(self._order.data)
-        self._first: dict[int, tuple[int, int]] = {}
-        self._followers_of: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        self._everything: Range = (0, 0, len(self._sorted))
+        self._known_ranges: OrderedDict[tuple[Range, int], Range] = OrderedDict()
+        self._known_followers: OrderedDict[Range, Followers] = OrderedDict()
         self._committed: Ranges = ()
         self._paths: PathStates[Ranges] = PathStates((), self._step)
 
@@ -108,7 +120,6 @@ class SuffixArraySource:
             tokens = tokens[-MAX_MATCH:]
         for token in tokens:
             self._committed = self._step(self._committed, token)
-        self._followers_of = {}
         self._paths.restart(self._committed)
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
@@ -116,8 +127,13 @@ class SuffixArraySource:
         shorter ones.
         """
         found: dict[int, Guess] = {}
+        n_longer = 0
         is_longest = True
         for match in self._paths.after(path):
+            n_occurrences = match[2] - match[1]
+            if n_occurrences == n_longer:
+                continue  # the same ones as those of the longer match
+            n_longer = n_occurrences
             evidence = _EVIDENCE[match[0]]
             for token, share in self._followers(match):
                 if token not in found:
@@ -127,58 +143,67 @@ class SuffixArraySource:
             is_longest = is_longest and not found
         return list(found.values())
 
-    def _followers(self, match: tuple[int, int, int]) -> list[tuple[int, int]]:
-        """What followed a match, and the share of each, from 256 of its occurrences if it has more."""
-        known = self._followers_of.get(match)
+    def _followers(self, match: Range) -> Followers:
+        """What followed a match, and the share of each, from 128 of its occurrences if it has more."""
+        known = self._known_followers.get(match)
         if known is None:
-            known = self._followers_of[match] = self._count_followers(*match)
+            known = self._count_followers(*match)
+            _remember(self._known_followers, match, known)
         return known
 
-    def _count_followers(self, length: int, start: int, stop: int) -> list[tuple[int, int]]:
+    def _count_followers(self, length: int, start: int, stop: int) -> Followers:
         if stop - start == 1:
             token = self._text[self._sorted[start] + length]
-            return [] if token == SEPARATOR else [(token, ONCE)]
-        if stop - start <= _MAX_SAMPLES:
-            positions = self._order[start:stop]
-        else:
-            # They are sorted by what follows, so evenly spaced ones stand for all.
-            positions = self._order[np.linspace(start, stop - 1, _MAX_SAMPLES, dtype=np.int64)]
-        counts: dict[int, int] = {}
-        latest: dict[int, int] = {}
-        for token, position in zip(self._tokens[positions + length].tolist(), positions.tolist(), strict=True):
-            counts[token] = counts.get(token, 0) + 1
-            latest[token] = max(latest.get(token, 0), position)
-        counts.pop(SEPARATOR, None)
-        if len(counts) == 1:
-            return [(token, ALWAYS if n > 1 else ONCE) for token, n in counts.items()]
-        half = sum(counts.values()) / 2
-        ranked = sorted(counts, key=lambda token: (counts[token], latest[token]), reverse=True)
-        return [(token, MOST if counts[token] > half else FEW) for token in ranked]
+            return () if token == SEPARATOR else ((token, ONCE),)
+        # They are sorted by what follows, so equals are neighbours, and evenly spaced ones stand for all.
+        n = min(stop - start, _MAX_SAMPLES)
+        positions = self._order[start + np.arange(n) * (stop - start) // n]
+        tokens = self._tokens[positions + length]
+        first = np.flatnonzero(tokens[1:] != tokens[:-1]) + 1
+        ends = [*first.tolist(), n]
+        starts = [0, *ends[:-1]]
+        latest = np.maximum.reduceat(positions, starts).tolist()
+        ranked = sorted(
+            [(end - begin, last, tokens[begin].item()) for begin, end, last in zip(starts, ends, latest, strict=True)],
+            reverse=True,
+        )
+        ranked = [entry for entry in ranked if entry[2] != SEPARATOR]
+        if len(ranked) == 1:
+            ((count, _, token),) = ranked
+            return ((token, ALWAYS if count > 1 else ONCE),)
+        half = sum(count for count, _, _ in ranked) / 2
+        return tuple([(token, MOST if count > half else FEW) for count, _, token in ranked])
 
     def _step(self, ranges: Ranges, token: int) -> Ranges:
         """The suffixes that occur, one token on: those of before with the token behind them, and the token alone."""
         longer = []
-        for length, start, stop in ranges:
-            if length == MAX_MATCH:
-                continue
-            found = self._narrowed(length, start, stop, token)
-            if found:
-                longer.append((length + 1, *found))
-        alone = self._first.get(token)
-        if alone is None:
-            alone = self._first[token] = self._narrowed(0, 0, len(self._sorted), token) or (0, 0)
-        return (*longer, (1, *alone)) if alone[1] else ()
+        for before in (*ranges, self._everything):
+            if before[0] < MAX_MATCH:
+                found = self._known_ranges.get((before, token))
+                if found is None:
+                    found = self._narrowed(*before, token)
+                    _remember(self._known_ranges, (before, token), found)
+                if found[1] < found[2]:
+                    longer.append(found)
+        return tuple(longer)
 
-    def _narrowed(self, length: int, start: int, stop: int, token: int) -> tuple[int, int] | None:
-        """The part of a range whose suffixes have `token` behind their first `length` ones."""
+    def _narrowed(self, length: int, start: int, stop: int, token: int) -> Range:
+        """The part of a range whose suffixes have `token` behind their first `length` ones; it may be empty."""
         text, order = self._text, self._sorted
 
         def behind(position: int) -> int:
             return text[position + length]
 
         start = bisect_left(order, token, start, stop, key=behind)
-        if start == stop or behind(order[start]) != token:
-            return None
-        if stop - start > 8 and behind(order[start + 8]) != token:
-            stop = start + 8
-        return start, bisect_right(order, token, start, stop, key=behind)
+        # Most ranges are short: look for the end nearby before halving the rest.
+        near = min(start + 4, stop)
+        if near < stop and behind(order[near]) == token:
+            near = stop
+        return length + 1, start, bisect_right(order, token, start, near, key=behind)
+
+
+def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    """Keep the last answers: the text does not change, and short matches come again and again."""
+    if len(known) >= _MAX_KNOWN:
+        known.popitem(last=False)
+    known[key] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,16 @@ def test_it_can_be_forgotten(tmp_path: Path) -> None:
     history.forget()
     assert texts(history) == texts(History(tmp_path, "tok")) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_read_is_empty_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    history = History(tmp_path, "tok")
+    assert texts(history) == []
+    assert history.problem == f"{history.path} cannot be read: Permission denied"
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
