@@ -37,8 +37,8 @@ class Source(Protocol):
         ...
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Distinct tokens that could follow the committed text and the drafted `path`, at most `count` (1 or more), best
-        first.
+        """What could follow the committed text and the drafted `path`, best first: distinct tokens, at most `count`,
+        which is 1 or more.
         """
         ...
 

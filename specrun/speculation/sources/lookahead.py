@@ -22,12 +22,12 @@ Gram = tuple[int, ...]
 class NgramPool:
     """A source over n-grams of 2 to 5 tokens by their first token, the most recent first, bounded in both.
 
-    Evidence: `2 * (matched - 1)`, where `matched` is how many of the n-gram's tokens the text ends with (1 to 4), and
-    1 more if the target wrote the n-gram, not only proposed it behind a rejected branch.
+    Evidence: `4 * (matched - 1)`, where `matched` is how many of the n-gram's tokens the text ends with (1 to 4); 2
+    more for the first guess; 1 more if the target wrote the n-gram, not only proposed it on a branch.
     """
 
     name = "n-gram pool"
-    n_evidence = 2 * (LENGTH - 1)
+    n_evidence = 4 * (LENGTH - 1)
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
@@ -69,7 +69,7 @@ class NgramPool:
             place = len(begun)
             for rest in reversed(grams):
                 if len(rest) > place and rest[:place] == begun and rest[place] not in found:
-                    found[rest[place]] = Guess(rest[place], 2 * place + grams[rest])
+                    found[rest[place]] = Guess(rest[place], 4 * place + 2 * (not found) + grams[rest])
                     if len(found) == count:
                         return list(found.values())
         return list(found.values())

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.speculation.sources.base import Guess, PathStates
-from specrun.speculation.sources.evidence import ALWAYS, FEW, MOST, N_EVIDENCE, ONCE, SHORTER, base_evidence
+from specrun.speculation.sources.evidence import N_EVIDENCE, ONCE, SHORTER, base_evidence, shares
 
 MAX_MATCH = 16
 MAX_TOKENS = 1 << 26
@@ -168,11 +168,7 @@ class SuffixArraySource:
             reverse=True,
         )
         ranked = [entry for entry in ranked if entry[2] != SEPARATOR]
-        if len(ranked) == 1:
-            ((count, _, token),) = ranked
-            return ((token, ALWAYS if count > 1 else ONCE),)
-        half = sum(count for count, _, _ in ranked) / 2
-        return tuple([(token, MOST if count > half else FEW) for count, _, token in ranked])
+        return tuple(zip([token for *_, token in ranked], shares([count for count, *_ in ranked]), strict=True))
 
     def _step(self, ranges: Ranges, token: int) -> Ranges:
         """The suffixes that occur, one token on: those of before with the token behind them, and the token alone."""

@@ -9,7 +9,7 @@ import pytest
 
 from specrun.errors import DraftSourceError, UsageError
 from specrun.speculation.sources import Guess, SuffixArraySource, datastore, suffix_array
-from specrun.speculation.sources.evidence import ALWAYS, FEW, MOST, ONCE, SHORTER, base_evidence
+from specrun.speculation.sources.evidence import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
 from specrun.speculation.sources.suffix_array import MAX_MATCH, SEPARATOR, SuffixArray
 from tests.speculation.sources.naive import matches, random_text
 
@@ -25,8 +25,9 @@ def naive_guesses(store: list[int], context: list[int]) -> list[Guess]:
     longest = next((length for length, positions in found if positions), 0)
     for length, positions in found:
         total = sum(map(len, positions.values()))
-        for token in sorted(positions, key=lambda t: (len(positions[t]), positions[t][-1]), reverse=True):
-            share = MOST if 2 * len(positions[token]) > total else FEW
+        ranked = sorted(positions, key=lambda t: (len(positions[t]), positions[t][-1]), reverse=True)
+        for token in ranked:
+            share = MOST if 2 * len(positions[token]) > total else FIRST if token == ranked[0] else FEW
             if len(positions) == 1:
                 share = ALWAYS if total > 1 else ONCE
             if length != longest:
@@ -111,7 +112,7 @@ def test_a_new_text_matches_anew() -> None:
     assert source.guesses([], 9) == []
     assert source.guesses([5, 2], 9)[0].token == 7
     source.extend([2])
-    assert source.guesses([], 9) == [Guess(7, FEW), Guess(3, FEW)]
+    assert source.guesses([], 9) == [Guess(7, FIRST), Guess(3, FEW)]
 
 
 def test_files_become_a_datastore(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from specrun.speculation.sources.lookahead import LENGTH, PER_KEY
 from tests.speculation.sources.naive import random_text
 
 
-def evidence(matched: int, written: bool) -> int:
-    return 2 * (matched - 1) + written
+def evidence(matched: int, written: bool, first: bool = True) -> int:
+    return 4 * (matched - 1) + 2 * first + written
 
 
 def test_what_was_written_comes_back_behind_each_of_its_tokens() -> None:
@@ -32,7 +32,7 @@ def test_what_was_proposed_on_a_branch_comes_back_and_counts_less() -> None:
     pool = NgramPool()
     pool.learn([[1, 2, 3], [1, 4]])
     pool.extend([1])
-    assert pool.guesses([], 3) == [Guess(4, evidence(1, False)), Guess(2, evidence(1, False))]
+    assert pool.guesses([], 3) == [Guess(4, evidence(1, False)), Guess(2, evidence(1, False, first=False))]
     assert pool.guesses([2], 3) == [Guess(3, evidence(2, False))]
     assert pool.guesses([7, 2], 3) == [Guess(3, evidence(1, False))]
     pool.extend([2, 3, 8, 9])
@@ -44,7 +44,7 @@ def test_the_longest_match_comes_first_and_tokens_are_distinct() -> None:
     pool = NgramPool()
     pool.learn([[1, 2, 3, 4, 5], [2, 9], [2, 3]])
     pool.extend([1, 2])
-    assert pool.guesses([], 9) == [Guess(3, evidence(2, False)), Guess(9, evidence(1, False))]
+    assert pool.guesses([], 9) == [Guess(3, evidence(2, False)), Guess(9, evidence(1, False, first=False))]
     assert pool.guesses([], 1) == [Guess(3, evidence(2, False))]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.sources import Guess, SuffixAutomaton
-from specrun.speculation.sources.evidence import ALWAYS, FEW, MOST, ONCE, SHORTER, base_evidence
+from specrun.speculation.sources.evidence import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
 from specrun.speculation.sources.suffix_automaton import MAX_MATCH
 from tests.speculation.sources.naive import matches, random_text
 
@@ -18,7 +18,8 @@ def naive_guesses(text: list[int], path: list[int]) -> list[Guess]:
         scores = {t: len(ends) / (len(text) + 60 - (ends[-1] + 1)) for t, ends in positions.items()}
         total = sum(map(len, positions.values()))
         for token in sorted(scores, key=lambda t: (scores[t], len(positions[t]), t), reverse=True):
-            share = MOST if 2 * len(positions[token]) > total else FEW
+            is_first = token == max(scores, key=lambda t: (scores[t], len(positions[t]), t))
+            share = MOST if 2 * len(positions[token]) > total else FIRST if is_first else FEW
             if len(positions) == 1:
                 share = ALWAYS if total > 1 else ONCE
             if length != found[0][0]:
