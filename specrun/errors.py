@@ -10,7 +10,8 @@
     |-- ContextFullError          6  no room left in the KV cache for another pass
     |-- MissingModelError         7  a model that is not on this machine and may not be fetched unasked
     |-- HubError                  8  a model that cannot be fetched: no network, refused, not there, damaged, disk full
-    `-- ProfileError              9  a profile that cannot be read, written or used
+    |-- ProfileError              9  a profile that cannot be read, written or used
+    `-- DraftSourceError         10  a datastore, history or table of drafts that cannot be read, written or used
 
 130 is Ctrl-C, as in every shell. A message is one line: what is wrong, then what to do about it.
 """
@@ -84,3 +85,9 @@ class ProfileError(SpecrunError):
     """A profile that cannot be read, written or used."""
 
     exit_code = 9
+
+
+class DraftSourceError(SpecrunError):
+    """A datastore, history or successor table that cannot be read, written or used."""
+
+    exit_code = 10

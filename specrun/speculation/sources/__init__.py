@@ -1,0 +1,24 @@
+"""Draft sources that need no draft model: what could follow a text, known from the text itself, from others, or from
+what the target wrote before. Pure data structures; how their guesses become a tree is the drafters' business.
+"""
+
+from specrun.speculation.sources import datastore
+from specrun.speculation.sources.base import Guess, Source
+from specrun.speculation.sources.history import History
+from specrun.speculation.sources.lookahead import NgramPool
+from specrun.speculation.sources.ngram import PromptLookup
+from specrun.speculation.sources.recycling import TokenRecycling
+from specrun.speculation.sources.suffix_array import SuffixArraySource
+from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
+
+__all__ = [
+    "Guess",
+    "History",
+    "NgramPool",
+    "PromptLookup",
+    "Source",
+    "SuffixArraySource",
+    "SuffixAutomaton",
+    "TokenRecycling",
+    "datastore",
+]

@@ -1,0 +1,81 @@
+"""The n-gram pool: what was written and what was proposed comes back, bounded, the most recent first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specrun.speculation.sources import Guess, NgramPool
+from specrun.speculation.sources.lookahead import LENGTH, PER_KEY
+from tests.speculation.sources.naive import random_text
+
+
+def evidence(matched: int, written: bool, first: bool = True) -> int:
+    return 4 * (matched - 1) + 2 * first + written
+
+
+def test_what_was_written_comes_back_behind_each_of_its_tokens() -> None:
+    pool = NgramPool()
+    pool.extend([1, 2, 3, 4])
+    assert pool.guesses([1], 3) == []  # an n-gram is written with its last token
+    pool.extend([5, 6, 7, 8, 9])
+    assert pool.guesses([1], 3) == [Guess(2, evidence(1, True))]
+    assert pool.guesses([1, 2, 3, 4], 3)[0] == Guess(5, evidence(4, True))
+    assert pool.guesses([2, 3], 3) == [Guess(4, evidence(2, True))]
+    pool.reset()
+    assert pool.guesses([], 3) == []
+    pool.extend([1])
+    assert pool.guesses([2], 3) == [Guess(3, evidence(2, True))]
+    assert pool.guesses([9, 3], 3) == [Guess(4, evidence(1, True))]
+
+
+def test_what_was_proposed_on_a_branch_comes_back_and_counts_less() -> None:
+    pool = NgramPool()
+    pool.learn([[1, 2, 3], [1, 4]])
+    pool.extend([1])
+    assert pool.guesses([], 3) == [Guess(4, evidence(1, False)), Guess(2, evidence(1, False, first=False))]
+    assert pool.guesses([2], 3) == [Guess(3, evidence(2, False))]
+    assert pool.guesses([7, 2], 3) == [Guess(3, evidence(1, False))]
+    pool.extend([2, 3, 8, 9])
+    pool.learn([[1, 2, 3, 8, 9]])
+    assert pool.guesses([1], 1) == [Guess(2, evidence(1, True))]
+
+
+def test_the_longest_match_comes_first_and_tokens_are_distinct() -> None:
+    pool = NgramPool()
+    pool.learn([[1, 2, 3, 4, 5], [2, 9], [2, 3]])
+    pool.extend([1, 2])
+    assert pool.guesses([], 9) == [Guess(3, evidence(2, False)), Guess(9, evidence(1, False, first=False))]
+    assert pool.guesses([], 1) == [Guess(3, evidence(2, False))]
+
+
+def test_a_branch_of_any_length_leaves_an_n_gram_at_each_of_its_tokens() -> None:
+    pool = NgramPool()
+    pool.learn([list(range(20))])
+    for token in range(19):
+        assert pool.guesses([99, token], 1) == [Guess(token + 1, evidence(1, False))]
+    assert len(pool) == 19
+
+
+def test_it_is_bounded_and_the_oldest_go_first() -> None:
+    pool = NgramPool(max_keys=10)
+    for token in range(100, 200):
+        pool.learn([[1, token]])
+    assert len(pool) == PER_KEY
+    pool.extend([1])
+    assert [guess.token for guess in pool.guesses([], 99)] == list(range(199, 199 - PER_KEY, -1))
+    pool.extend(random_text(np.random.default_rng(0), 2000, 500))
+    assert PER_KEY < len(pool) <= 10 * PER_KEY
+    pool.extend(range(1000, 1000 + 10 + LENGTH - 1))
+    assert pool.guesses([1], 9) == []
+    assert len(pool) == 10
+
+
+def test_the_same_history_gives_the_same_guesses() -> None:
+    text = random_text(np.random.default_rng(1), 600, 12)
+    pools = [NgramPool(), NgramPool()]
+    for place in range(0, 600, 3):
+        for pool in pools:
+            pool.extend(text[place : place + 3])
+            pool.learn([[*text[place : place + 2], 5], [place % 12, 3]])
+        assert pools[0].guesses([], 9) == pools[1].guesses([], 9)
+    assert pools[0].guesses([], 9)

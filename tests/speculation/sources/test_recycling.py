@@ -1,0 +1,113 @@
+"""The table of successors against a dict, its bounds, and its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specrun.errors import DraftSourceError
+from specrun.speculation.sources import Guess, TokenRecycling
+from specrun.speculation.sources.recycling import N_SUCCESSORS
+
+N_VOCAB = 300
+
+
+def rows(rng: np.random.Generator, n: int, n_vocab: int = N_VOCAB) -> tuple[np.ndarray, np.ndarray]:
+    tokens = rng.integers(n_vocab, size=n).astype(np.int32)
+    top = np.array([rng.permutation(n_vocab)[:N_SUCCESSORS] for _ in range(n)], np.int32)
+    return tokens, top
+
+
+def guessed(table: TokenRecycling, token: int) -> list[int]:
+    return [guess.token for guess in table.guesses([token], N_SUCCESSORS)]
+
+
+def test_it_is_a_dict_of_the_last_successors() -> None:
+    rng = np.random.default_rng(0)
+    table, model = TokenRecycling(N_VOCAB), dict[int, list[int]]()
+    for _ in range(60):
+        tokens, top = rows(rng, 12)
+        table.learn(tokens, top)
+        model.update(zip(tokens.tolist(), top.tolist(), strict=True))
+        for token in range(N_VOCAB):
+            assert guessed(table, token) == model.get(token, [])
+    assert len(table) == len(model) > 200
+
+
+def test_guesses_are_the_last_tokens_successors_with_their_rank() -> None:
+    table = TokenRecycling(N_VOCAB)
+    table.learn(np.array([5, 5], np.int32), np.array([range(8), range(20, 28)], np.int32))
+    assert table.guesses([], 3) == []
+    table.extend([9, 5])
+    table.extend([])
+    assert table.guesses([], 3) == [Guess(20, 7), Guess(21, 6), Guess(22, 5)]
+    assert table.guesses([9, 5], 1) == [Guess(20, 7)]
+    assert table.guesses([9], 3) == []
+    table.reset()
+    assert table.guesses([], 3) == []
+    assert guessed(table, 5) == list(range(20, 28))
+
+
+def test_a_full_table_gives_up_the_rows_that_came_first() -> None:
+    rng = np.random.default_rng(1)
+    table, model = TokenRecycling(N_VOCAB, max_rows=20), dict[int, list[int]]()
+    for _ in range(300):
+        tokens, top = rows(rng, 1)
+        table.learn(tokens, top)
+        if tokens[0] not in model and len(model) == 20:
+            del model[next(iter(model))]
+        model[int(tokens[0])] = top[0].tolist()
+        assert len(table) == len(model)
+    for token in range(N_VOCAB):
+        assert guessed(table, token) == model.get(token, [])
+    table.learn(*rows(rng, 100))  # more at once than it holds
+    assert len(table) == 20
+    assert sum(bool(guessed(table, token)) for token in range(N_VOCAB)) == 20
+
+
+@pytest.mark.parametrize(("n_vocab", "most"), [(50_000, 2_000_000), (152_000, 2_500_000)])
+def test_it_takes_about_two_megabytes(n_vocab: int, most: int) -> None:
+    table = TokenRecycling(n_vocab)
+    tokens = np.arange(n_vocab, dtype=np.int32)
+    table.learn(tokens, np.zeros((n_vocab, N_SUCCESSORS), np.int32))
+    assert len(table) == 50_000
+    assert table.n_bytes <= most
+
+
+@pytest.mark.parametrize("max_rows", [20, N_VOCAB])
+def test_what_is_saved_is_loaded_and_goes_on_alike(tmp_path: Path, max_rows: int) -> None:
+    rng = np.random.default_rng(2)
+    table = TokenRecycling(N_VOCAB, max_rows)
+    table.learn(*rows(rng, 50))
+    table.save(tmp_path / "new" / "table", "tok")
+    loaded = TokenRecycling.load(tmp_path / "new" / "table", "tok", N_VOCAB, max_rows)
+    for _ in range(30):
+        for token in range(N_VOCAB):
+            assert guessed(loaded, token) == guessed(table, token)
+        tokens, top = rows(rng, 5)
+        table.learn(tokens, top)
+        loaded.learn(tokens, top)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["table"]
+
+
+def test_an_empty_table_is_saved_too(tmp_path: Path) -> None:
+    TokenRecycling(N_VOCAB).save(tmp_path / "table", "tok")
+    assert len(TokenRecycling.load(tmp_path / "table", "tok", N_VOCAB)) == 0
+
+
+def test_a_table_of_another_tokenizer_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table"
+    table = TokenRecycling(N_VOCAB)
+    table.learn(*rows(np.random.default_rng(3), 50))
+    table.save(file, "tok")
+    for fingerprint, n_vocab, message in (("other", N_VOCAB, "tokenizer"), ("tok", 299, "vocabulary")):
+        with pytest.raises(DraftSourceError, match=message):
+            TokenRecycling.load(file, fingerprint, n_vocab)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")
+    with pytest.raises(DraftSourceError, match="damaged"):
+        TokenRecycling.load(file, "tok", N_VOCAB)
+    with pytest.raises(DraftSourceError, match="cannot be read"):
+        TokenRecycling.load(tmp_path / "missing", "tok", N_VOCAB)
