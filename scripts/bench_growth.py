@@ -1,87 +1,214 @@
-"""Tokens a pass of SpecExec's tree by its size and by the sharpness of the draft's scores.
+"""Tokens a pass by the size of the tree, for chain, SpecExec, OPT-Tree, Sequoia and specrun's own growth.
 
-    python scripts/bench_growth.py [--prompts N] [--max-tokens N]
+    python scripts/bench_growth.py [--prompts N] [--max-tokens N] [--budgets LIST] [--plot FILE] [-o FILE.json]
 
-On the embedded pair, over passages of this Python's standard library, greedy and at T=0.8. Sharpness 1 is the paper's
-rule: a child's score is the log probability that the draft gives it. The chain of the same depth stands beside.
+On the embedded pair, greedy and at T=0.8. Own growth and Sequoia's trees are calibrated on passages of this Python's
+standard library and all are measured behind passages of the packages beside specrun, which neither model was trained
+on. Passes cost nothing here, so every method fills its budget: this is about what a node is worth, not about speed.
+
+What samples and matches commits the text that the target writes by itself, so the text is written once and only drafts
+are made; Sequoia's own rule runs whole.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from specrun.bench.plot import save
 from specrun.catalog import embedded
+from specrun.engine import Engine
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Plan, sample_and_match
-from specrun.speculation.drafters import ChainDrafter, DraftLimits, ModelCandidates, SpecExecDrafter
+from specrun.speculation import FixedPlan, Plan, sequoia
+from specrun.speculation.calibration import Calibration
+from specrun.speculation.costs import CostModel, CostTable, PassTime
+from specrun.speculation.drafters import (
+    ChainDrafter,
+    CostAwareDrafter,
+    Drafter,
+    DraftLimits,
+    ModelCandidates,
+    SpecExecDrafter,
+    sharpness_at,
+)
+from specrun.speculation.drafters.opt_tree import OptTreeDrafter
+from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.guide import Guide
+from specrun.speculation.methods import METHODS
+from specrun.speculation.tree import ROOT
+from specrun.tuning.acceptance import Acceptance, AcceptanceMeter
 
-SHARPNESS = (0.5, 1.0, 1.5, 2.0, 3.0)
-SIZES = ((8, 4), (16, 8), (32, 8), (32, 12), (64, 12))
+BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
+DEPTH = 24
+N_PROMPT = 64
+PACKAGES = ("rich", "typer", "huggingface_hub", "click", "psutil", "prompt_toolkit", "jinja2", "httpx")
 
 
-def passages(runtime: Runtime, count: int, n_tokens: int = 64) -> list[list[int]]:
-    """Passages of `n_tokens` tokens, each from another file of the standard library."""
+def passages(runtime: Runtime, files: list[Path], count: int) -> list[list[int]]:
+    """Passages of N_PROMPT tokens, each from another file."""
     rng = np.random.default_rng(0)
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     found: list[list[int]] = []
     for file in rng.permutation(np.array(files, dtype=object)):
         tokens = runtime.model.tokenize(file.read_text(encoding="utf-8")[:20_000], add_special=False)
-        if len(tokens) > 2 * n_tokens and len(found) < count:
-            start = int(rng.integers(len(tokens) - n_tokens))
-            found.append(tokens[start : start + n_tokens])
+        if len(tokens) > 4 * N_PROMPT and len(found) < count:
+            start = int(rng.integers(len(tokens) - N_PROMPT))
+            found.append(tokens[start : start + N_PROMPT])
     return found
 
 
-def tokens_a_pass(
-    runtime: Runtime, prompts: list[list[int]], sampling: SamplingParameters, plan: Plan, sharpness: float, n: int
+def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, n_tokens: int) -> list[int]:
+    """What the target writes behind a prompt."""
+    engine.reset()
+    plan = FixedPlan(Plan.tree(16, 8))
+    return [
+        token for step in engine.generate(prompt, sampling, plan, n_tokens, ignore_eos=True) for token in step.tokens
+    ]
+
+
+def tokens_a_pass(drafter: Drafter, limits: DraftLimits, prompt: list[int], text: list[int]) -> tuple[int, int]:
+    """Tokens and passes that it takes to commit `text`, but for the end of it, which would cut passes short."""
+    place, n_passes = 0, 0
+    while place < len(text) - DEPTH:
+        tree = drafter.draft(prompt + text[:place], limits)
+        node: int | None = ROOT
+        while node is not None:
+            node = tree.child_with_token(node, text[place])
+            place += 1
+        n_passes += 1
+    return place, n_passes
+
+
+def free_guide(budget: int, calibration: Calibration) -> Guide:
+    """Passes of any size take no time, so that a node is worth having whatever it brings."""
+    times = [PassTime(n, 64, 1.0) for n in {1, budget}]
+    return Guide(CostModel(CostTable(times), CostTable([PassTime(1, 64, 0.0), PassTime(512, 64, 0.0)])), calibration)
+
+
+def growers(engine: Engine, sampling: SamplingParameters, found: Acceptance) -> dict[str, Callable[[int], Drafter]]:
+    """Drafters by name, of a budget."""
+    assert engine.draft is not None, "the embedded pair has a draft"
+    sampler = Sampler(sampling, engine.target.n_vocab)
+    draft, source = engine.draft, ModelCandidates(engine.draft, sampler)
+    sharpness = sharpness_at(sampling.temperature)
+    grown: dict[str, Callable[[int], Drafter]] = {
+        "chain": lambda _: ChainDrafter(draft, sampler),
+        "SpecExec": lambda _: SpecExecDrafter(source, 1.0),
+        "SpecExec, sharpened": lambda _: SpecExecDrafter(source, sharpness),
+        "OPT-Tree": lambda n: OptTreeDrafter(source, free_guide(n, Calibration())),
+        "Sequoia's tree, matched": lambda n: StaticDrafter(source, sequoia.best_shape(found.positional, n, DEPTH)),
+        "own growth": lambda n: CostAwareDrafter(
+            source, free_guide(n, Calibration.from_json(found.calibration.as_json()))
+        ),
+    }
+    if sharpness == 1:
+        del grown["SpecExec, sharpened"]
+    return grown
+
+
+def of_sequoias_rule(
+    engine: Engine, prompts: list[list[int]], sampling: SamplingParameters, found: Acceptance, n: int, n_tokens: int
 ) -> float:
-    """Mean accepted length over `n` tokens behind each prompt."""
-    target, draft = runtime.engine.target, runtime.engine.draft
-    assert draft is not None, "the embedded pair has a draft"
-    sampler = Sampler(sampling, target.n_vocab)
-    drafter = (
-        ChainDrafter(draft, sampler)
-        if plan.method == "chain"
-        else SpecExecDrafter(ModelCandidates(draft, sampler), sharpness)
-    )
-    limits = DraftLimits(plan.budget, plan.depth, plan.width, target.max_leaves)
-    n_tokens, n_passes = 0, 0
-    for prompt in prompts:
-        runtime.engine.reset()
-        target.set_prompt(prompt)
-        while len(target.tokens) < len(prompt) + n:
-            tree = drafter.draft(target.tokens, limits)
-            accepted = sample_and_match(tree, target.score(tree), sampler.sample, len(target.tokens), ())
-            target.commit(tree, accepted.path, accepted.tokens[-1])
-            n_tokens += len(accepted.tokens)
-            n_passes += 1
-    return n_tokens / n_passes
+    """Tokens a pass of Sequoia whole, which writes texts of its own: as many behind each prompt."""
+    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(found.sampled, n, DEPTH))
+    tokens, passes = 0, 0
+    for i, prompt in enumerate(prompts):
+        engine.reset()
+        seeded = SamplingParameters(temperature=sampling.temperature, seed=i)
+        lengths = [
+            len(step.accepted.tokens)
+            for step in engine.generate(prompt, seeded, FixedPlan(plan), n_tokens, ignore_eos=True)
+        ]
+        tokens, passes = tokens + sum(lengths[:-1]), passes + len(lengths) - 1
+    return tokens / passes
+
+
+def measure(runtime: Runtime, arguments: argparse.Namespace) -> dict[str, dict[str, dict[int, float]]]:
+    """Tokens a pass by temperature, method and budget."""
+    engine = runtime.engine
+    library = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    others = sorted(file for name in PACKAGES for file in (Path(sysconfig.get_path("purelib")) / name).glob("*.py"))
+    calibrate_on = passages(runtime, library, 12)
+    prompts = passages(runtime, others, arguments.prompts)
+    rows: dict[str, dict[str, dict[int, float]]] = {}
+    for temperature in (0.0, 0.8):
+        sampling = SamplingParameters(temperature=temperature)
+        meter = AcceptanceMeter(engine, Plan.tree(16, 8), 64, 16)
+        found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, 1e9, lambda _: None)
+        texts = [written(engine, prompt, sampling, arguments.max_tokens + DEPTH) for prompt in prompts]
+        engine.reset()
+        by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
+        for n in arguments.budgets:
+            for name, drafter in growers(engine, sampling, found).items():
+                limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
+                sums = np.sum(
+                    [tokens_a_pass(drafter(n), limits, *pair) for pair in zip(prompts, texts, strict=True)], axis=0
+                )
+                by_method.setdefault(name, {})[n] = float(sums[0] / sums[1])
+            if temperature:
+                rate = of_sequoias_rule(engine, prompts, sampling, found, n, arguments.max_tokens + DEPTH)
+                by_method.setdefault("Sequoia, whole", {})[n] = rate
+            print(
+                f"T={temperature:g}, {n} nodes: " + ", ".join(f"{m} {r[n]:.2f}" for m, r in by_method.items()),
+                flush=True,
+            )
+    return rows
+
+
+def draw(rows: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
+    """A panel for each temperature."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.5), layout="constrained", dpi=110)
+    FigureCanvasAgg(figure)
+    for axes, (temperature, by_method) in zip(figure.subplots(1, len(rows)), rows.items(), strict=True):
+        for name, rates in by_method.items():
+            axes.plot(list(rates), list(rates.values()), "k.-" if name == "own growth" else ".-", label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(bottom=1)
+        axes.set_title("greedy" if temperature == "0" else f"temperature {temperature}")
+        axes.set_xlabel("nodes of the tree")
+        axes.set_ylabel("tokens a pass")
+        axes.legend(fontsize="small")
+    save(figure, path)
+
+
+def markdown(rows: dict[str, dict[str, dict[int, float]]]) -> str:
+    """A table for each temperature."""
+    lines = []
+    for temperature, by_method in rows.items():
+        budgets = list(next(iter(by_method.values())))
+        lines.append(
+            f"\n| {'greedy' if temperature == '0' else f'T={temperature}'} | " + " | ".join(map(str, budgets)) + " |"
+        )
+        lines.append("| --- |" + " ---: |" * len(budgets))
+        lines += [f"| {name} | " + " | ".join(f"{r[n]:.2f}" for n in budgets) + " |" for name, r in by_method.items()]
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--budgets", type=lambda text: [int(n) for n in text.split(",")], default=list(BUDGETS))
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    largest = Plan.tree(*SIZES[-1])
-    with Runtime(RuntimeOptions(embedded.TARGET, embedded.DRAFT, (largest,))) as runtime:
-        prompts = passages(runtime, arguments.prompts)
-        for name, sampling in (
-            ("greedy", SamplingParameters(temperature=0)),
-            ("T=0.8, default filters", SamplingParameters(temperature=0.8)),
-            ("T=0.8, no filter", SamplingParameters(temperature=0.8, top_k=0, top_p=1, min_p=0)),
-        ):
-            print(f"\n{name:<26}" + "".join(f"{f'sharpness {s}':>15}" for s in SHARPNESS) + f"{'chain':>10}")
-            for budget, depth in SIZES:
-                tree, chain = Plan.tree(budget, depth), Plan.chain(depth)
-                means = [tokens_a_pass(runtime, prompts, sampling, tree, s, arguments.max_tokens) for s in SHARPNESS]
-                of_chain = tokens_a_pass(runtime, prompts, sampling, chain, 1.0, arguments.max_tokens)
-                print(f"{tree!s:<26}" + "".join(f"{mean:>15.2f}" for mean in means) + f"{of_chain:>10.2f}", flush=True)
+    with Runtime(
+        RuntimeOptions(embedded.TARGET, embedded.DRAFT, (Plan.tree(max(arguments.budgets), DEPTH),))
+    ) as runtime:
+        rows = measure(runtime, arguments)
+    print(markdown(rows))
+    if arguments.plot:
+        draw(rows, arguments.plot)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

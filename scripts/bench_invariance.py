@@ -45,10 +45,10 @@ def decode(
     with LlamaContext(model, config) as context:
         for start in range(0, n_prompt, 100):
             chunk = tokens[start : min(start + 100, n_prompt)]
-            context.decode(committed_tokens(chunk, start, 1, last_output=False))
+            context.decode(committed_tokens(chunk, start, 1, n_outputs=0))
         end = n_prompt + N_MEASURED
         for start in range(n_prompt, end, size):
-            batch = committed_tokens(tokens[start : min(start + size, end)], start, 1, last_output=True)
+            batch = committed_tokens(tokens[start : min(start + size, end)], start, 1, n_outputs=1)
             batch.outputs[:] = True
             started = time.perf_counter()
             rows.append(context.decode(batch).copy())

@@ -10,8 +10,10 @@ from typing import Literal
 from specrun.errors import PromptError
 from specrun.llama import DraftContext, TargetContext
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Accepted, PassRecord, PlanChooser, TokenTree, sample_and_match
-from specrun.speculation.drafters import DraftLimits, drafter_for
+from specrun.speculation import Accepted, PassRecord, Plan, PlanChooser, TokenTree
+from specrun.speculation.drafters import DraftLimits
+from specrun.speculation.guide import Guide
+from specrun.speculation.methods import accept, drafter_for
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -103,7 +105,8 @@ class Engine:
     ) -> Iterator[Step]:
         """Continue `prompt` (token ids), one `Step` per pass; the last one has its `finish` set.
 
-        The tokens depend on prompt, sampling parameters and target alone, not on `plans`. Between two steps the caches
+        The tokens depend on prompt, sampling parameters and target alone, not on `plans`, but for plans whose method
+        samples its trees: there only their distribution does. Between two steps the caches
         are consistent, so the iteration may be left at any of them. `interrupted` is asked after every pass; during the
         prompt it ends the generation without any step.
         ignore_eos writes on past end-of-generation tokens, which then count as text.
@@ -163,11 +166,12 @@ class Engine:
         started = time.perf_counter()
         tokens = self.target.tokens
         n_cached = self.target.n_cached
-        tree = self._draft_tree(sampler, plans, tokens_left)
+        plan = plans.current
+        tree = self._draft_tree(sampler, plan, plans.guide, tokens_left)
         drafted = time.perf_counter()
         rows = self.target.score(tree)
         scored = time.perf_counter()
-        accepted = sample_and_match(tree, rows, sampler.sample, len(tokens), sampler.recent(tokens))
+        accepted = accept(plan, tree, rows, sampler, tokens)
         end = None if ignore_eos else self._first_end_of_generation(accepted.tokens)
         if end is not None:
             accepted = accepted.first(end + 1)
@@ -180,8 +184,7 @@ class Engine:
         committed = accepted.tokens if end is None else accepted.tokens[:-1]
         return Step(tree, accepted, committed, "stop" if end is not None else None)
 
-    def _draft_tree(self, sampler: Sampler, plans: PlanChooser, tokens_left: int) -> TokenTree:
-        plan = plans.current
+    def _draft_tree(self, sampler: Sampler, plan: Plan, guide: Guide | None, tokens_left: int) -> TokenTree:
         limits = DraftLimits(
             budget=min(plan.budget, self.target.room()),
             depth=min(plan.depth, tokens_left - 1),
@@ -189,7 +192,7 @@ class Engine:
             leaves=self.target.max_leaves,
             pending=self.target.n_pending,
         )
-        drafter = drafter_for(plan, self.draft, sampler, plans.guide) if self.draft else None
+        drafter = drafter_for(plan, self.draft, sampler, guide) if self.draft else None
         if drafter is None or limits.depth < 1 or limits.budget < 2:
             return TokenTree.root_only(self.target.tokens[-1])
         return drafter.draft(self.target.tokens, limits)

@@ -63,7 +63,8 @@ def off_notice(completion: Completion) -> str | None:
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:
     """Which plan is followed, why, and what it promises."""
-    from specrun.speculation import ByTemperature, FastestPlan
+    from specrun.speculation import ByTemperature, FastestPlan, FixedPlan
+    from specrun.speculation.methods import METHODS
 
     if isinstance(plans, ByTemperature):
         plans.begin(temperature)
@@ -75,6 +76,10 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         return f"plan: off, as tuned, since speculation does not pay here; {expected}"
     if isinstance(plans, FastestPlan):
         return "plan: found out while writing; `specrun tune` measures it once and for all"
+    if isinstance(plans, FixedPlan):
+        method = METHODS[plans.current.method]
+        if method.samples and method.lossless and temperature > 0:
+            return f"plan: {plans}; it draws a text of its own for a seed, from the target's distribution"
     return f"plan: {plans}"
 
 

@@ -22,6 +22,7 @@ from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.invariance import exact_up_to
 from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
+from specrun.speculation.methods import METHODS
 
 if TYPE_CHECKING:
     from specrun.tuning.profile import Profile
@@ -40,7 +41,8 @@ class RuntimeOptions:
     """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
     largest: another plan that the contexts must hold. ctx_size None: the model's, at most 4096.
     settings, draft_settings: what is decided about running target and draft; the rest is chosen.
-    profile: of this pair on this machine; its plans and settings then take the place of `plans` and of what is open.
+    profile: of this pair on this machine; its settings then take the place of what is open, and its plans that of
+    `plans`, if `follow`.
     exact: speculate only in passes whose logits are the same bits as those of plain decoding.
     """
 
@@ -52,6 +54,7 @@ class RuntimeOptions:
     settings: LlamaSettings = UNDECIDED
     draft_settings: LlamaSettings = UNDECIDED
     profile: Profile | None = None
+    follow: bool = True
     exact: bool = False
 
     @property
@@ -60,7 +63,9 @@ class RuntimeOptions:
         if not self.profile:
             return self
         settings = self.settings.over(self.profile.settings)
-        return replace(self, settings=settings, plans=(*self.profile.candidates(), *self.plans))
+        return replace(
+            self, settings=settings, plans=(*(self.profile.candidates() if self.follow else ()), *self.plans)
+        )
 
     @property
     def drafts(self) -> bool:
@@ -85,7 +90,8 @@ class Runtime:
     """A loaded pair and its engine; close it, or use it in a `with`, to free everything.
 
     `candidates` are the plans that can really run, `plans` chooses among them, `placement` is where the layers went
-    (None without a GPU), and `notices` says in sentences where anything differs from what was asked for.
+    (None without a GPU), `profile` is that of this pair on this machine, if there is one, and `notices` says in
+    sentences where anything differs from what was asked for.
     Raises ModelFileError, PairError or LlamaError if the files or the machine do not allow it.
     """
 
@@ -154,18 +160,40 @@ class Runtime:
         self.engine = Engine(TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size)
         if options.exact and not options.profile and draft:
             self._keep_exact_plans()
-        self._profile = options.profile if draft else None
+        for plan in self.candidates:
+            if not METHODS[plan.method].lossless:
+                self.notices.append(f"{plan.method} is lossy: the text is not the target's own")
+        self.profile = options.profile if draft else None
+        self._follow = options.follow
         self.plans = self.chooser()
 
     def chooser(self) -> PlanChooser:
         """What chooses among `candidates`, knowing nothing yet but the profile."""
-        if self._profile:
-            return self._profile.chooser()
+        if self.profile and self._follow:
+            return self.profile.chooser()
         return FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
+
+    def settle(self, temperature: float) -> None:
+        """Make ready for text of this temperature: a plan that needs a tree shape and has none gets one from a few
+        passes over texts for calibrating, and a plan that is the only one gets the profile's tables to be weighed with.
+        """
+        self.candidates = tuple(self.shaped(self.candidates, temperature))
+        if len(self.candidates) == 1 and not (self.profile and self._follow):
+            self.plans = self.fixed(self.candidates[0], temperature)
+
+    def shaped(self, plans: Sequence[Plan], temperature: float) -> list[Plan]:
+        """The plans, those that need a tree shape and have none with one."""
+        from specrun.tuning import growth_maps
+
+        return list(growth_maps.filled(self, plans, temperature)) if self.engine.draft else list(plans)
+
+    def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
+        """This plan for every pass, weighed with the profile's tables, if there is one."""
+        return FixedPlan(plan, self.profile.guide(temperature) if self.profile else None)
 
     def predicted(self, temperature: float) -> float | None:
         """Tokens a second that the profile promises at `temperature`; None without a profile."""
-        return self._profile.at(temperature).predicted_tokens_per_second if self._profile else None
+        return self.profile.at(temperature).predicted_tokens_per_second if self.profile else None
 
     def _keep_exact_plans(self) -> None:
         """Drop the plans with passes that would not give plain decoding's bits, as measured on these contexts."""
@@ -237,7 +265,7 @@ def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
 def _context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
     """A context that any of the plans can run in, with `ctx_size` tokens of text."""
     budget = max(plan.budget for plan in plans)
-    n_leaves = max(1 if plan.method in ("off", "chain") else plan.budget for plan in plans)
+    n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
     n_seq_max = min(n_leaves, MAX_SEQUENCES)
     return ContextConfig(
         n_ctx=ctx_size + budget + _MAX_PENDING,

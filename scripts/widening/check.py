@@ -138,7 +138,7 @@ def _read(path: Path, n_threads: int) -> Readings:
             settings=LlamaSettings(threads=n_threads, type_v="bf16"),
         )
         with LlamaContext(model, config) as context:
-            batch = committed_tokens(text, 0, 1, last_output=True)
+            batch = committed_tokens(text, 0, 1, n_outputs=1)
             every = Batch(batch.tokens, batch.positions, batch.first_seq, batch.n_seq, np.ones(len(text), np.bool_))
             logits = context.decode(every).copy()
             written = [_greedy(context, prompt) for prompt in prompts]
@@ -150,7 +150,7 @@ def _greedy(context: LlamaContext, prompt: list[int]) -> tuple[list[int], list[f
     context.remove(ALL_SEQUENCES, 0)
     tokens, gaps, fresh = list(prompt), list[float](), prompt
     for _ in range(N_GREEDY):
-        row = context.decode(committed_tokens(fresh, len(tokens) - len(fresh), 1, last_output=True))[0]
+        row = context.decode(committed_tokens(fresh, len(tokens) - len(fresh), 1, n_outputs=1))[0]
         second, first = np.partition(row, -2)[-2:]
         fresh = [int(row.argmax())]
         tokens += fresh

@@ -13,20 +13,24 @@ from specrun.bench.rows import Row, Sample, summarise
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan, PlanChooser
+from specrun.speculation import FixedPlan, Plan, PlanChooser, methods
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
+_DEEPER = 16  # levels that a method which ends a tree by itself may grow
 SWEEP_BUDGETS = (4, 8, 16, 24, 32, 48, 64)
 SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
 
 OFF, CHAIN, TREE, AUTO = "off", "chain", "tree", "auto"
 METHODS = (OFF, CHAIN, TREE, AUTO)
+ALL = (*methods.METHODS, AUTO)
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What to measure. max_tokens: written per prompt, past any end of text, so that all rows write the same count."""
+    """What to measure. max_tokens: written per prompt, past any end of text, so that all rows write the same count.
+    methods: rows beside `off`; `chain` and `tree` of the best size, others of the size of the best of their kind.
+    """
 
     sampling: SamplingParameters
     max_tokens: int
@@ -41,10 +45,13 @@ Progress = Callable[[str], None]
 class Bench:
     """A pair under measurement. All rows share the contexts; the KV caches are emptied before every text."""
 
-    def __init__(self, runtime: Runtime, settings: BenchSettings, progress: Progress) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: BenchSettings, progress: Progress, note: Progress = lambda _: None
+    ) -> None:
         self._runtime = runtime
         self._settings = settings
         self._progress = progress
+        self._note = note
         self._template = None if settings.raw else chat_template(runtime.model)
 
     def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
@@ -57,6 +64,7 @@ class Bench:
         for kind in kinds:
             texts = [self._tokens(prompt) for prompt in prompts if prompt.kind == kind]
             plans, predicted = self._select(kind, texts[0])
+            plans |= self._named(plans)
             rows += self._measure(kind, texts[1:] or texts, plans, predicted)
         return rows
 
@@ -82,7 +90,7 @@ class Bench:
         candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
         wanted = set(self._settings.methods)
         tuned = self._runtime.predicted(self._settings.sampling.temperature)
-        if AUTO in wanted and tuned is None:
+        if (AUTO in wanted and tuned is None) or not wanted <= set(METHODS):
             wanted |= {CHAIN, TREE}  # without a profile, what `auto` should reach is the best of all
         if self._runtime.engine.draft and CHAIN in wanted:
             candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
@@ -102,6 +110,28 @@ class Bench:
             predicted[AUTO] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 
+    def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
+        """Plans of the other methods, as large as the best chain or tree; those that stop by themselves, deeper."""
+        if not self._runtime.engine.draft:
+            return {}
+        found: dict[str, Plan] = {}
+        for name in self._settings.methods:
+            method = methods.METHODS.get(methods.ALIASES.get(name, name))
+            if method is None or name in best or method.name == OFF:
+                continue
+            if method.name == methods.ALIASES[TREE]:
+                found[name] = best[TREE]
+                continue
+            if methods.PROFILE in method.needs and not self._runtime.profile:
+                self._note(f"left out {name}: it needs a profile of this pair (`specrun tune`)")
+                continue
+            size = best[CHAIN] if method.is_chain else best[TREE]
+            depth = max(size.depth, _DEEPER) if method.stops else size.depth
+            found[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
+        return dict(
+            zip(found, self._runtime.shaped(list(found.values()), self._settings.sampling.temperature), strict=True)
+        )
+
     def _measure(
         self,
         kind: str,
@@ -111,7 +141,7 @@ class Bench:
         keep_all: bool = False,
     ) -> list[Row]:
         choosers: dict[str, PlanChooser] = {
-            name: FixedPlan(plan)
+            name: self._runtime.fixed(plan, self._settings.sampling.temperature)
             for name, plan in plans.items()
             if keep_all or name == OFF or name in self._settings.methods
         }

@@ -10,6 +10,7 @@ from typing import Any
 from specrun.errors import UsageError
 from specrun.session import Session
 from specrun.speculation import FixedPlan, Plan, PlanChooser
+from specrun.speculation.methods import ALIASES, METHODS
 
 # name in `/set` -> field of SamplingParameters
 _SAMPLING = {
@@ -32,7 +33,7 @@ def values(session: Session) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(session.sampling, field) for name, field in _SAMPLING.items()}
     values["max-tokens"] = "no limit" if session.max_tokens is None else session.max_tokens
     plan = session.plans.current
-    method = plan.method if isinstance(session.plans, FixedPlan) else "auto"
+    method = _word(plan) if isinstance(session.plans, FixedPlan) else "auto"
     return values | {"speculate": method, "budget": plan.budget, "depth": plan.depth}
 
 
@@ -71,24 +72,32 @@ def change(
         raise UsageError(f"no setting {name}; /set alone lists them")
 
 
+def _word(plan: Plan) -> str:
+    """What `--speculate` calls it, or its method's name."""
+    return "tree" if plan.method == ALIASES["tree"] else plan.method
+
+
 def _plans_of_method(method: str, candidates: Sequence[Plan], auto: Callable[[], PlanChooser]) -> PlanChooser:
     if method == "auto" and len(candidates) > 1:
         return auto()
     # An adaptive plan is weighed with a profile's tables, so it is for `auto` alone.
     fixed = [plan for plan in (*candidates, Plan.off()) if plan.method != "adaptive"]
     for plan in fixed:
-        if plan.method == method:
+        if method in (plan.method, _word(plan)):
             return FixedPlan(plan)
-    possible = sorted({plan.method for plan in fixed} | ({"auto"} if len(candidates) > 1 else set()))
+    possible = sorted({_word(plan) for plan in fixed} | ({"auto"} if len(candidates) > 1 else set()))
     raise UsageError(f"speculate can be {', '.join(possible)} in this chat; got {method}")
 
 
 def _resized(plan: Plan, candidates: Sequence[Plan], name: str, number: int) -> Plan:
     largest = max(candidate.budget for candidate in candidates)
-    if plan.method == "chain":
-        plan = Plan.chain(number if name == "depth" else number - 1)
+    if plan.shape and METHODS[plan.method].wants_shape:
+        raise UsageError(f"the trees of {plan.method} have a fixed shape in a chat; start it with another --{name}")
+    if plan.is_chain:
+        plan = METHODS[plan.method].plan(depth=number if name == "depth" else number - 1)
     else:
-        plan = Plan.tree(number if name == "budget" else plan.budget, number if name == "depth" else plan.depth)
+        sizes = (number, plan.depth) if name == "budget" else (plan.budget, number)
+        plan = METHODS[plan.method].plan(*sizes)
     if plan.budget > largest:
         raise UsageError(f"this chat was started for {largest} nodes; start it with a larger --budget")
     return plan

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import bench, models, output
+from specrun.cli import bench, methods, models, output
 from specrun.cli.chat import chat
 from specrun.cli.generate import generate
 from specrun.cli.tune import tune
@@ -30,6 +30,7 @@ app.command()(generate)
 app.command()(chat)
 app.command()(tune)
 app.add_typer(bench.app, name="bench")
+app.add_typer(methods.app, name="methods")
 app.add_typer(models.app, name="models")
 app.command()(models.pull)
 

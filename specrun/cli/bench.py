@@ -43,7 +43,10 @@ def bench(
         ),
     ] = None,
     methods: Annotated[
-        str, typer.Option("--methods", metavar="LIST", help="Rows beside off: chain, tree, auto.")
+        str,
+        typer.Option(
+            "--methods", metavar="LIST", help="Rows beside off: chain, tree, auto, names of `specrun methods`, or all."
+        ),
     ] = "chain,tree,auto",
     sweep: Annotated[bool, typer.Option("--sweep", help="The whole grid over budget and depth instead.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3,
@@ -67,12 +70,12 @@ def bench(
         return
     from specrun.bench import plot as drawing
     from specrun.bench import prompts as bench_prompts
-    from specrun.bench.runner import METHODS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
+    from specrun.bench.runner import ALL, METHODS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
     from specrun.runtime import Runtime
     from specrun.sampling import SamplingParameters
     from specrun.speculation import Plan
 
-    chosen = _listed(methods, METHODS, "--methods")
+    chosen = ALL if methods == "all" else _listed(methods, tuple(dict.fromkeys((*METHODS, *ALL))), "--methods")
     texts = (
         bench_prompts.load(prompts)
         if prompts
@@ -85,10 +88,10 @@ def bench(
     settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
     largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
     models = o.ModelOptions(target, draft, "auto", None, None, machine, pull)
-    with Runtime(models.tuned(output.note, largest)) as runtime, output.progress() as show:
+    with Runtime(models.tuned(output.note, temp, largest)) as runtime, output.progress() as show:
         for notice in runtime.notices:
             output.note(notice)
-        runner = Bench(runtime, settings, show)
+        runner = Bench(runtime, settings, show, output.note)
         rows = runner.sweep(texts) if sweep else runner.run(texts)
     _print(rows, form)
     if plot:

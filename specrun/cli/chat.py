@@ -23,6 +23,8 @@ def chat(
     draft: o.Draft = None,
     pull: o.Pull = False,
     speculate: o.SpeculateOption = "auto",
+    method: o.Method = None,
+    growth_map: o.GrowthMap = None,
     budget: o.Budget = None,
     depth: o.Depth = None,
     max_tokens: o.MaxTokens = None,
@@ -45,7 +47,7 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull, method, growth_map)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )
@@ -56,7 +58,8 @@ def chat(
     from specrun.runtime import Runtime
     from specrun.session import Session
 
-    with Runtime(models.tuned(output.note)) as runtime:
+    with Runtime(models.tuned(output.note, temp)) as runtime:
+        runtime.settle(temp)
         for notice in runtime.notices:
             output.note(notice)
         session = Session(runtime.engine, sampling, runtime.plans, limit, stop or [])

@@ -44,6 +44,8 @@ def generate(
     draft: o.Draft = None,
     pull: o.Pull = False,
     speculate: o.SpeculateOption = "auto",
+    method: o.Method = None,
+    growth_map: o.GrowthMap = None,
     budget: o.Budget = None,
     depth: o.Depth = None,
     max_tokens: o.MaxTokens = None,
@@ -68,7 +70,7 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull)
+    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull, method, growth_map)
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )
@@ -80,7 +82,8 @@ def generate(
     # The prompt is read before the model is loaded: what is wrong with it should not take a minute to be said.
     lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompts.read_prompt(prompt, file or [])
-    with Runtime(models.tuned(output.note)) as runtime:
+    with Runtime(models.tuned(output.note, temp)) as runtime:
+        runtime.settle(temp)
         for notice in runtime.notices:
             output.note(notice)
         output.hint(report.plan_line(runtime.plans, temp))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -57,6 +58,26 @@ Draft = Annotated[
 Pull = Annotated[
     bool,
     typer.Option("--pull", "--yes", "-y", help="Fetch missing models without asking.", rich_help_panel=MODELS),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="How to draft and accept, by a name of `specrun methods`.",
+        show_default=False,
+        rich_help_panel=SPECULATION,
+    ),
+]
+GrowthMap = Annotated[
+    Path | None,
+    typer.Option(
+        "--growth-map",
+        metavar="FILE",
+        help="The tree's shape for Sequoia's methods, of `specrun methods growth-map`; by default measured.",
+        show_default=False,
+        rich_help_panel=SPECULATION,
+    ),
 ]
 SpeculateOption = Annotated[
     Speculate,
@@ -131,6 +152,8 @@ class ModelOptions:
     depth: int | None
     machine: MachineOptions
     pull: bool = False
+    method: str | None = None
+    growth_map: Path | None = None
 
     def plans(self) -> tuple[Plan, ...]:
         """The plan these options ask for; with `auto`, those to choose from."""
@@ -139,6 +162,10 @@ class ModelOptions:
 
         if self.depth is not None and not 0 <= self.depth < MAX_BUDGET:
             raise UsageError(f"--depth must be between 0 and {MAX_BUDGET - 1}; got {self.depth}")
+        if self.method is not None:
+            return (self._plan_of_method(),)
+        if self.growth_map:
+            raise UsageError("--growth-map goes with --method sequoia or sequoia-match")
         if self.speculate == "off" or self.budget == 1:
             return (Plan.off(),)
         chain = Plan.chain(self.depth if self.depth is not None else _DEFAULT_CHAIN)
@@ -147,6 +174,25 @@ class ModelOptions:
         budget = self.budget if self.budget is not None else _DEFAULT_BUDGET
         tree = Plan.tree(budget, self.depth if self.depth is not None else _DEFAULT_DEPTH)
         return (tree,) if self.speculate == "tree" else (tree, Plan.off(), chain)
+
+    def _plan_of_method(self) -> Plan:
+        from specrun.speculation import methods
+        from specrun.speculation.shape import TreeShape
+
+        if self.speculate != "auto":
+            raise UsageError("--method and --speculate exclude each other; choose one")
+        assert self.method
+        method = methods.find(methods.ALIASES.get(self.method, self.method))
+        if self.growth_map is None:
+            return method.plan(self.budget, self.depth)
+        if not method.wants_shape or self.budget is not None or self.depth is not None:
+            raise UsageError("--growth-map goes with --method sequoia or sequoia-match, without --budget and --depth")
+        try:
+            return method.plan().shaped(TreeShape.from_text(self.growth_map.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise UsageError(f"{self.growth_map} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(f"{self.growth_map} is no growth map: {error}") from error
 
     def runtime_options(self, largest: Plan | None = None) -> RuntimeOptions:
         """What `specrun.runtime.Runtime` needs, profiles left aside. largest: a plan that the contexts must hold
@@ -173,19 +219,28 @@ class ModelOptions:
             exact=self.machine.exact,
         )
 
-    def tuned(self, note: Callable[[str], None], largest: Plan | None = None) -> RuntimeOptions:
-        """The same with the profile of this pair on this machine, where the plan is left to specrun and there is one.
-        `note` is told why there is none although there was one.
+    def tuned(self, note: Callable[[str], None], temperature: float, largest: Plan | None = None) -> RuntimeOptions:
+        """The same with the profile of this pair on this machine, if there is one: with its settings in any case, as
+        the text may hang on them, and with its plans where these are left to specrun. `note` is told why there is none
+        although there was one. Raises UsageError for a method that cannot do without.
         """
         options = self.runtime_options(largest)
-        if self.speculate != "auto" or self.budget is not None or self.depth is not None or options.draft is None:
-            return options
-        from specrun.tuning import lookup
+        follow = self.speculate == "auto" and self.method is None and self.budget is None and self.depth is None
+        from specrun.speculation import methods
+        from specrun.tuning import growth_maps, lookup
 
+        if options.draft is None:
+            return replace(options, profile=lookup.settings_of(lookup.identify(options)), follow=False)
         found = lookup.find(lookup.identify(options))
-        if found.notice:
+        if found.notice and (follow or self.method):
             note(found.notice)
-        return replace(options, profile=found.profile)
+        plan = options.plans[0]
+        if self.method and found.profile is None and methods.PROFILE in methods.METHODS[plan.method].needs:
+            raise UsageError(f"--method {self.method} needs a profile of this pair; run `specrun tune` first")
+        if self.method and found.profile:
+            is_open = self.budget is None and self.depth is None
+            options = replace(options, plans=(growth_maps.by_profile(plan, found.profile, temperature, is_open),))
+        return replace(options, profile=found.profile, follow=follow)
 
 
 def sampling_parameters(

@@ -110,15 +110,16 @@ class BatchBuffer:
         return self._struct
 
 
-def committed_tokens(tokens: list[int], start: int, n_seq_max: int, last_output: bool) -> Batch:
-    """A batch that appends committed text: every token carries every sequence id, as the shared prefix must."""
+def committed_tokens(tokens: list[int], start: int, n_seq_max: int, n_outputs: int) -> Batch:
+    """A batch that appends committed text: every token carries every sequence id, as the shared prefix must.
+
+    n_outputs: of the last tokens, whose logits rows are wanted.
+    """
     n = len(tokens)
-    outputs = np.zeros(n, np.bool_)
-    outputs[-1] = last_output
     return Batch(
         tokens=np.asarray(tokens, np.int32),
         positions=np.arange(start, start + n, dtype=np.int32),
         first_seq=np.zeros(n, np.int32),
         n_seq=np.full(n, n_seq_max, np.int32),
-        outputs=outputs,
+        outputs=np.arange(n) >= n - n_outputs,
     )

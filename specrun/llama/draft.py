@@ -47,7 +47,7 @@ class DraftContext:
             chunk = list(tokens[begin : begin + config.n_batch])
             is_last = begin + len(chunk) == len(tokens)
             known = [token if token < self.n_vocab else 0 for token in chunk]
-            rows = self.context.decode(committed_tokens(known, begin, config.n_seq_max, last_output=is_last))
+            rows = self.context.decode(committed_tokens(known, begin, config.n_seq_max, n_outputs=int(is_last)))
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
         self._place = {ROOT: (0, len(tokens) - 1)}

@@ -81,7 +81,7 @@ class TargetContext:
             raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
         while self.n_cached < end and not interrupted():
             chunk = self.tokens[self.n_cached : min(self.n_cached + config.n_batch, end)]
-            self.context.decode(committed_tokens(chunk, self.n_cached, config.n_seq_max, last_output=False))
+            self.context.decode(committed_tokens(chunk, self.n_cached, config.n_seq_max, n_outputs=0))
             self.n_cached += len(chunk)
 
     def score(self, tree: TokenTree) -> Logits:

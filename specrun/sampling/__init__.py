@@ -2,6 +2,6 @@
 
 from specrun.sampling.noise import SharedNoise
 from specrun.sampling.parameters import SamplingParameters
-from specrun.sampling.sampler import Candidates, Sampler
+from specrun.sampling.sampler import Candidates, Distribution, Sampler
 
-__all__ = ["Candidates", "Sampler", "SamplingParameters", "SharedNoise"]
+__all__ = ["Candidates", "Distribution", "Sampler", "SamplingParameters", "SharedNoise"]

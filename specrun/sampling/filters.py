@@ -80,5 +80,6 @@ def top_p_of_all(logits: Logits, p: float) -> TokenIds:
 
 
 def min_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
-    """Those of `tokens` (likeliest first) at least `p` times as likely as the first."""
-    return tokens[logits[tokens] >= logits[tokens[0]] + np.float32(np.log(p))]
+    """Those of `tokens`, in any order, at least `p` times as likely as the likeliest of them."""
+    own = logits[tokens]
+    return tokens[own >= own.max() + np.float32(np.log(p))]

@@ -29,6 +29,34 @@ class Candidates:
     tokens: NDArray[np.int64]
     scores: NDArray[np.float64]
 
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """float64[k]: softmax of the scores, the draft's probability of each among the candidates."""
+        return np.exp(self.log_shares())
+
+    def log_shares(self, sharpness: float = 1.0) -> NDArray[np.float64]:
+        """float64[k]: log softmax of `sharpness` times the scores; k may be 0."""
+        if not len(self.scores):
+            return self.scores
+        shifted = sharpness * (self.scores - self.scores[0])
+        return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Tokens that can be sampled and their probabilities, which sum to 1. tokens: int64[k], ascending.
+    probabilities: float64[k], all above 0.
+    """
+
+    tokens: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
+    def dense(self, n_vocab: int) -> NDArray[np.float64]:
+        """float64[n_vocab]: the probability of every token."""
+        whole = np.zeros(n_vocab)
+        whole[self.tokens] = self.probabilities
+        return whole
+
 
 class Sampler:
     """The one rule by which target and draft choose tokens.
@@ -39,6 +67,7 @@ class Sampler:
 
     def __init__(self, parameters: SamplingParameters, n_vocab: int) -> None:
         self.parameters = parameters
+        self.n_vocab = n_vocab
         self._noise = SharedNoise(parameters.seed, n_vocab)
 
     def recent(self, tokens: Sequence[int]) -> list[int]:
@@ -67,6 +96,16 @@ class Sampler:
         order = np.argsort(-scores, kind="stable")
         return Candidates(tokens[order], scores[order])
 
+    def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
+        """What `sample` draws from, over all seeds: for acceptance rules that compare distributions."""
+        logits = self._with_penalties(logits, recent)
+        if self.parameters.temperature == 0:
+            return Distribution(np.array([logits.argmax()], np.int64), np.ones(1))
+        tokens = self._filtered(logits)
+        weights = np.exp((logits[tokens].astype(np.float64) - float(logits.max())) / self.parameters.temperature)
+        possible = weights > 0
+        return Distribution(tokens[possible], weights[possible] / weights.sum())
+
     def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
         if not self.parameters.has_penalties or not recent:
             return logits
@@ -76,6 +115,12 @@ class Sampler:
         """Ids that pass the filters, ascending, except that without top-k and top-p those are left out whose score is
         more than `margin` below the likeliest token's (at margin 0 they cannot win, so it changes nothing).
         """
+        if self.parameters.top_k == 0 and self.parameters.top_p == 1:
+            return self._within_reach(logits, position, margin)
+        return self._filtered(logits)
+
+    def _filtered(self, logits: Logits) -> NDArray[np.int64]:
+        """Ids that pass the filters, ascending."""
         p = self.parameters
         if p.top_k > 0:
             tokens = filters.top_k(logits, p.top_k)
@@ -84,7 +129,7 @@ class Sampler:
         elif p.top_p < 1:
             tokens = filters.top_p_of_all(logits, p.top_p)
         else:
-            return self._within_reach(logits, position, margin)
+            tokens = np.arange(len(logits), dtype=np.int64)
         if p.min_p > 0:
             tokens = filters.min_p(logits, tokens, p.min_p)
         return np.sort(tokens)

@@ -1,30 +1,31 @@
-"""What a pass may cost: no speculation, a chain or a tree, and how large."""
+"""What a pass may cost: by which method, and how large a tree."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from specrun.errors import UsageError
-
-Method = Literal["off", "chain", "tree", "adaptive"]
+from specrun.speculation.shape import TreeShape
 
 MAX_BUDGET = 1024
+LOSSY = frozenset({"typical"})  # methods that change what is written, not only how fast; shown as that everywhere
 
 
 @dataclass(frozen=True)
 class Plan:
-    """off, chain, tree (SpecExec's, always of that size), or adaptive (a tree of at most that size, each step's own
-    size following from cost tables). budget: nodes of a tree, root included. depth: drafted tokens on its longest
-    path. width: nodes that one draft pass expands.
+    """A method of `specrun.speculation.methods` and the bounds of its trees.
+
+    budget: nodes of a tree, root included. depth: drafted tokens on its longest path. width: nodes that one draft
+    pass expands. shape: of every tree, for methods whose trees all have one.
 
     Raises UsageError for a budget or depth that cannot be.
     """
 
-    method: Method
+    method: str
     budget: int = 1
     depth: int = 0
     width: int = 1
+    shape: TreeShape | None = None
 
     def __post_init__(self) -> None:
         # The depth first: a chain's budget follows from it.
@@ -39,20 +40,32 @@ class Plan:
         return cls("off")
 
     @classmethod
-    def chain(cls, depth: int) -> Plan:
+    def chain(cls, depth: int, method: str = "chain") -> Plan:
         """One path of `depth` drafted tokens."""
-        return cls("chain", budget=depth + 1, depth=depth)
+        return cls(method, budget=depth + 1, depth=depth)
 
     @classmethod
-    def tree(cls, budget: int, depth: int) -> Plan:
+    def tree(cls, budget: int, depth: int, method: str = "specexec") -> Plan:
         """A tree of at most `budget` nodes and `depth` levels; a draft pass expands the mean width of a level."""
         depth = min(depth, max(budget - 1, 0))
-        return cls("tree", budget=budget, depth=depth, width=-(-budget // max(depth, 1)))
+        return cls(method, budget=budget, depth=depth, width=-(-budget // max(depth, 1)))
 
     @classmethod
     def adaptive(cls, budget: int, depth: int, width: int) -> Plan:
-        """A tree of at most `budget` nodes and `depth` levels, at most `width` nodes to a draft pass."""
+        """A tree of at most `budget` nodes and `depth` levels, at most `width` nodes to a draft pass, each step's own
+        size following from cost tables.
+        """
         return cls("adaptive", budget=budget, depth=min(depth, max(budget - 1, 0)), width=width)
+
+    def shaped(self, shape: TreeShape) -> Plan:
+        """The same method with trees of this shape."""
+        width = max(shape.expanded_widths, default=1)
+        return replace(self, budget=shape.n_nodes, depth=shape.depth, width=width, shape=shape)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether its trees have one path."""
+        return self.budget == self.depth + 1
 
     def __str__(self) -> str:
         if self.method == "off":
@@ -60,4 +73,9 @@ class Plan:
         if self.method == "chain":
             return f"chain of {self.depth}"
         size = f"{self.budget} nodes, {self.depth} deep"
-        return f"tree of {size}" if self.method == "tree" else f"adaptive tree of at most {size}"
+        if self.method == "specexec":
+            return f"tree of {size}"
+        if self.method == "adaptive":
+            return f"adaptive tree of at most {size}"
+        name = f"{self.method} (lossy)" if self.method in LOSSY else self.method
+        return f"{name}, {f'chain of {self.depth}' if self.is_chain else f'tree of {size}'}"

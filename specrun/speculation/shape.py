@@ -113,6 +113,14 @@ class TreeShape:
         return tuple(counts)
 
     @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of every node, by rank."""
+        children: list[list[int]] = [[] for _ in self.parents]
+        for node, parent in enumerate(self.parents[1:], start=1):
+            children[parent].append(node)
+        return tuple(tuple(below) for below in children)
+
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Rank of every node among its siblings, from 0; 0 at the root."""
         seen = [0] * self.n_nodes

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.speculation.proposal import Proposal
+
 Int32Array = NDArray[np.int32]
 
 ROOT = 0
@@ -34,7 +36,8 @@ class TokenTree:
 
     tokens, parents: int32[n] with parents[0] == -1 and parents[i] < i. scores: float64[n], the drafter's log
     probability that the node is accepted (0 at the root; never rising along a path). probabilities: float64[n], the
-    draft's own probability of the node among its siblings, nan where the drafter does not know it.
+    draft's own probability of the node among its siblings, nan where the drafter does not know it. proposals: how the
+    children of each node were drawn, for acceptance rules that ask; None where there are none, or nobody asks.
     Build one with `TokenTree.build`; the constructor expects the order above.
     """
 
@@ -42,6 +45,7 @@ class TokenTree:
     parents: Int32Array
     scores: NDArray[np.float64]
     probabilities: NDArray[np.float64]
+    proposals: tuple[Proposal | None, ...] | None = None
 
     @classmethod
     def build(
@@ -50,6 +54,7 @@ class TokenTree:
         parents: Sequence[int],
         scores: Sequence[float],
         probabilities: Sequence[float] | None = None,
+        proposals: Sequence[Proposal | None] | None = None,
     ) -> TokenTree:
         """A tree from nodes in any order in which parents come before their children.
 
@@ -80,6 +85,7 @@ class TokenTree:
             parents=new_parents,
             scores=np.asarray(scores, np.float64)[order],
             probabilities=known[order],
+            proposals=None if proposals is None else tuple(proposals[node] for node in order),
         )
 
     @classmethod
@@ -153,6 +159,8 @@ class TokenTree:
         kept = np.flatnonzero(mask)
         place = np.cumsum(mask) - 1
         parents = np.where(kept == ROOT, NO_PARENT, place[self.parents[kept]]).astype(np.int32)
+        if self.proposals is not None:
+            raise ValueError("nodes cannot be taken from a tree that was drawn: its acceptance rule counts on them")
         return TokenTree(self.tokens[kept], parents, self.scores[kept], self.probabilities[kept])
 
     def limited(self, max_nodes: int, max_leaves: int) -> TokenTree:

@@ -15,7 +15,8 @@ from specrun.speculation import PassRecord, Plan
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import Overhead
 from specrun.speculation.drafters import DraftLimits, ModelCandidates, TreeGrowth, sharpness_at
-from specrun.tuning.trace import Trace, calibrate, positional_acceptance, record
+from specrun.tuning.positional import PositionalMeter
+from specrun.tuning.trace import Trace, calibrate, record
 
 # Behind the last position that is recorded, so that few passes are cut short by the end of the text.
 TAIL = 12
@@ -26,11 +27,14 @@ _DEPTH = 16
 
 @dataclass
 class Acceptance:
-    """What is accepted at one temperature. traces: for replaying plans, not kept in a profile."""
+    """What is accepted at one temperature. positional: chance of the k-th candidate, with sample and match. sampled: of
+    the k-th draw without replacement. traces: for replaying plans, not kept in a profile.
+    """
 
     temperature: float
     calibration: Calibration
     positional: list[float]
+    sampled: list[float]
     n_positions: int
     traces: list[Trace] = field(default_factory=list)
 
@@ -42,6 +46,7 @@ class Acceptance:
         return {
             "temperature": self.temperature,
             "positional": self.positional,
+            "sampled": self.sampled,
             "positions": self.n_positions,
             "calibration": self.calibration.as_json(),
         }
@@ -53,6 +58,7 @@ class Acceptance:
             float(value["temperature"]),
             Calibration.from_json(value["calibration"]),
             [float(p) for p in value["positional"]],
+            [float(p) for p in value["sampled"]],
             int(value["positions"]),
         )
 
@@ -118,6 +124,7 @@ class AcceptanceMeter:
         """
         sampling = SamplingParameters(temperature=temperature)
         traces: list[Trace] = []
+        positional = PositionalMeter(sampling)
         end = time.perf_counter() + seconds
         for i, (kind, prompt) in enumerate(prompts):
             if i >= _FEWEST_TEXTS and time.perf_counter() > end:
@@ -127,11 +134,12 @@ class AcceptanceMeter:
             progress(f"acceptance at temperature {temperature:g}, text {i + 1} of {len(prompts)} ({kind})")
             written = self._write(prompt, sampling, count + TAIL)
             traces.append(self._record(kind, prompt, written, sampling, count))
+            positional.add(self._engine, prompt + written, skip=len(prompt) - 1)
             self._token_seconds = (time.perf_counter() - text_started) / len(written)
         return Acceptance(
             temperature,
             calibrate(traces),
-            positional_acceptance(traces),
+            *positional.vectors(),
             sum(len(trace.positions) for trace in traces),
             traces,
         )

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specrun.speculation import sequoia
 from specrun.speculation.costs import CostModel
+from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
 from specrun.tuning.acceptance import Acceptance
+from specrun.tuning.growth_maps import MAX_DEPTH, MAX_LEAVES
 from specrun.tuning.simulate import Prediction, predict
 
 CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 TREE_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 ADAPTIVE_DEPTH = 16
+_ALWAYS = ("off", "chain", "sequoia-match", "adaptive")  # the first three take no time
 # Of a pass's committed tokens; a tree that takes longer than so many passes over one token can never pay.
 MOST_TOKENS = 17
 
 
-def candidates(costs: CostModel, largest: int, ctx: int) -> list[Plan]:
-    """Off, chains, trees of the measured sizes, and an adaptive tree: whatever could possibly pay.
+def candidates(costs: CostModel, largest: int, ctx: int, positional: Sequence[float]) -> list[Plan]:
+    """Off, chains, trees of the measured sizes, Sequoia's tree, and an adaptive one: whatever could possibly pay.
 
-    largest: nodes that a tree may have. ctx: context length at which costs are judged.
+    largest: nodes that a tree may have. ctx: context length at which costs are judged. positional: chance of the k-th
+    candidate.
     """
     plans = [Plan.off()]
     if costs.draft is None:
@@ -34,6 +39,9 @@ def candidates(costs: CostModel, largest: int, ctx: int) -> list[Plan]:
                 for depth in TREE_DEPTHS
                 if depth < budget - 1 and budget <= 16 * depth and _may_pay(costs, budget, depth, ctx)
             ]
+    static = sequoia.choose(positional, costs, ctx, largest, MAX_DEPTH, MAX_LEAVES).shape
+    if static.n_nodes > 1:
+        plans.append(METHODS["sequoia-match"].plan().shaped(static))
     affordable = [n for n in costs.target.sizes if n <= largest and costs.target.ms(n, ctx) < MOST_TOKENS * plain]
     if max(affordable) > 1:
         width = max(1, min(costs.draft.largest, 16))
@@ -53,9 +61,9 @@ def ranked(
     costs: CostModel,
     over: Callable[[], bool],
 ) -> list[Prediction]:
-    """Predictions, fastest first. `over` ends the replays early; off and the adaptive plan are always among them."""
-    first = [plan for plan in plans if plan.method in ("off", "adaptive")]
-    rest = [plan for plan in plans if plan.method not in ("off", "adaptive")]
+    """Predictions, fastest first. `over` ends the replays of SpecExec's trees early, of which there are many."""
+    first = [plan for plan in plans if plan.method in _ALWAYS]
+    rest = [plan for plan in plans if plan.method not in _ALWAYS]
     found = []
     for i, plan in enumerate([*first, *rest]):
         if i >= len(first) and over():
@@ -73,10 +81,10 @@ def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Those worth running: the best, off, the best of each method, and the best smaller and larger tree."""
     best = predictions[0]
     chosen = [best]
-    for method in ("off", "chain", "tree", "adaptive"):
+    for method in ("off", "chain", "specexec", "sequoia-match", "adaptive"):
         of_method = [p for p in predictions if p.plan.method == method]
         chosen += of_method[:1]
-    trees = [p for p in predictions if p.plan.method == "tree"]
+    trees = [p for p in predictions if p.plan.method == "specexec"]
     if trees:
         middle = trees[0].plan.budget
         chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]

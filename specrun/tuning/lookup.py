@@ -45,6 +45,13 @@ def identify(options: RuntimeOptions) -> dict[str, Any]:
     )
 
 
+def settings_of(identity: dict[str, Any]) -> Profile | None:
+    """The profile whose settings text without a draft is written with, so that it is the text with one: the newest of
+    the same target, with any draft.
+    """
+    return profile.of_target(identity)
+
+
 def _decided(settings: LlamaSettings) -> dict[str, Any]:
     return {name: value for name, value in asdict(settings).items() if value is not None}
 

@@ -41,7 +41,7 @@ def _draw_costs(axis: Any, profile: Profile) -> None:
 
 
 def _draw_sizes(axis: Any, predictions: list[dict[str, Any]], plan: Any) -> None:
-    for method, marker in (("chain", "o"), ("tree", ".")):
+    for method, marker in (("chain", "o"), ("specexec", "."), ("sequoia-match", "x")):
         best = best_by_size(predictions, {"off", method})
         sizes = sorted(best)
         axis.plot(sizes, [best[n] for n in sizes], marker=marker, label=f"best {method}, predicted")

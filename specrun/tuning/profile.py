@@ -11,13 +11,16 @@ from typing import Any
 from specrun.errors import ProfileError
 from specrun.locations import data_dir, write_json
 from specrun.settings import LlamaSettings
+from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel
 from specrun.speculation.guide import Guide
+from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
 from specrun.speculation.profiled import ByTemperature, ProfiledPlan, nearest
+from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance import Acceptance
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,15 @@ class TunedPlan:
 
 
 def _plan_json(plan: Plan) -> dict[str, Any]:
-    return {"method": plan.method, "budget": plan.budget, "depth": plan.depth, "width": plan.width}
+    size = {"method": plan.method, "budget": plan.budget, "depth": plan.depth, "width": plan.width}
+    return size | ({"children": list(plan.shape.child_counts)} if plan.shape else {})
 
 
 def _plan(value: dict[str, Any]) -> Plan:
-    return Plan(value["method"], int(value["budget"]), int(value["depth"]), int(value["width"]))
+    if value["method"] not in METHODS:
+        raise ValueError(f"no method {value['method']}")
+    plan = Plan(value["method"], int(value["budget"]), int(value["depth"]), int(value["width"]))
+    return plan.shaped(TreeShape.of_children(value["children"])) if "children" in value else plan
 
 
 def _tuples(value: dict[str, Any]) -> dict[str, Any]:
@@ -101,21 +108,31 @@ class Profile:
 
     def chooser(self) -> ByTemperature:
         """What follows the plans of this profile while generating."""
-        acceptance = {found.temperature: found for found in self.acceptance}
         plans = {}
         for tuned in self.plans:
-            rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
-            measured = acceptance.get(tuned.temperature)
-            guide = Guide(self.costs, measured.calibration if measured else None, rate)
             plans[tuned.temperature] = ProfiledPlan(
-                tuned.plan, tuned.predicted_tokens_per_second, guide, tuned.other, tuned.other_tokens_per_second
-            )
+                tuned.plan, tuned.predicted_tokens_per_second, self.guide(tuned.temperature), tuned.other,
+                tuned.other_tokens_per_second,
+            )  # fmt: skip
         return ByTemperature(plans)
+
+    def guide(self, temperature: float) -> Guide:
+        """What a step at this temperature is weighed with, at its beginning."""
+        tuned = self.at(temperature)
+        rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
+        # A copy: it shifts with the texts that are written.
+        calibration = self.acceptance_at(temperature).calibration.as_json() if self.acceptance else None
+        return Guide(self.costs, Calibration.from_json(calibration) if calibration else None, rate)
 
     def at(self, temperature: float) -> TunedPlan:
         """The plan measured nearest to `temperature`."""
         wanted = nearest(temperature, [tuned.temperature for tuned in self.plans])
         return next(tuned for tuned in self.plans if tuned.temperature == wanted)
+
+    def acceptance_at(self, temperature: float) -> Acceptance:
+        """What was measured nearest to `temperature`. Raises ValueError without a draft, where nothing was."""
+        wanted = nearest(temperature, [found.temperature for found in self.acceptance])
+        return next(found for found in self.acceptance if found.temperature == wanted)
 
     def candidates(self) -> tuple[Plan, ...]:
         """Every plan that may be followed."""
@@ -251,6 +268,16 @@ def find(fingerprint: str) -> Profile | None:
     """The profile with this fingerprint, or None. Raises ProfileError for one that is there but broken."""
     path = path_of(fingerprint)
     return load(path) if path.exists() else None
+
+
+def of_target(identity: dict[str, Any]) -> Profile | None:
+    """The newest profile of the same target, whatever its draft, with everything else the same."""
+
+    def without_draft(parts: dict[str, Any]) -> dict[str, Any]:
+        return parts | {"files": parts.get("files", [None])[:1]}
+
+    wanted = without_draft(identity)
+    return next((profile for _, profile in saved() if without_draft(profile.identity) == wanted), None)
 
 
 def stale(identity: dict[str, Any]) -> tuple[Profile, list[str]] | None:

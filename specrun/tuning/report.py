@@ -117,7 +117,7 @@ def _cost_plot(profile: Profile) -> Text:
 
 
 def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text:
-    best = best_by_size(predictions, {"off", "chain", "tree"})
+    best = best_by_size(predictions, {"off", "chain", "specexec", "sequoia-match"})
     sizes = sorted(best)
     figure = _figure("tokens/s")
     figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
@@ -172,8 +172,28 @@ def _conclusion(profile: Profile) -> list[Text]:
     lines = []
     for plan in profile.plans:
         lines.append(Text(f"temperature {plan.temperature:g}: {sentence(plan)}", style="bold"))
+        lines += _static_against_grown(profile.predictions.get(f"{plan.temperature}", []))
     lines.append(Text(f"the same by hand: {options(profile.plans[0])}"))
     return lines
+
+
+def _static_against_grown(predictions: Sequence[dict[str, Any]]) -> list[Text]:
+    """A line on Sequoia's static tree beside those that grow best-first, if there is one."""
+    best: dict[str, dict[str, Any]] = {}
+    for entry in sorted(predictions, key=lambda entry: float(entry["tokens_per_second"])):
+        best[entry["method"]] = entry
+    if "sequoia-match" not in best or not {"specexec", "adaptive"} & set(best):
+        return []
+    static = best["sequoia-match"]
+    grown = max((best[m] for m in ("specexec", "adaptive") if m in best), key=lambda e: float(e["tokens_per_second"]))
+    verb = "beats" if static["tokens_per_second"] > grown["tokens_per_second"] else "does not beat"
+    return [
+        Text(
+            f"Sequoia's static tree {verb} best-first growth here, as predicted: "
+            f"{rate_text(static['tokens_per_second'])} tokens/s ({static['plan']}), "
+            f"{rate_text(grown['tokens_per_second'])} ({grown['plan']})"
+        )
+    ]
 
 
 def sentence(plan: TunedPlan) -> str:
@@ -197,6 +217,8 @@ def options(plan: TunedPlan) -> str:
         return "--speculate off"
     if method == "chain":
         return f"--speculate chain --depth {plan.plan.depth}"
-    if method == "tree":
+    if method == "specexec":
         return f"--speculate tree --budget {plan.plan.budget} --depth {plan.plan.depth}"
+    if method == "sequoia-match":
+        return "--method sequoia-match (its tree follows from the profile)"
     return "--speculate auto (the adaptive plan needs the profile's tables)"

@@ -11,6 +11,7 @@ from specrun.speculation.acceptance import Accepted
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel
 from specrun.speculation.drafters import CostAwareDrafter, Drafter, DraftLimits, SpecExecDrafter
+from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
@@ -101,9 +102,13 @@ def _draft(plan: Plan, position: Position, pending: int, guide: Guide, sharpness
         return TokenTree.root_only(ROOT), []
     if plan.method == "chain":
         return _chain(plan.depth, position)
-    drafter: Drafter = (
-        CostAwareDrafter(replay, guide) if plan.method == "adaptive" else SpecExecDrafter(replay, sharpness)
-    )
+    drafter: Drafter
+    if plan.method == "adaptive":
+        drafter = CostAwareDrafter(replay, guide)
+    elif plan.shape:
+        drafter = StaticDrafter(replay, plan.shape)
+    else:
+        drafter = SpecExecDrafter(replay, sharpness)
     return drafter.draft(committed, limits), replay.widths
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.calibration import MAX_RANK, Calibration
+from specrun.speculation.calibration import Calibration
 from specrun.speculation.drafters import CandidateSource, DraftLimits, SpecExecDrafter, TreeGrowth
-from specrun.speculation.drafters.growth import log_softmax
 
 Path = tuple[int, ...]
 
@@ -156,21 +155,6 @@ def calibrate(traces: Sequence[Trace]) -> Calibration:
                 candidates = position.children[path]
                 if not len(candidates.tokens):
                     break
-                calibration.count(
-                    len(path) + 1, np.exp(log_softmax(candidates.scores)), position.matched_rank(path), recent=False
-                )
+                calibration.count(len(path) + 1, candidates.shares, position.matched_rank(path), recent=False)
     calibration.settle()
     return calibration
-
-
-def positional_acceptance(traces: Sequence[Trace]) -> list[float]:
-    """p_k, Sequoia's acceptance vector (arXiv 2402.12374): the chance that the k-th candidate is the one accepted."""
-    counts = np.zeros(MAX_RANK)
-    n_positions = 0
-    for trace in traces:
-        for position in trace.positions:
-            n_positions += 1
-            rank = position.matched_rank(())
-            if rank is not None and rank < MAX_RANK:
-                counts[rank] += 1
-    return [round(float(count) / max(n_positions, 1), 4) for count in counts]

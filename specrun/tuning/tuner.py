@@ -175,7 +175,8 @@ class Tuner:
         for i, measured in enumerate(acceptance):
             self._show(f"choosing among plans at temperature {measured.temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(acceptance)
-            plans = choose.candidates(costs, self._largest_exact(costs) if self._exact else self._largest(), ctx)
+            largest = self._largest_exact(costs) if self._exact else self._largest()
+            plans = choose.candidates(costs, largest, ctx, measured.positional)
             found[measured.temperature] = choose.ranked(plans, measured, costs, self._over(share, _LEAST_REPLAY))
         return found
 

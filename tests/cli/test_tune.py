@@ -60,7 +60,7 @@ def test_the_plan_is_the_fastest_that_was_run(tuned: dict[str, Any]) -> None:
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
 def test_text_is_the_same_with_a_profile(specrun: Specrun, data: Path, temperature: str) -> None:
     arguments = ["generate", PROMPT, "-n", "48", "--temp", temperature, "--json"]
-    off = json.loads(specrun(*arguments, "--speculate", "off").stdout)
+    off = json.loads(specrun(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
     auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
     assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
     assert "by the profile of this machine" in auto.stderr

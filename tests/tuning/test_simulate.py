@@ -11,14 +11,17 @@ from specrun.speculation import FixedPlan, Plan
 from specrun.speculation.costs import CostModel, CostTable, PassTime
 from specrun.speculation.drafters import DraftLimits, ModelCandidates, sharpness_at
 from specrun.speculation.guide import Guide
+from specrun.speculation.methods import METHODS
+from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance import Acceptance, AcceptanceMeter
 from specrun.tuning.choose import candidates, neighbours, ranked
 from specrun.tuning.simulate import predict
-from specrun.tuning.trace import Trace, calibrate, positional_acceptance, record
+from specrun.tuning.trace import Trace, calibrate, record
 from tests.engines import code_prompts, engine
 
 LARGEST = Plan.tree(64, 12)
 N_WRITTEN = 72
+POSITIONAL = [0.6, 0.12, 0.05, 0.03, 0.02]
 
 # A pass over 64 tokens costs twice one over one, a draft pass a twentieth of it.
 STREAMED = CostModel(
@@ -42,7 +45,8 @@ def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, pla
 def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, dict[Plan, list[int]]]:
     """Temperature, prompt, the recording of what follows it, and the accepted lengths of plans in the engine."""
     sampling = SamplingParameters(temperature=request.param)
-    plans = [Plan.off(), Plan.chain(1), Plan.chain(4), Plan.tree(8, 4), Plan.tree(24, 8)]
+    static = METHODS["sequoia-match"].plan().shaped(TreeShape.branching((4, 2, 1)))
+    plans = [Plan.off(), Plan.chain(1), Plan.chain(4), Plan.tree(8, 4), Plan.tree(24, 8), static]
     with engine(embedded.TARGET, embedded.DRAFT, LARGEST) as pair:
         prompt = code_prompts(pair, 1, 40)[0]
         lengths = {plan: [len(tokens) for tokens in written(pair, prompt, sampling, plan)] for plan in plans}
@@ -70,24 +74,15 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
     recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
 ) -> None:
     temperature, _, trace, _ = recorded
-    acceptance = Acceptance(temperature, calibrate([trace]), positional_acceptance([trace]), 60, [trace])
+    acceptance = Acceptance(temperature, calibrate([trace]), POSITIONAL, POSITIONAL, 60, [trace])
     for costs, least in ((STREAMED, 0.9), (IN_RAM, 0.8)):
-        found = ranked(candidates(costs, 64, 64), acceptance, costs, lambda: False)
+        found = ranked(candidates(costs, 64, 64, POSITIONAL), acceptance, costs, lambda: False)
         best = max(p.tokens_per_second for p in found)
         adaptive = next(p for p in found if p.plan.method == "adaptive")
         assert adaptive.tokens_per_second > least * best
         assert len(neighbours(found)) == len({p.plan for p in neighbours(found)})
     assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
     assert next(p for p in found if p.plan.method == "adaptive").tokens_per_pass < 2.0
-
-
-def test_positional_acceptance_is_a_falling_distribution(
-    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
-) -> None:
-    _, _, trace, _ = recorded
-    shares = positional_acceptance([trace])
-    assert shares[0] == max(shares)
-    assert 0.3 < sum(shares) < 1.001
 
 
 def test_a_recording_survives_json(recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]]) -> None:
@@ -106,6 +101,9 @@ def test_the_meter_measures_within_its_time_and_knows_our_own_overhead() -> None
         found = meter.measure(prompts, 0.0, 40, 0.0, lambda _: None)
         assert len(found.traces) == 2, "no time is left for more than the fewest texts"
         assert found.n_positions == sum(len(trace.positions) for trace in found.traces)
+        assert found.positional == found.sampled, "greedily there is one rule"
+        assert found.positional[0] == max(found.positional)
+        assert 0.3 < sum(found.positional) < 1.001
         overhead = meter.overhead()
         assert overhead.step > 0
         assert overhead.level > 0

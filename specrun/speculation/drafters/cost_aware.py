@@ -17,7 +17,7 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.costs import Milliseconds
 from specrun.speculation.drafters.base import DraftLimits
-from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth, log_softmax
+from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
 from specrun.speculation.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -56,7 +56,7 @@ class CostAwareDrafter:
         return growth.tree(DraftLimits(n, limits.depth, limits.width, limits.leaves))
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates) -> list[int]:
-        own = np.exp(log_softmax(candidates.scores))
+        own = candidates.shares
         chances = self._guide.calibration.chances(growth.depths[node] + 1, own)
         scores = growth.scores[node] + np.log(np.maximum(chances, 1e-9))
         least = np.log(_LEAST_CHANCE)

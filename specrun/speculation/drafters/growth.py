@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -90,9 +91,22 @@ class ModelCandidates:
         return self._model.expandable(parents)
 
 
-def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[k] log probabilities of scores that are sorted, best first; k may be 0."""
-    if not len(scores):
-        return scores
-    shifted = scores - scores[0]
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+def offer_children(
+    growth: TreeGrowth,
+    source: CandidateSource,
+    nodes: Sequence[int],
+    count: Callable[[NDArray[np.float64]], int] | None = None,
+) -> list[int]:
+    """Offer the candidates below each of `nodes`, in one draft pass, scored by the draft's own log probability; returns
+    their ids. count: how many of them, given their probabilities (best first); all by default.
+    """
+    offered = []
+    for node, candidates in zip(nodes, source.children(growth, nodes), strict=True):
+        shares = candidates.shares
+        if len(shares) == 0:
+            continue
+        for token, share in list(zip(candidates.tokens.tolist(), shares.tolist(), strict=True))[
+            : count(shares) if count else None
+        ]:
+            offered.append(growth.add(token, node, growth.scores[node] + math.log(max(share, 1e-300)), share))
+    return offered

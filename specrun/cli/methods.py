@@ -1,0 +1,103 @@
+"""`specrun methods`: what `--method` can name, and the tree shapes of Sequoia's."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specrun.cli import options as o
+from specrun.cli import output
+from specrun.cli.expand import expanded
+from specrun.cli.machine_options import MachineOptions
+from specrun.errors import UsageError
+
+app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+
+
+@app.callback()
+def methods(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False,
+) -> None:
+    """List the methods of drafting and accepting: what each is, needs and is worth, and its paper."""
+    if context.invoked_subcommand:
+        return
+    from specrun.speculation.methods import METHODS
+
+    if json:
+        output.write(jsonlib.dumps([_object(method) for method in METHODS.values()], indent=1) + "\n")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("name", "kind", "needs", "lossless", "pays", "paper"):
+        table.add_column(name, no_wrap=name == "name")
+    for method in METHODS.values():
+        lossless = "yes" if method.lossless else "NO"
+        table.add_row(method.name, method.kind, ", ".join(method.needs), lossless, method.pays, method.paper)
+    output.print_table(table)
+
+
+def _object(method: Any) -> dict[str, Any]:
+    return {
+        "name": method.name,
+        "paper": method.paper,
+        "kind": method.kind,
+        "needs": list(method.needs),
+        "lossless": method.lossless,
+        "pays": method.pays,
+    }
+
+
+@app.command("growth-map")
+@expanded
+def growth_map(
+    target: o.Target = None,
+    draft: o.Draft = None,
+    pull: o.Pull = False,
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="sequoia or sequoia-match.")] = "sequoia",
+    budget: o.Budget = None,
+    depth: o.Depth = None,
+    temp: o.Temperature = 0.8,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write it, for --growth-map.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it (.png, .svg).", show_default=False)
+    ] = None,
+    *,
+    machine: MachineOptions,
+) -> None:
+    """Measure what is accepted child by child, and show the best tree for it.
+
+    Its size follows from the profile of `specrun tune`, if there is one, or from --budget and --depth.
+    """
+    from specrun.bench import plot as drawing
+    from specrun.runtime import Runtime
+    from specrun.speculation.methods import find
+    from specrun.tuning import growth_maps, shape_view
+
+    if not find(method).wants_shape:
+        raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
+    if plot:
+        drawing.check(plot)
+    models = o.ModelOptions(target, draft, "auto", budget, depth, machine, pull, method)
+    options = models.tuned(output.note, temp)
+    with Runtime(options) as runtime:
+        if runtime.engine.draft is None:
+            raise UsageError("a growth map is of a pair; give a --draft")
+        runtime.settle(temp)
+        shape = runtime.candidates[0].shape
+        acceptance = growth_maps.acceptance_of(runtime, options.profile, method, temp)
+    assert shape is not None
+    output.print_table(shape_view.ShapeView(shape, acceptance))
+    if save:
+        try:
+            save.write_text(shape.as_text(acceptance), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{save} cannot be written: {error.strerror}") from error
+    if plot:
+        shape_view.draw(shape, acceptance, plot)

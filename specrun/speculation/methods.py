@@ -1,0 +1,306 @@
+"""Every method by its name: how it drafts, how what it drafts is accepted, from which paper, and when it pays.
+
+A new method is a file in `drafters/` or `acceptance/` and an entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.errors import UsageError
+from specrun.sampling import Sampler
+from specrun.sampling.randomness import fresh
+from specrun.speculation.acceptance import (
+    Accepted,
+    AcceptTree,
+    by_node,
+    k_seq,
+    multi_step,
+    recursive_rejection,
+    sample_and_match,
+    sequoia,
+    speculative_sampling,
+    walk_block,
+    walk_typical,
+)
+from specrun.speculation.drafters.base import Drafter, DraftModel
+from specrun.speculation.drafters.chain import ChainDrafter
+from specrun.speculation.drafters.confidence import (
+    CapeDrafter,
+    ConfidenceDrafter,
+    disordered,
+    probably_rejected,
+    unsure,
+)
+from specrun.speculation.drafters.cost_aware import CostAwareDrafter
+from specrun.speculation.drafters.dynamic_depth import DynamicDepthDrafter
+from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates
+from specrun.speculation.drafters.opt_tree import OptTreeDrafter
+from specrun.speculation.drafters.sampled import Draw, SampledDrafter, SampledPathsDrafter
+from specrun.speculation.drafters.specexec import SpecExecDrafter, sharpness_at
+from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.guide import Guide
+from specrun.speculation.plan import LOSSY, Plan
+from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TokenTree
+
+Kind = Literal["plain", "chain", "tree", "acceptance rule", "planner"]
+
+DRAFT, ACCEPTANCE, PROFILE = "draft model", "acceptance vector", "profile"
+
+_MAX_LEAVES = 256
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What a drafter is made of. guide: what is known of this machine and pair, if there is a profile."""
+
+    plan: Plan
+    source: CandidateSource
+    model: DraftModel
+    sampler: Sampler
+    guide: Guide | None = None
+
+    @property
+    def shape(self) -> TreeShape:
+        """The plan's own. Raises ValueError for a plan that was not given one."""
+        if self.plan.shape is None:
+            raise ValueError(f"{self.plan.method} needs a tree shape")
+        return self.plan.shape
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of drafting and accepting.
+
+    pays: when, in a sentence. needs: beside the target. stops: whether it ends a tree by itself, so that a depth is
+    only a bound. drafter: None for plain decoding. accept: how a tree is accepted at temperatures above 0; None is
+    sample and match, which is also what all of these rules come to when greedy. shape: of its trees, from budget and
+    depth, where that is all it takes.
+    """
+
+    name: str
+    kind: Kind
+    paper: str
+    pays: str
+    drafter: Callable[[Drafting], Drafter] | None
+    accept: AcceptTree | None = None
+    needs: tuple[str, ...] = (DRAFT,)
+    stops: bool = False
+    shape: Callable[[int, int], TreeShape] | None = None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the text is the target's, to the token or in distribution."""
+        return self.name not in LOSSY
+
+    @property
+    def samples(self) -> bool:
+        """Whether its trees are drawn at random for a rule that compares distributions, so that the text of a seed is
+        another than without speculation, though of the same distribution.
+        """
+        return self.accept is not None
+
+    @property
+    def wants_shape(self) -> bool:
+        """Whether its plans need a tree shape that follows from measured acceptance."""
+        return ACCEPTANCE in self.needs
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it drafts one path."""
+        return self.kind == "chain" or self.shape is _chain_shape
+
+    def plan(self, budget: int | None = None, depth: int | None = None) -> Plan:
+        """A plan of this method; sizes left open are moderate. Raises UsageError for sizes that cannot be."""
+        if self.name == "off":
+            return Plan.off()
+        if self.is_chain:
+            drafted = depth if depth is not None else 16 if self.stops else 4
+            plan = Plan.chain(min(drafted, budget - 1) if budget is not None else drafted, self.name)
+        else:
+            budget = 16 if budget is None else budget
+            depth = depth if depth is not None else 16 if self.stops else 8
+            if self.name == "adaptive":
+                return Plan.adaptive(budget, depth, 16)
+            plan = Plan.tree(budget, depth, self.name)
+        return plan.shaped(self.shape(plan.budget, plan.depth)) if self.shape and plan.depth else plan
+
+
+def branching(budget: int, depth: int) -> TreeShape:
+    """The tree whose nodes of one level all have as many children, as the papers with tree-shaped draws use: from a
+    chain of `depth`, or as deep as fits, the earliest level that may have one more child gets it, until none may.
+    """
+    counts = [1] * min(depth, budget - 1)
+    level = 0
+    while level < len(counts):
+        more = [*counts[:level], counts[level] + 1, *counts[level + 1 :]]
+        if (level == 0 or more[level] <= more[level - 1]) and _fits(more, budget):
+            counts, level = more, 0
+        else:
+            level += 1
+    return TreeShape.branching(tuple(counts))
+
+
+def _fits(counts: list[int], budget: int) -> bool:
+    nodes, width = 1, 1
+    for count in counts:
+        width *= count
+        nodes += width
+    return nodes <= budget and width <= _MAX_LEAVES
+
+
+def _specexec(d: Drafting) -> Drafter:
+    return SpecExecDrafter(d.source, sharpness_at(d.sampler.parameters.temperature))
+
+
+def _adaptive(d: Drafting) -> Drafter:
+    if d.guide is None:
+        raise ValueError("an adaptive plan needs cost tables")
+    return CostAwareDrafter(d.source, d.guide)
+
+
+def _sampled(draw: Draw) -> Callable[[Drafting], Drafter]:
+    def drafter(d: Drafting) -> Drafter:
+        # Greedily there is nothing to draw: the rules take the child that is the target's own choice, if there is one,
+        # so the best candidates are the best draws.
+        if d.sampler.parameters.temperature == 0:
+            return StaticDrafter(d.source, d.shape)
+        return SampledDrafter(d.model, d.sampler, d.shape, draw)
+
+    return drafter
+
+
+def _paths(d: Drafting) -> Drafter:
+    n_paths = (d.plan.budget - 1) // max(d.plan.depth, 1)
+    if d.sampler.parameters.temperature == 0:
+        return StaticDrafter(d.source, TreeShape.branching((n_paths, *[1] * (d.plan.depth - 1))))
+    return SampledPathsDrafter(d.model, d.sampler, n_paths)
+
+
+def _chain_shape(budget: int, depth: int) -> TreeShape:
+    return TreeShape.chain(min(depth, budget - 1))
+
+
+_LIST = (
+    Method("off", "plain", "", "where nothing else does", None, needs=()),
+    Method(
+        "chain", "chain", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
+        "where a pass over a few tokens costs little more than over one, and a wider tree too much",
+        lambda d: ChainDrafter(d.model, d.sampler),
+    ),
+    Method(
+        "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "as chain, where the draft's certainty varies much",
+        lambda d: ConfidenceDrafter(d.source, probably_rejected), stops=True,
+    ),
+    Method(
+        "disco", "chain", "DISCO, arXiv 2405.04304", "as chain, where the draft's certainty varies much",
+        lambda d: ConfidenceDrafter(d.source, unsure), stops=True,
+    ),
+    Method(
+        "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "as chain, where the draft's certainty varies much",
+        lambda d: ConfidenceDrafter(d.source, disordered), stops=True,
+    ),
+    Method(
+        "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where some 20 tokens more in a pass cost little",
+        lambda d: CapeDrafter(d.source),
+    ),
+    Method(
+        "specexec", "tree", "SpecExec, arXiv 2406.02532", "where weights are offloaded, so that large passes are cheap",
+        _specexec,
+    ),
+    Method(
+        "opt-tree", "tree", "OPT-Tree, arXiv 2406.17276", "as specexec; it drafts less deep where that gains little",
+        lambda d: OptTreeDrafter(d.source, d.guide), stops=True,
+    ),
+    Method(
+        "ddd", "tree", "Dynamic depth decoding, arXiv 2409.00142; EAGLE-2, 2406.16858",
+        "as specexec, with fewer draft passes where the draft is unsure",
+        lambda d: DynamicDepthDrafter(d.source), stops=True,
+    ),
+    Method(
+        "sequoia-match", "tree", "Sequoia's trees, arXiv 2402.12374; shared noise, 2408.07978",
+        "as specexec, where growing a tree node by node takes too long", lambda d: StaticDrafter(d.source, d.shape),
+        needs=(DRAFT, ACCEPTANCE),
+    ),
+    Method(
+        "adaptive", "planner", "this project; after SpecExec and OPT-Tree",
+        "wherever any tree or chain does: each step is as large as this machine makes worth it", _adaptive,
+        needs=(DRAFT, PROFILE), stops=True,
+    ),
+    Method(
+        "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
+        "less often than chain, which shares its noise", _sampled("independent"), by_node(speculative_sampling),
+        shape=_chain_shape,
+    ),
+    Method(
+        "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
+        "wherever speculative-sampling does, never less", _sampled("independent"), walk_block, shape=_chain_shape,
+    ),
+    Method(
+        "specinfer", "acceptance rule", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
+        "less often than rsd, as draws repeat", _sampled("independent"), by_node(multi_step), shape=branching,
+    ),
+    Method(
+        "rsd", "acceptance rule",
+        "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
+        "where large passes are cheap and shared noise is not wanted", _sampled("without replacement"),
+        by_node(recursive_rejection), shape=branching,
+    ),
+    Method(
+        "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141", "less often than rsd, as draws repeat",
+        _paths, by_node(k_seq),
+    ),
+    Method(
+        "sequoia", "acceptance rule", "Sequoia, arXiv 2402.12374",
+        "where large passes are cheap and shared noise is not wanted", _sampled("without replacement, then uniform"),
+        by_node(sequoia), needs=(DRAFT, ACCEPTANCE),
+    ),
+    Method(
+        "typical", "acceptance rule", "Medusa's typical acceptance, arXiv 2401.10774",
+        "where the text may be another than the target's: this one is lossy", _specexec, walk_typical,
+    ),
+)  # fmt: skip
+
+METHODS = {method.name: method for method in _LIST}
+# The first is what `--speculate` calls it; the rules of the others' paper are those of the methods.
+ALIASES = {"tree": "specexec", "multi-candidate": "specinfer", "multi-candidate-without-replacement": "rsd"}
+
+
+def find(name: str) -> Method:
+    """The method of this name. Raises UsageError for a name that is none."""
+    if name not in METHODS:
+        raise UsageError(f"no method {name}; `specrun methods` lists them")
+    return METHODS[name]
+
+
+def drafter_for(plan: Plan, model: DraftModel, sampler: Sampler, guide: Guide | None = None) -> Drafter | None:
+    """The drafter that a plan asks for, or None for `off` (and for a depth that leaves nothing to draft).
+
+    guide: what an adaptive plan is weighed with; it needs one.
+    """
+    drafter = METHODS[plan.method].drafter
+    if drafter is None or plan.depth == 0:
+        return None
+    return drafter(Drafting(plan, ModelCandidates(model, sampler), model, sampler, guide))
+
+
+def accept(plan: Plan, tree: TokenTree, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
+    """What a pass commits of a tree of `plan`. rows: float32[len(tree), n_vocab], the target's logits after each node.
+    tokens: all committed text, its last token the root.
+    """
+    rule = METHODS[plan.method].accept
+    recent = sampler.recent(tokens)
+    if rule is None or sampler.parameters.temperature == 0:
+        return sample_and_match(tree, rows, sampler.sample, len(tokens), recent)
+
+    def probabilities(node: int, committed: Sequence[int]) -> NDArray[np.float64]:
+        return sampler.distribution(rows[node], [*recent, *committed]).dense(sampler.n_vocab)
+
+    proposals = tree.proposals or (None,) * len(tree)
+    return rule(tree, proposals, probabilities, fresh(sampler.parameters.seed, len(tokens), "accept"))

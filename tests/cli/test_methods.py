@@ -1,0 +1,96 @@
+"""`specrun methods`, and methods by name on the other commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specrun.speculation.shape import TreeShape
+from tests.conftest import Specrun, SpecrunHere
+
+WRITE = ["generate", "def f(x):\n", "-n", "24", "--temp", "0.8", "--json"]
+
+
+def test_methods_are_listed_with_paper_kind_needs_and_losslessness(here: SpecrunHere) -> None:
+    result = here("methods", "--json")
+    assert result.code == 0
+    methods = {entry["name"]: entry for entry in json.loads(result.stdout)}
+    assert all({"name", "paper", "kind", "needs", "lossless"} <= set(entry) for entry in methods.values())
+    assert [name for name, entry in methods.items() if not entry["lossless"]] == ["typical"]
+    assert methods["sequoia"]["needs"] == ["draft model", "acceptance vector"]
+    table = here("methods").stdout
+    assert all(name in table for name in methods)
+
+
+def test_what_samples_and_matches_writes_what_the_target_would(here: SpecrunHere) -> None:
+    off = json.loads(here(*WRITE, "--method", "off").stdout)
+    for name in ("chain", "specexec", "tree", "opt-tree", "cape", "sequoia-match"):
+        result = here(*WRITE, "--method", name, "--budget", "12", "--depth", "4")
+        found = json.loads(result.stdout)
+        assert found["token_ids"] == off["token_ids"], name
+        assert found["passes"] < off["passes"], name
+
+
+@pytest.mark.parametrize("name", ["sequoia", "block-verification", "spectr", "multi-candidate"])
+def test_what_draws_writes_a_text_of_its_own_that_a_seed_gives_again(here: SpecrunHere, name: str) -> None:
+    texts = [json.loads(here(*WRITE, "--method", name, "--seed", seed).stdout) for seed in ("1", "1", "2")]
+    assert texts[0]["token_ids"] == texts[1]["token_ids"] != texts[2]["token_ids"]
+    assert texts[0]["passes"] < len(texts[0]["token_ids"])
+
+
+def test_a_lossy_method_says_so(here: SpecrunHere) -> None:
+    result = here(*WRITE, "--method", "typical", "--stats")
+    assert "typical (lossy)" in result.stderr
+    assert "not the target's" in result.stderr
+
+
+def test_a_growth_map_is_shown_saved_drawn_and_followed(here: SpecrunHere, tmp_path: Path) -> None:
+    file, picture = tmp_path / "map.json", tmp_path / "map.png"
+    size = ["--budget", "12", "--depth", "4", "--temp", "0"]
+    result = here("methods", "growth-map", *size, "--save", file, "--plot", picture)
+    assert result.code == 0, result.stderr
+    assert "12 nodes" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shape = TreeShape.from_text(file.read_text(encoding="utf-8"))
+    assert (shape.n_nodes, shape.depth <= 4) == (12, True)
+    followed = here(*WRITE, "--method", "sequoia-match", "--growth-map", file, "--stats")
+    assert f"tree of 12 nodes, {shape.depth} deep" in followed.stderr
+    file.write_text('{"children": [2, 0]}', encoding="utf-8")
+    here(*WRITE, "--method", "sequoia", "--growth-map", file).assert_fails(2, "no growth map", "map.json")
+    here(*WRITE, "--method", "sequoia", "--growth-map", tmp_path / "none").assert_fails(2, "cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--method", "magic"], "specrun methods"),
+        (["--method", "chain", "--speculate", "tree"], "exclude each other"),
+        (["--method", "adaptive"], "specrun tune"),
+        (["--method", "chain", "--growth-map", "x.json"], "--method sequoia"),
+        (["--growth-map", "x.json"], "--method sequoia"),
+        (["--method", "sequoia", "--depth", "5000"], "--depth"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(here: SpecrunHere, arguments: list[str], part: str) -> None:
+    here(*WRITE, *arguments).assert_fails(2, part)
+
+
+def test_a_growth_map_needs_a_method_that_has_one(here: SpecrunHere) -> None:
+    here("methods", "growth-map", "--method", "chain").assert_fails(2, "sequoia-match")
+    here("methods", "growth-map", "--draft", "none", "--target", "x.gguf").assert_fails(3, "x.gguf")
+
+
+def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "import os"}\n', encoding="utf-8")
+    options = ["--prompts", prompts, "--repeat", "1", "-n", "6", "-t", "1", "--temp", "0.8", "-o", "json"]
+    result = specrun("bench", "--methods", "all", *options)
+    assert result.code == 0, result.stderr
+    rows = {row["method"]: row for row in json.loads(result.stdout)}
+    names = {entry["name"] for entry in json.loads(specrun("methods", "--json").stdout)}
+    assert set(rows) == (names | {"auto"}) - {"adaptive"}
+    assert "left out adaptive" in result.stderr
+    assert "lossy" in rows["typical"]["plan"]
+    assert rows["sequoia"]["tokens_per_pass"] >= 1
