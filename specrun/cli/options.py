@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -114,6 +115,26 @@ Stop = Annotated[
         "-r",
         metavar="TEXT",
         help="End before this text; may be given several times.",
+        show_default=False,
+        rich_help_panel=SAMPLING,
+    ),
+]
+GrammarFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--grammar",
+        metavar="FILE",
+        help="Write only what this GBNF grammar allows.",
+        show_default=False,
+        rich_help_panel=SAMPLING,
+    ),
+]
+JsonSchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json-schema",
+        metavar="FILE",
+        help="Write only JSON that this schema accepts.",
         show_default=False,
         rich_help_panel=SAMPLING,
     ),
