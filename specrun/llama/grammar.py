@@ -61,11 +61,16 @@ class Grammar:
             return not self.allowed(written, np.arange(self._model.n_vocab)).any()
         return bool(self.allowed(written, self._ends).any())
 
-    def close(self) -> None:
-        """Free the samplers. Safe to call twice."""
-        for place in (self._start, *self._places.values()):
+    def forget(self) -> None:
+        """Free what is kept of the texts so far; the grammar can be used on."""
+        for place in self._places.values():
             place.close()
         self._places.clear()
+
+    def close(self) -> None:
+        """Free the samplers. Safe to call twice."""
+        self.forget()
+        self._start.close()
 
     def __enter__(self) -> Grammar:
         return self
