@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specrun.engine import Engine, FinishReason, Statistics, Step
+from specrun.llama.grammar import Grammar
 from specrun.sampling import SamplingParameters
 from specrun.speculation import PlanChooser
 from specrun.text import TextStream
@@ -13,13 +14,16 @@ from specrun.text import TextStream
 
 @dataclass(frozen=True)
 class Request:
-    """What to write. prompt: token ids. plans: chooses each pass's plan. stops: strings that end the text."""
+    """What to write. prompt: token ids. plans: chooses each pass's plan. stops: strings that end the text.
+    grammar: what the text has to be.
+    """
 
     prompt: list[int]
     sampling: SamplingParameters
     plans: PlanChooser
     max_tokens: int | None = None
     stops: Sequence[str] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass
@@ -41,11 +45,24 @@ class Completion:
     def statistics(self) -> Statistics:
         return self.engine.statistics
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is a grammar, and the text is only the beginning of one that it allows."""
+        grammar = self.request.grammar
+        return grammar is not None and not grammar.is_complete(self.token_ids)
+
     def stream(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[str]:
         """Write the answer, yielding each piece of text as soon as it is certain."""
         request = self.request
         stream = TextStream(self.engine.target.context.model.token_bytes, request.stops)
-        steps = self.engine.generate(request.prompt, request.sampling, request.plans, request.max_tokens, interrupted)
+        steps = self.engine.generate(
+            request.prompt,
+            request.sampling,
+            request.plans,
+            request.max_tokens,
+            interrupted,
+            constraint=request.grammar,
+        )
         for step in steps:
             if len(step.tree) > 1:
                 self.last_drafted = step

@@ -9,7 +9,7 @@ from typing import Literal
 
 from specrun.errors import PromptError
 from specrun.llama import DraftContext, TargetContext
-from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling import NO_TOKEN, Constraint, Sampler, SamplingParameters
 from specrun.speculation import Accepted, PassRecord, Plan, PlanChooser, TokenTree
 from specrun.speculation.drafters import DraftLimits
 from specrun.speculation.guide import Guide
@@ -102,21 +102,23 @@ class Engine:
         max_tokens: int | None = None,
         interrupted: Callable[[], bool] = lambda: False,
         ignore_eos: bool = False,
+        constraint: Constraint | None = None,
     ) -> Iterator[Step]:
         """Continue `prompt` (token ids), one `Step` per pass; the last one has its `finish` set.
 
-        The tokens depend on prompt, sampling parameters and target alone, not on `plans`, but for plans whose method
-        samples its trees: there only their distribution does. Between two steps the caches
-        are consistent, so the iteration may be left at any of them. `interrupted` is asked after every pass; during the
-        prompt it ends the generation without any step.
+        The tokens depend on prompt, sampling parameters, constraint and target alone, not on `plans`, but for plans
+        whose method draws its trees: there only their distribution does. Between two steps the caches are consistent,
+        so the iteration may be left at any of them. `interrupted` is asked after every pass; during the prompt it ends
+        the generation without any step.
         ignore_eos writes on past end-of-generation tokens, which then count as text.
+        constraint: what may be written; where it leaves nothing, the text ends as with an end-of-generation token.
         Raises PromptError if the prompt is empty or leaves no room in the context.
         """
         self._check_prompt(prompt)
         self.statistics = statistics = Statistics(prompt_tokens=len(prompt))
         started = time.perf_counter()
         plans.begin(sampling.temperature)
-        sampler = Sampler(sampling, self.target.n_vocab)
+        sampler = Sampler(sampling, self.target.n_vocab, constraint, len(prompt))
         statistics.prompt_tokens_decoded = self.target.set_prompt(prompt, interrupted)
         if self.target.n_cached < len(prompt) - 1:
             return
@@ -172,7 +174,7 @@ class Engine:
         rows = self.target.score(tree)
         scored = time.perf_counter()
         accepted = accept(plan, tree, rows, sampler, tokens)
-        end = None if ignore_eos else self._first_end_of_generation(accepted.tokens)
+        end = self._first_end(accepted.tokens, ignore_eos)
         if end is not None:
             accepted = accepted.first(end + 1)
         n_target = self.target.n_pending + len(tree)
@@ -197,9 +199,9 @@ class Engine:
             return TokenTree.root_only(self.target.tokens[-1])
         return drafter.draft(self.target.tokens, limits)
 
-    def _first_end_of_generation(self, tokens: list[int]) -> int | None:
+    def _first_end(self, tokens: list[int], ignore_eos: bool) -> int | None:
         is_end = self.target.context.model.is_end_of_generation
-        return next((i for i, token in enumerate(tokens) if is_end(token)), None)
+        return next((i for i, t in enumerate(tokens) if t == NO_TOKEN or (not ignore_eos and is_end(t))), None)
 
 
 class _Clock:

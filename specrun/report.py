@@ -61,6 +61,13 @@ def off_notice(completion: Completion) -> str | None:
     return f"speculation does not pay here, so it is off: {plans}" if is_off else None
 
 
+def unfinished_notice(completion: Completion) -> str | None:
+    """A sentence if the text ends where its grammar does not, since it will not parse."""
+    if not completion.is_unfinished:
+        return None
+    return f"the text is cut off ({completion.finish_reason}): it is only the beginning of what the grammar asks for"
+
+
 def plan_line(plans: PlanChooser, temperature: float) -> str:
     """Which plan is followed, why, and what it promises."""
     from specrun.speculation import ByTemperature, FastestPlan, FixedPlan

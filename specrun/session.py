@@ -9,6 +9,7 @@ from specrun.engine import Engine
 from specrun.errors import ModelFileError, PromptError
 from specrun.formatting import chat_template, prompt_tokens
 from specrun.llama.chat_template import Message
+from specrun.llama.grammar import Grammar
 from specrun.sampling import SamplingParameters
 from specrun.sampling.parameters import MAX_SEED
 from specrun.speculation import PlanChooser
@@ -23,19 +24,26 @@ class _Written:
 
 
 class Session:
-    """The messages so far and the settings of the next answer.
+    """The messages so far and the settings of the next answer. grammar: what every answer has to be.
 
     Raises ModelFileError if the model has no chat template.
     """
 
     def __init__(
-        self, engine: Engine, sampling: SamplingParameters, plans: PlanChooser, max_tokens: int | None, stops: list[str]
+        self,
+        engine: Engine,
+        sampling: SamplingParameters,
+        plans: PlanChooser,
+        max_tokens: int | None,
+        stops: list[str],
+        grammar: Grammar | None = None,
     ) -> None:
         self.engine = engine
         self.sampling = sampling
         self.plans = plans
         self.max_tokens = max_tokens
         self.stops = stops
+        self.grammar = grammar
         self.messages: list[Message] = []
         self._model = engine.target.context.model
         template = chat_template(self._model)
@@ -112,7 +120,7 @@ class Session:
             )
         self.messages = messages
         self._written = written
-        request = Request(written.tokens, self.sampling, self.plans, self.max_tokens, self.stops)
+        request = Request(written.tokens, self.sampling, self.plans, self.max_tokens, self.stops, self.grammar)
         return Completion(self.engine, request), n_dropped
 
     def _read(self, messages: list[Message]) -> _Written:

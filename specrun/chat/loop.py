@@ -90,6 +90,8 @@ class ChatLoop:
         self._last = completion
         if completion.finish_reason == "context":
             self._note("the context is full: the answer was cut off; /clear, or start with a larger --ctx-size")
+        if notice := report.unfinished_notice(completion):
+            self._note(notice)
         self._note(report.one_line(completion))
         off_notice = report.off_notice(completion)
         if off_notice and not self._said_off:

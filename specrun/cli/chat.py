@@ -38,6 +38,8 @@ def chat(
     repeat_last_n: o.RepeatLastN = 64,
     seed: o.Seed = -1,
     stop: o.Stop = None,
+    grammar: o.GrammarFile = None,
+    json_schema: o.JsonSchemaFile = None,
     *,
     machine: MachineOptions,
 ) -> None:
@@ -54,15 +56,20 @@ def chat(
     limit = o.check_max_tokens(max_tokens)
 
     from specrun.chat import ChatLoop, PipeReader, TerminalReader
+    from specrun.constraints import read_grammar
+    from specrun.llama.grammar import check_grammar, loaded_grammar
     from specrun.locations import data_dir
     from specrun.runtime import Runtime
     from specrun.session import Session
 
-    with Runtime(models.tuned(output.note, temp)) as runtime:
+    models.check_constrained(grammar, json_schema)
+    gbnf = check_grammar(read_grammar(grammar, json_schema))
+    runtime_options = models.tuned(output.note, temp)
+    with Runtime(runtime_options) as runtime, loaded_grammar(gbnf, runtime.model) as constraint:
         runtime.settle(temp)
         for notice in runtime.notices:
             output.note(notice)
-        session = Session(runtime.engine, sampling, runtime.plans, limit, stop or [])
+        session = Session(runtime.engine, sampling, runtime.plans, limit, stop or [], constraint)
         session.system = system
         reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
         if sys.stdin.isatty():

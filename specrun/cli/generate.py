@@ -18,6 +18,7 @@ from specrun.interrupts import InterruptFlag
 
 if TYPE_CHECKING:
     from specrun.completion import Completion
+    from specrun.llama.grammar import Grammar
     from specrun.prompts import PromptLine
     from specrun.runtime import Runtime
     from specrun.sampling import SamplingParameters
@@ -59,6 +60,8 @@ def generate(
     repeat_last_n: o.RepeatLastN = 64,
     seed: o.Seed = 0,
     stop: o.Stop = None,
+    grammar: o.GrammarFile = None,
+    json_schema: o.JsonSchemaFile = None,
     *,
     machine: MachineOptions,
 ) -> int:
@@ -77,17 +80,22 @@ def generate(
     limit = o.check_max_tokens(max_tokens)
 
     from specrun import prompts
+    from specrun.constraints import read_grammar
+    from specrun.llama.grammar import check_grammar, loaded_grammar
     from specrun.runtime import Runtime
 
-    # The prompt is read before the model is loaded: what is wrong with it should not take a minute to be said.
+    # What a user gives is read before the model is loaded: what is wrong with it should not take a minute to be said.
+    models.check_constrained(grammar, json_schema)
+    gbnf = check_grammar(read_grammar(grammar, json_schema))
     lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompts.read_prompt(prompt, file or [])
-    with Runtime(models.tuned(output.note, temp)) as runtime:
+    runtime_options = models.tuned(output.note, temp)
+    with Runtime(runtime_options) as runtime, loaded_grammar(gbnf, runtime.model) as constraint:
         runtime.settle(temp)
         for notice in runtime.notices:
             output.note(notice)
         output.hint(report.plan_line(runtime.plans, temp))
-        writer = _Writer(runtime, sampling, limit, stop or [], raw, stats)
+        writer = _Writer(runtime, sampling, limit, stop or [], constraint, raw, stats)
         if lines is not None:
             return writer.write_lines(lines)
         return writer.write_object(text) if json else writer.write_text(text)
@@ -102,6 +110,7 @@ class _Writer:
         sampling: SamplingParameters,
         max_tokens: int | None,
         stops: list[str],
+        grammar: Grammar | None,
         raw: bool,
         stats: bool,
     ) -> None:
@@ -111,6 +120,7 @@ class _Writer:
         self._sampling = sampling
         self._max_tokens = max_tokens
         self._stops = stops
+        self._grammar = grammar
         self._stats = stats
         self._template = None if raw else formatting.chat_template(runtime.model)
         if self._template is None and not raw:
@@ -154,7 +164,7 @@ class _Writer:
         from specrun.formatting import single_turn_tokens
 
         tokens = single_turn_tokens(self._runtime.model, text, self._template)
-        request = Request(tokens, self._sampling, self._runtime.plans, self._max_tokens, self._stops)
+        request = Request(tokens, self._sampling, self._runtime.plans, self._max_tokens, self._stops, self._grammar)
         return Completion(self._runtime.engine, request)
 
     def _run(self, completion: Completion, show: Callable[[str], None] = lambda _: None) -> None:
@@ -164,6 +174,8 @@ class _Writer:
                 show(piece)
 
     def _end(self, completion: Completion) -> int:
+        if notice := report.unfinished_notice(completion):
+            output.note(notice)
         if self._stats:
             output.note(report.as_text(completion))
         elif notice := report.off_notice(completion):

@@ -139,6 +139,26 @@ Stop = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
+GrammarFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--grammar",
+        metavar="FILE",
+        help="Write only what this GBNF grammar allows.",
+        show_default=False,
+        rich_help_panel=SAMPLING,
+    ),
+]
+JsonSchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json-schema",
+        metavar="FILE",
+        help="Write only JSON that this schema accepts.",
+        show_default=False,
+        rich_help_panel=SAMPLING,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -182,7 +202,7 @@ class ModelOptions:
         if self.speculate != "auto":
             raise UsageError("--method and --speculate exclude each other; choose one")
         assert self.method
-        method = methods.find(methods.ALIASES.get(self.method, self.method))
+        method = methods.find(self.method)
         if self.growth_map is None:
             return method.plan(self.budget, self.depth)
         if not method.wants_shape or self.budget is not None or self.depth is not None:
@@ -193,6 +213,14 @@ class ModelOptions:
             raise UsageError(f"{self.growth_map} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise UsageError(f"{self.growth_map} is no growth map: {error}") from error
+
+    def check_constrained(self, grammar: Path | None, json_schema: Path | None) -> None:
+        """Raises UsageError for a grammar with a method that draws its trees, whatever a grammar allows."""
+        from specrun.speculation import methods
+
+        if (grammar or json_schema) and self.method and methods.find(self.method).samples:
+            option = "--grammar" if grammar else "--json-schema"
+            raise UsageError(f"{option} goes with methods that sample and match, not with {self.method}")
 
     def runtime_options(self, largest: Plan | None = None) -> RuntimeOptions:
         """What `specrun.runtime.Runtime` needs, profiles left aside. largest: a plan that the contexts must hold

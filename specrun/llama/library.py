@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ logger = logging.getLogger("specrun.llama")
 # ggml_log_level -> logging level; 5 continues the line before it.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
+_STDERR = 2  # C's, which Python's sys.stderr need not be
 
 _errors: deque[str] = deque(maxlen=32)
 _last_level = logging.DEBUG
@@ -65,6 +67,26 @@ def captured_errors() -> Iterator[list[str]]:
         yield lines
     finally:
         lines.extend(_errors)
+
+
+@contextmanager
+def captured_stderr() -> Iterator[list[bytes]]:
+    """Collect what llama.cpp prints to stderr by itself inside the block; the list is filled when the block ends."""
+    printed: list[bytes] = []
+    with tempfile.TemporaryFile() as file:
+        try:
+            kept = os.dup(_STDERR)
+        except OSError:  # it is closed, so nothing is printed
+            yield printed
+            return
+        try:
+            os.dup2(file.fileno(), _STDERR)
+            yield printed
+        finally:
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            file.seek(0)
+            printed.append(file.read())
 
 
 def show_log() -> None:

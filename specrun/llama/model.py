@@ -85,6 +85,11 @@ class LlamaModel:
         """The C pointer, for contexts."""
         return self._model
 
+    @property
+    def vocab(self) -> llama_cpp.llama_vocab_p:
+        """The C pointer to the vocabulary, for grammars."""
+        return self._vocab
+
     def close(self) -> None:
         """Free the weights. Safe to call twice."""
         if self._model:
@@ -153,7 +158,9 @@ class LlamaModel:
             size = -n
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
-        """The bytes that `token` stands for; control tokens are empty unless `special`."""
+        """The bytes that `token` stands for; none for no token (-1), and for control tokens unless `special`."""
+        if token < 0:
+            return b""
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)

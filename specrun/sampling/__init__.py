@@ -1,7 +1,8 @@
 """From logits to a token: penalties, filters, temperature, and the noise that target and draft share. Pure numpy."""
 
+from specrun.sampling.constraint import NO_TOKEN, Constraint
 from specrun.sampling.noise import SharedNoise
 from specrun.sampling.parameters import SamplingParameters
 from specrun.sampling.sampler import Candidates, Distribution, Sampler
 
-__all__ = ["Candidates", "Distribution", "Sampler", "SamplingParameters", "SharedNoise"]
+__all__ = ["NO_TOKEN", "Candidates", "Constraint", "Distribution", "Sampler", "SamplingParameters", "SharedNoise"]

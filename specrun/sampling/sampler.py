@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
+from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
 from specrun.sampling.noise import LUCKY, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
 from specrun.sampling.penalties import penalized
@@ -61,34 +63,58 @@ class Distribution:
 class Sampler:
     """The one rule by which target and draft choose tokens.
 
-    A token depends on its logits, its absolute position (how many tokens come before it), the seed and, with
-    penalties, the tokens before it: on nothing else, so it is the same however the logits were come by.
+    A token depends on its logits, its absolute position (how many tokens come before it), the seed and, with penalties
+    or a constraint, the tokens before it: on nothing else, so it is the same however the logits were come by.
+
+    constraint: what may be written after the first `n_prompt` tokens. Forbidden tokens have no part in anything: the
+    filters see the others alone.
     """
 
-    def __init__(self, parameters: SamplingParameters, n_vocab: int) -> None:
+    def __init__(
+        self, parameters: SamplingParameters, n_vocab: int, constraint: Constraint | None = None, n_prompt: int = 0
+    ) -> None:
         self.parameters = parameters
         self.n_vocab = n_vocab
         self._noise = SharedNoise(parameters.seed, n_vocab)
+        self._constraint = constraint
+        self._n_prompt = n_prompt
 
     def recent(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens at the end of a text that `sample` wants to see for the next one (none without penalties)."""
-        return list(tokens[-self.parameters.repeat_last_n :]) if self.parameters.has_penalties else []
+        """The tokens at the end of a text that `sample` wants to see for the next one: those that penalties look at,
+        and all that were written under a constraint.
+        """
+        n_wanted = self.parameters.repeat_last_n if self.parameters.has_penalties else 0
+        if self._constraint:
+            n_wanted = max(n_wanted, len(tokens) - self._n_prompt)
+        return list(tokens[max(len(tokens) - n_wanted, 0) :])
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
-        """The token at `position`. logits: float32[n_vocab]. recent: see `recent`."""
+        """The token at `position`, or NO_TOKEN if the constraint leaves none. logits: float32[n_vocab]. recent: see
+        `recent`.
+        """
         logits = self._with_penalties(logits, recent)
+        logits = self._constrained(logits, position, recent)
+        if self._leaves_nothing(logits):
+            return NO_TOKEN
         if self.parameters.temperature == 0:
             return int(logits.argmax())
         tokens = self._allowed(logits, position, margin=0.0)
         return int(tokens[self._perturbed(logits, tokens, position).argmax()])
 
     def candidates(self, logits: Logits, position: int, recent: Sequence[int], count: int) -> Candidates:
-        """At most `count` candidates at `position`, ranked by the score whose argmax `sample` would take."""
+        """At most `count` candidates at `position`, ranked by the score whose argmax `sample` would take.
+
+        Under a constraint no forbidden token is among them, and an allowed one may be missing that is far from the
+        likeliest; there may be none.
+        """
         logits = self._with_penalties(logits, recent)
+        logits = self._constrained(logits, position, recent, count)
+        if self._leaves_nothing(logits):
+            return Candidates(np.empty(0, np.int64), np.empty(0))
         if self.parameters.temperature == 0:
-            tokens = filters.top_k(logits, count)
+            tokens = _possible(logits, filters.top_k(logits, count))
             return Candidates(tokens, logits[tokens].astype(np.float64))
-        tokens = self._allowed(logits, position, margin=_DRAFT_MARGIN)
+        tokens = _possible(logits, self._allowed(logits, position, margin=_DRAFT_MARGIN))
         scores = self._perturbed(logits, tokens, position)
         if len(tokens) > count:
             best = np.argpartition(scores, -count)[-count:]
@@ -110,6 +136,17 @@ class Sampler:
         if not self.parameters.has_penalties or not recent:
             return logits
         return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
+
+    def _constrained(
+        self, logits: Logits, position: int, recent: Sequence[int], n_candidates: int | None = None
+    ) -> Logits:
+        if not self._constraint:
+            return logits
+        written = recent[len(recent) - (position - self._n_prompt) :]
+        return masked(logits, partial(self._constraint.allowed, written), self.parameters, n_candidates)
+
+    def _leaves_nothing(self, logits: Logits) -> bool:
+        return self._constraint is not None and bool(np.isneginf(logits.max()))
 
     def _allowed(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
         """Ids that pass the filters, ascending, except that without top-k and top-p those are left out whose score is
@@ -157,3 +194,8 @@ class Sampler:
     def _perturbed(self, logits: Logits, tokens: NDArray[np.int64], position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature
         return scaled + self._noise.gumbel(position, tokens)
+
+
+def _possible(logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of `tokens` that no constraint forbids."""
+    return tokens[logits[tokens] > -np.inf]

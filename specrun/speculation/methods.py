@@ -273,7 +273,8 @@ ALIASES = {"tree": "specexec", "multi-candidate": "specinfer", "multi-candidate-
 
 
 def find(name: str) -> Method:
-    """The method of this name. Raises UsageError for a name that is none."""
+    """The method of this name, or of this other name. Raises UsageError for a name that is none."""
+    name = ALIASES.get(name, name)
     if name not in METHODS:
         raise UsageError(f"no method {name}; `specrun methods` lists them")
     return METHODS[name]

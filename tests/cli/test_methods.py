@@ -71,6 +71,7 @@ def test_a_growth_map_is_shown_saved_drawn_and_followed(here: SpecrunHere, tmp_p
         (["--method", "chain", "--growth-map", "x.json"], "--method sequoia"),
         (["--growth-map", "x.json"], "--method sequoia"),
         (["--method", "sequoia", "--depth", "5000"], "--depth"),
+        (["--method", "rsd", "--grammar", "x.gbnf"], "--grammar goes with methods that sample and match"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(here: SpecrunHere, arguments: list[str], part: str) -> None:

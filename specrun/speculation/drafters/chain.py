@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specrun.sampling import Sampler
+from specrun.sampling import NO_TOKEN, Sampler
 from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -23,8 +23,11 @@ class ChainDrafter:
         recent = self._sampler.recent(tokens)
         logits = self._model.start(tokens)
         while True:
-            chain.append(self._sampler.sample(logits, len(tokens) + len(chain) - 1, recent))
-            recent.append(chain[-1])
+            token = self._sampler.sample(logits, len(tokens) + len(chain) - 1, recent)
+            if token == NO_TOKEN:
+                return TokenTree.chain(chain)
+            chain.append(token)
+            recent.append(token)
             node = len(chain) - 1
             if node >= n_drafted or self._model.expandable([node - 1 if node > 1 else ROOT]) == 0:
                 return TokenTree.chain(chain)

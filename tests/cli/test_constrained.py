@@ -1,0 +1,130 @@
+"""`--grammar` and `--json-schema`: what is written parses, and what cannot be used is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SpecrunHere
+
+USAGE_ERROR = 2
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "sizes": {"type": "array", "maxItems": 3, "items": {"type": "integer"}},
+    },
+    "required": ["name", "sizes"],
+}
+LOW = 'root ::= [a-z]{1,20} "!"'
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SCHEMA))
+    return file
+
+
+@pytest.fixture
+def grammar(tmp_path: Path) -> Path:
+    file = tmp_path / "low.gbnf"
+    file.write_text(LOW)
+    return file
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8", "1.5"])
+def test_json_by_a_schema_with_the_embedded_pair(here: SpecrunHere, schema: Path, temperature: str) -> None:
+    texts = set()
+    for plan in ("off", "chain", "tree", "auto"):
+        result = here(
+            *("generate", "def read(path):", "--json-schema", schema, "--speculate", plan, "--temp", temperature),
+            *("--seed", "4"),
+        )
+        assert result.code == 0
+        assert set(json.loads(result.stdout)) == {"name", "sizes"}
+        texts.add(result.stdout)
+    assert len(texts) == 1
+
+
+def test_json_and_jsonl_take_a_grammar(here: SpecrunHere, grammar: Path) -> None:
+    one = json.loads(here("generate", "x", "--grammar", grammar, "--json").stdout)
+    assert (one["text"][-1], one["finish_reason"]) == ("!", "stop")
+    lines = here("generate", "--jsonl", "--grammar", grammar, stdin='{"prompt": "a"}\n{"prompt": "b"}').stdout
+    texts = [json.loads(line)["text"] for line in lines.splitlines()]
+    assert len(texts) == 2
+    assert all(text[:-1].islower() and text.endswith("!") for text in texts)
+
+
+def test_a_text_that_is_cut_off_is_noted(here: SpecrunHere, schema: Path) -> None:
+    result = here("generate", "x", "--json-schema", schema, "-n", "3", "--speculate", "off")
+    assert result.code == 0
+    assert result.stderr == "the text is cut off (length): it is only the beginning of what the grammar asks for\n"
+    whole = here("generate", "x", "--json-schema", schema, "--speculate", "off")
+    assert whole.stderr == ""
+
+
+def test_every_answer_of_a_chat_follows_it(here: SpecrunHere, grammar: Path) -> None:
+    lines = "one\ntwo\n/regen\n/set max-tokens 1\nthree"
+    result = here("chat", "--grammar", grammar, "--seed", "1", stdin=lines)
+    answers = result.stdout.split()
+    assert len(answers) == 4
+    assert all(answer.endswith("!") and answer[:-1].islower() for answer in answers[:3])
+    assert result.stderr.count("cut off (length)") == (not answers[3].endswith("!"))
+
+
+def test_a_model_that_wants_to_write_something_else(here: SpecrunHere, script: Path, grammar: Path) -> None:
+    # It would write "one two é end".
+    result = here("generate", "x", "-m", script, "-md", script, "--grammar", grammar)
+    assert result.stdout.startswith("one")
+    assert " " not in result.stdout
+    assert result.stdout.endswith("!\n")
+
+
+@pytest.mark.parametrize("option", ["--grammar", "--json-schema"])
+def test_files_that_cannot_be_read(here: SpecrunHere, tmp_path: Path, option: str) -> None:
+    here("generate", "x", option, tmp_path / "none").assert_fails(USAGE_ERROR, "none cannot be read", "check the path")
+    here("generate", "x", option, tmp_path).assert_fails(USAGE_ERROR, "cannot be read")
+    file = tmp_path / "latin"
+    file.write_bytes(b"root \xe9")
+    here("chat", option, file).assert_fails(USAGE_ERROR, "latin is not UTF-8", "0xe9", "offset 5")
+
+
+def test_both_exclude_each_other(here: SpecrunHere, grammar: Path, schema: Path) -> None:
+    for command in (("generate", "x"), ("chat",)):
+        result = here(*command, "--grammar", grammar, "--json-schema", schema)
+        result.assert_fails(USAGE_ERROR, "--grammar and --json-schema exclude each other")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("{", ["is not JSON", "line 1, column 2"]),
+        ('{"const": NaN}', ["NaN is no number"]),
+        ('{"const": 1e999}', ["1e999 is no number"]),
+        (f'{{"const": {"9" * 5000}}}', ["a number that is too long"]),
+        ("[" * 100_000, ["nested too deeply"]),
+        ('{"items": ' * 3000 + "{}" + "}" * 3000, ["nested too deeply"]),
+        ('{"type": "string", "pattern": "^a$"}', ["schema.json: the schema at #: pattern is not supported"]),
+        ('{"$ref": "#"}', ["left recursion"]),
+        ('{"enum": ["\\ud800"]}', ["surrogate"]),
+        ("false", ["false allows nothing"]),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_schemas_that_cannot_be_used(here: SpecrunHere, tmp_path: Path, text: str, parts: list[str]) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(text)
+    # Before the model is looked for: that there is none is not what is said.
+    here("generate", "x", "-m", tmp_path / "no.gguf", "--json-schema", file).assert_fails(USAGE_ERROR, *parts)
+
+
+def test_grammars_that_cannot_be_used(here: SpecrunHere, tmp_path: Path) -> None:
+    file = tmp_path / "bad.gbnf"
+    for text, part in (("", "empty"), ('root ::= "a" |\nx = 1\n', "(line 2)"), ("root ::= y", "identifier 'y'")):
+        file.write_text(text)
+        here("generate", "x", "-m", tmp_path / "no.gguf", "--grammar", file).assert_fails(USAGE_ERROR, part)
+    file.write_text("root ::= <|no such token|>")
+    here("generate", "x", "--grammar", file).assert_fails(USAGE_ERROR, "invalid token")
