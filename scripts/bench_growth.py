@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from specrun.catalog import embedded
 from specrun.engine import Engine
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import FixedPlan, Plan, sequoia
+from specrun.speculation import Accepted, FixedPlan, PassRecord, Plan, sequoia
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel, CostTable, PassTime
 from specrun.speculation.drafters import (
@@ -71,16 +70,24 @@ def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, n_t
     ]
 
 
-def tokens_a_pass(drafter: Drafter, limits: DraftLimits, prompt: list[int], text: list[int]) -> tuple[int, int]:
-    """Tokens and passes that it takes to commit `text`, but for the end of it, which would cut passes short."""
+def tokens_a_pass(
+    drafter: Drafter, guide: Guide | None, limits: DraftLimits, prompt: list[int], text: list[int]
+) -> tuple[int, int]:
+    """Tokens and passes that it takes to commit `text`, but for the end of it, which would cut passes short.
+
+    guide: learns from every pass, as it does while generating.
+    """
     place, n_passes = 0, 0
     while place < len(text) - DEPTH:
         tree = drafter.draft(prompt + text[:place], limits)
-        node: int | None = ROOT
-        while node is not None:
-            node = tree.child_with_token(node, text[place])
-            place += 1
+        path, tokens = [ROOT], [text[place]]
+        while (child := tree.child_with_token(path[-1], tokens[-1])) is not None:
+            path.append(child)
+            tokens.append(text[place + len(tokens)])
+        place += len(tokens)
         n_passes += 1
+        if guide:
+            guide.learn(PassRecord(tree, Accepted(path, tokens), 1e-3, 1e-3))
     return place, n_passes
 
 
@@ -90,24 +97,23 @@ def free_guide(budget: int, calibration: Calibration) -> Guide:
     return Guide(CostModel(CostTable(times), CostTable([PassTime(1, 64, 0.0), PassTime(512, 64, 0.0)])), calibration)
 
 
-def growers(engine: Engine, sampling: SamplingParameters, found: Acceptance) -> dict[str, Callable[[int], Drafter]]:
-    """Drafters by name, of a budget."""
+def growers(
+    engine: Engine, sampling: SamplingParameters, found: Acceptance, n: int
+) -> dict[str, tuple[Drafter, Guide | None]]:
+    """Drafters by name, of trees of `n` nodes, with what they learn from."""
     assert engine.draft is not None, "the embedded pair has a draft"
     sampler = Sampler(sampling, engine.target.n_vocab)
-    draft, source = engine.draft, ModelCandidates(engine.draft, sampler)
-    sharpness = sharpness_at(sampling.temperature)
-    grown: dict[str, Callable[[int], Drafter]] = {
-        "chain": lambda _: ChainDrafter(draft, sampler),
-        "SpecExec": lambda _: SpecExecDrafter(source, 1.0),
-        "SpecExec, sharpened": lambda _: SpecExecDrafter(source, sharpness),
-        "OPT-Tree": lambda n: OptTreeDrafter(source, free_guide(n, Calibration())),
-        "Sequoia's tree, matched": lambda n: StaticDrafter(source, sequoia.best_shape(found.positional, n, DEPTH)),
-        "own growth": lambda n: CostAwareDrafter(
-            source, free_guide(n, Calibration.from_json(found.calibration.as_json()))
-        ),
+    source = ModelCandidates(engine.draft, sampler)
+    own = free_guide(n, Calibration.from_json(found.calibration.as_json()))
+    grown: dict[str, tuple[Drafter, Guide | None]] = {
+        "chain": (ChainDrafter(engine.draft, sampler), None),
+        "SpecExec": (SpecExecDrafter(source, 1.0), None),
+        "OPT-Tree": (OptTreeDrafter(source, free_guide(n, Calibration())), None),
+        "Sequoia's tree, matched": (StaticDrafter(source, sequoia.best_shape(found.positional, n, DEPTH)), None),
+        "own growth": (CostAwareDrafter(source, own), own),
     }
-    if sharpness == 1:
-        del grown["SpecExec, sharpened"]
+    if sharpness_at(sampling.temperature) != 1:
+        grown["SpecExec, sharpened"] = SpecExecDrafter(source, sharpness_at(sampling.temperature)), None
     return grown
 
 
@@ -144,11 +150,10 @@ def measure(runtime: Runtime, arguments: argparse.Namespace) -> dict[str, dict[s
         engine.reset()
         by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
         for n in arguments.budgets:
-            for name, drafter in growers(engine, sampling, found).items():
+            for name, (drafter, guide) in growers(engine, sampling, found, n).items():
                 limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
-                sums = np.sum(
-                    [tokens_a_pass(drafter(n), limits, *pair) for pair in zip(prompts, texts, strict=True)], axis=0
-                )
+                pairs = zip(prompts, texts, strict=True)
+                sums = np.sum([tokens_a_pass(drafter, guide, limits, *pair) for pair in pairs], axis=0)
                 by_method.setdefault(name, {})[n] = float(sums[0] / sums[1])
             if temperature:
                 rate = of_sequoias_rule(engine, prompts, sampling, found, n, arguments.max_tokens + DEPTH)

@@ -22,6 +22,16 @@ _BIN_MEANS = np.array([0.002, 0.01, 0.033, 0.073, 0.14, 0.23, 0.34, 0.46, 0.58, 
 _SHAPE = (len(_DEPTH_STARTS), len(_RANK_STARTS), len(_BIN_MEANS))
 _RANK_BUCKET = np.searchsorted(_RANK_STARTS, np.arange(MAX_RANK), side="right") - 1
 
+# Of a pair nothing is known of: children of a node in each cell. A child of rank r has at most the share 1 / (r + 1).
+_PRIOR_CHILDREN = np.array(
+    [
+        np.bincount(_RANK_BUCKET)[bucket] * possible / possible.sum()
+        for bucket, start in enumerate(_RANK_STARTS)
+        for possible in [1 / (start + 1) >= _BIN_MEANS]
+    ]
+)
+_PRIOR_NODES = 1.0
+
 # Observations that a coarser estimate weighs: a cell follows its own count once it has seen a few more than these.
 _WEIGHT = 6.0
 _PROFILE_WEIGHT = 12.0
@@ -40,25 +50,30 @@ class Calibration:
         self._accepted = np.zeros(_SHAPE) if accepted is None else accepted
         self._recent_seen = np.zeros(_SHAPE)
         self._recent_accepted = np.zeros(_SHAPE)
-        self._base = _estimate(self._seen, self._accepted)
-        self._chances = self._base
+        self.settle()
 
     def chances(self, depth: int, probabilities: Floats) -> Floats:
         """float64[k]: chance that each child is accepted if its parent is. They never rise with the rank.
 
         depth: of the children, 1 below the root. probabilities: float64[k], the draft's own, likeliest first.
         """
-        cells = np.searchsorted(_PROBABILITY_EDGES, probabilities, side="right")
         ranks = _RANK_BUCKET[: len(probabilities)]
-        return np.minimum.accumulate(self._chances[_depth_bucket(depth), ranks, cells])
+        # Between the middles of two cells drawn straight, or nodes of one cell would all be equally good.
+        above = np.clip(np.searchsorted(_BIN_MEANS, probabilities), 1, len(_BIN_MEANS) - 1)
+        low, high = _BIN_MEANS[above - 1], _BIN_MEANS[above]
+        weight = np.clip((probabilities - low) / (high - low), 0.0, 1.0)
+        of_ranks = self._chances[_depth_bucket(depth)]
+        chances = (1 - weight) * of_ranks[ranks, above - 1] + weight * of_ranks[ranks, above]
+        return np.minimum.accumulate(chances)
 
-    def mean_chances(self, depth: int) -> Floats:
-        """float64[MAX_RANK]: mean chance of a child by rank, whatever the draft says of it."""
+    def expected_gain(self, depth: int, reached: float, floor: float) -> float:
+        """What the children of a node are expected to add to the accepted length, each less `floor`, where it is more:
+        before the draft has been asked for them, so over all that it might say.
+
+        depth: of the children. reached: chance that the node itself is accepted.
+        """
         bucket = _depth_bucket(depth)
-        seen = (self._seen + self._recent_seen)[bucket].sum(axis=1)
-        accepted = (self._accepted + self._recent_accepted)[bucket].sum(axis=1)
-        spread = np.array([0.55, 0.12, 0.06, 0.04, 0.02, 0.008])  # of a pair nothing is known of
-        return np.minimum.accumulate(((accepted + spread) / (seen + 1))[_RANK_BUCKET])
+        return float((self._expected[bucket] * np.maximum(reached * self._chances[bucket] - floor, 0.0)).sum())
 
     def count(self, depth: int, probabilities: Floats, matched: int | None, recent: bool = True) -> None:
         """Note what became of the children of a node that was accepted.
@@ -77,6 +92,9 @@ class Calibration:
         """Let what was counted since decide: call it once after the texts, and after every pass."""
         self._base = _estimate(self._seen, self._accepted)
         self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base)
+        # float64 of the shape of `seen`: children of a node that fall into each cell.
+        n_nodes = self._seen[:, 0].sum(axis=1) + _PRIOR_NODES
+        self._expected = (self._seen + _PRIOR_NODES * _PRIOR_CHILDREN) / n_nodes[:, None, None]
 
     def fade(self) -> None:
         """One pass has gone by."""

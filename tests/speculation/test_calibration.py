@@ -15,7 +15,9 @@ def counted(share: float, n: int = 400, recent: bool = False) -> Calibration:
     calibration = Calibration()
     rng = np.random.default_rng(0)
     for _ in range(n):
-        calibration.count(1, CHILDREN, 0 if rng.random() < share else 1, recent)
+        # The draft never says quite the same, so that neighbouring cells are counted as well.
+        said = CHILDREN * rng.uniform(0.7, 1.4, len(CHILDREN))
+        calibration.count(1, said, 0 if rng.random() < share else 1, recent)
     calibration.settle()
     return calibration
 
@@ -41,9 +43,27 @@ def test_chances_never_rise_with_the_rank_and_are_chances() -> None:
         assert (np.diff(chances) <= 0).all()
         assert (chances >= 0).all()
         assert (chances <= 1).all()
-        means = calibration.mean_chances(depth)
-        assert means.shape == (MAX_RANK,)
-        assert (np.diff(means) <= 0).all()
+
+
+def test_chances_rise_with_the_drafts_own_probability_without_steps() -> None:
+    calibration = counted(0.6)
+    shares = np.linspace(0.001, 0.999, 200)
+    chances = np.array([calibration.chances(1, np.array([share]))[0] for share in shares])
+    assert len(np.unique(chances)) > 150, "nodes that differ are told apart"
+    assert np.abs(np.diff(chances)).max() < 0.1
+
+
+def test_the_expected_gain_is_the_mean_over_what_the_draft_may_say() -> None:
+    # Half of the time the draft is sure of a first child, which is then accepted, half of the time it has no idea.
+    calibration = Calibration()
+    for i in range(4000):
+        calibration.count(1, np.array([0.99]) if i % 2 else np.array([0.1]), 0 if i % 2 else None, recent=False)
+    calibration.settle()
+    assert calibration.expected_gain(1, 1.0, 0.0) == pytest.approx(0.5, abs=0.02)
+    # A child of the mean chance would not be worth 0.6, but the sure one is.
+    assert calibration.expected_gain(1, 1.0, 0.6) == pytest.approx(0.2, abs=0.02)
+    assert calibration.expected_gain(1, 0.5, 0.6) == 0.0
+    assert Calibration().expected_gain(1, 1.0, 0.0) > 0.2, "of a pair nothing is known of, something is hoped for"
 
 
 def test_a_collapse_is_seen_within_50_passes_and_forgotten_after_it() -> None:

@@ -88,8 +88,8 @@ class CostAwareDrafter:
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)
         gains = []
         for node in best:
-            children = np.exp(growth.scores[node]) * self._guide.calibration.mean_chances(growth.depths[node] + 1)
-            gains.append(float(np.maximum(children - floor, 0.0).sum()))
+            reached = float(np.exp(growth.scores[node]))
+            gains.append(self._guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor))
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         width = int(worth.argmax())
         return best[: width + 1] if worth[width] > 0 else []
