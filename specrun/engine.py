@@ -13,7 +13,8 @@ from specrun.sampling import NO_TOKEN, Constraint, Sampler, SamplingParameters
 from specrun.speculation import Accepted, PassRecord, Plan, PlanChooser, TokenTree
 from specrun.speculation.drafters import DraftLimits
 from specrun.speculation.guide import Guide
-from specrun.speculation.methods import accept, drafter_for
+from specrun.speculation.methods import DRAFT, METHODS, Drafting, accept, drafter_for
+from specrun.speculation.sources.source_set import SourceSet
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -85,12 +86,16 @@ class Statistics:
 class Engine:
     """Writes text with a target and, if there is one, a draft.
 
-    ctx_size: most tokens of prompt and completion together. The contexts have cells for a tree beyond it.
+    ctx_size: most tokens of prompt and completion together. The contexts have cells for a tree beyond it. sources: that
+    need no draft, for plans that ask them.
     """
 
-    def __init__(self, target: TargetContext, draft: DraftContext | None, ctx_size: int) -> None:
+    def __init__(
+        self, target: TargetContext, draft: DraftContext | None, ctx_size: int, sources: SourceSet | None = None
+    ) -> None:
         self.target = target
         self.draft = draft
+        self.sources = sources
         self.ctx_size = ctx_size
         self.statistics = Statistics()
 
@@ -122,7 +127,7 @@ class Engine:
         statistics.prompt_tokens_decoded = self.target.set_prompt(prompt, interrupted)
         if self.target.n_cached < len(prompt) - 1:
             return
-        if self.draft and plans.current.depth:
+        if self.draft and plans.current.depth and DRAFT in METHODS[plans.current.method].needs:
             self.draft.start(prompt)
         statistics.prefill_seconds = time.perf_counter() - started
 
@@ -178,6 +183,8 @@ class Engine:
         if end is not None:
             accepted = accepted.first(end + 1)
         n_target = self.target.n_pending + len(tree)
+        if self.sources and METHODS[plan.method].sources:
+            self.sources.learn(tree, rows, accepted)
         self.target.commit(tree, accepted.path, accepted.tokens[-1])
         finished = time.perf_counter()
         plans.record(
@@ -194,10 +201,20 @@ class Engine:
             leaves=self.target.max_leaves,
             pending=self.target.n_pending,
         )
-        drafter = drafter_for(plan, self.draft, sampler, guide) if self.draft else None
+        tokens = self.target.tokens
+        drafter = drafter_for(Drafting(plan, sampler, self.draft, guide, self._sources_of(plan, sampler)))
         if drafter is None or limits.depth < 1 or limits.budget < 2:
-            return TokenTree.root_only(self.target.tokens[-1])
-        return drafter.draft(self.target.tokens, limits)
+            return TokenTree.root_only(tokens[-1])
+        return drafter.draft(tokens, limits)
+
+    def _sources_of(self, plan: Plan, sampler: Sampler) -> SourceSet | None:
+        """The draft sources that the plan's method asks, brought to the committed text."""
+        names = METHODS[plan.method].sources
+        if self.sources is None or not names:
+            return None
+        permitted = sampler.permitted if sampler.is_constrained else None
+        self.sources.follow(self.target.tokens, names, permitted)
+        return self.sources
 
     def _first_end(self, tokens: list[int], ignore_eos: bool) -> int | None:
         is_end = self.target.context.model.is_end_of_generation

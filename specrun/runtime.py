@@ -21,8 +21,9 @@ from specrun.llama import DraftContext, LlamaModel, TargetContext, devices, libr
 from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.invariance import exact_up_to
 from specrun.settings import UNDECIDED, LlamaSettings
+from specrun.sources import RunSources
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
-from specrun.speculation.methods import METHODS
+from specrun.speculation.methods import DRAFT, METHODS
 
 if TYPE_CHECKING:
     from specrun.tuning.profile import Profile
@@ -44,6 +45,7 @@ class RuntimeOptions:
     profile: of this pair on this machine; its settings then take the place of what is open, and its plans that of
     `plans`, if `follow`.
     exact: speculate only in passes whose logits are the same bits as those of plain decoding.
+    datastore, remember: more draft sources, see `specrun.sources`.
     """
 
     target: Path
@@ -56,6 +58,8 @@ class RuntimeOptions:
     profile: Profile | None = None
     follow: bool = True
     exact: bool = False
+    datastore: Path | None = None
+    remember: bool = False
 
     @property
     def with_profile(self) -> RuntimeOptions:
@@ -70,7 +74,7 @@ class RuntimeOptions:
     @property
     def drafts(self) -> bool:
         """Whether the draft will be loaded: there is one, and a plan that wants it."""
-        return self.draft is not None and any(plan.depth for plan in self.plans)
+        return self.draft is not None and any(plan.depth and _needs_draft(plan) for plan in self.plans)
 
     @property
     def also(self) -> tuple[Plan, ...]:
@@ -133,18 +137,13 @@ class Runtime:
             draft_settings = draft_settings.over(self.placement.draft_settings)
         self.model = self._stack.enter_context(LlamaModel(options.target, settings))
         draft_model = None
-        self.candidates = options.plans
         if options.drafts:
             assert options.draft
             draft_model = self._stack.enter_context(LlamaModel(options.draft, draft_settings))
             self._check_pair(draft_model)
-            if not (self.model.can_hold_tree and draft_model.can_hold_tree):
-                which = "draft" if self.model.can_hold_tree else "target"
-                self.notices.append(f"the {which} is recurrent and cannot take tokens back: decoding plainly")
-                self.candidates, draft_model = (Plan.off(),), None
-        elif any(plan.depth for plan in options.plans):
-            self.notices.append("no draft model: decoding plainly (give one with --draft)")
-            self.candidates = (Plan.off(),)
+        self.candidates = self._possible(options.plans, draft_model)
+        if not any(_needs_draft(plan) for plan in self.candidates):
+            draft_model = None
         if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
             self.notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
         self.ctx_size = options.context_length(self.model.n_ctx_train)
@@ -157,7 +156,12 @@ class Runtime:
         target = self._context(self.model, config, settings)
         draft = self._context(draft_model, config, draft_settings) if draft_model else None
         n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
-        self.engine = Engine(TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size)
+        self.has_datastore = options.datastore is not None
+        self._sources = RunSources(self.model, options.datastore, options.remember, self.notices.append)
+        self._stack.callback(self._sources.close)
+        self.engine = Engine(
+            TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size, self._sources.set
+        )
         if options.exact and not options.profile and draft:
             self._keep_exact_plans()
         for plan in self.candidates:
@@ -166,6 +170,23 @@ class Runtime:
         self.profile = options.profile if draft else None
         self._follow = options.follow
         self.plans = self.chooser()
+
+    def _possible(self, plans: tuple[Plan, ...], draft: LlamaModel | None) -> tuple[Plan, ...]:
+        """Those of the plans that can run; where specrun is to choose and there is no draft, sources take its place."""
+        if not any(plan.depth for plan in plans):
+            return plans
+        if not self.model.can_hold_tree or (draft and not draft.can_hold_tree):
+            which = "draft" if self.model.can_hold_tree else "target"
+            self.notices.append(f"the {which} is recurrent and cannot take tokens back: decoding plainly")
+            return (Plan.off(),)
+        if draft or not any(_needs_draft(plan) for plan in plans):
+            return plans
+        if len(plans) == 1:
+            self.notices.append("no draft model: decoding plainly (give one with --draft)")
+            return (Plan.off(),)
+        self.notices.append("no draft model (--draft gives one): drafting from the text itself, where that pays")
+        largest = max(plans, key=lambda plan: plan.budget)
+        return (METHODS["draftless"].plan(largest.budget, largest.depth), Plan.off())
 
     def chooser(self) -> PlanChooser:
         """What chooses among `candidates`, knowing nothing yet but the profile."""
@@ -223,6 +244,10 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _needs_draft(plan: Plan) -> bool:
+    return DRAFT in METHODS[plan.method].needs
 
 
 def plan_placement(options: RuntimeOptions) -> Placement | None:

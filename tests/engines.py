@@ -19,6 +19,7 @@ from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan, TokenTree
 from specrun.speculation.costs import CostModel, CostTable, PassTime
 from specrun.speculation.guide import Guide
+from specrun.speculation.methods import METHODS, PROFILE
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan:
 
 def chooser(plan: Plan) -> FixedPlan:
     """`plan` for every pass, on a machine where passes of 64 tokens take twice as long as those of one."""
-    if plan.method != "adaptive":
+    if PROFILE not in METHODS[plan.method].needs:
         return FixedPlan(plan)
     costs = CostModel(
         CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),

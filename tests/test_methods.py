@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.llama import LlamaModel
 from specrun.runtime import Runtime, RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.settings import LlamaSettings
+from specrun.settings import UNDECIDED, LlamaSettings
+from specrun.sources import fingerprint
 from specrun.speculation import FixedPlan, Plan, TokenTree
 from specrun.speculation.methods import METHODS, Method, branching
 from specrun.speculation.shape import TreeShape
+from specrun.speculation.sources import datastore
 from tests.engines import chooser, code_prompts, write
 from tests.statistics import chi_square_p_value
 
@@ -24,10 +29,20 @@ ONE_THREAD = LlamaSettings(threads=1)
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Runtime]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A datastore of some of the standard library."""
+    path = tmp_path_factory.mktemp("stores") / "stdlib.datastore"
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:40]
+    with LlamaModel(embedded.TARGET, UNDECIDED) as model:
+        datastore.build(path, files, lambda text: model.tokenize(text, add_special=False), fingerprint(model))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pair(store: Path) -> Iterator[Runtime]:
     options = RuntimeOptions(
         embedded.TARGET, embedded.DRAFT, (Plan.tree(32, 16),), ctx_size=1024, settings=ONE_THREAD,
-        draft_settings=ONE_THREAD,
+        draft_settings=ONE_THREAD, datastore=store,
     )  # fmt: skip
     with Runtime(options) as runtime:
         yield runtime

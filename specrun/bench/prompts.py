@@ -11,7 +11,8 @@ from typing import Any
 
 from specrun.errors import PromptError
 
-KINDS = ("code", "chat", "prose", "structured")
+KINDS = ("code", "chat", "prose", "structured", "edit", "summary")  # the last two copy from the prompt
+USUAL = KINDS[:4]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class BenchPrompt:
     text: str
 
 
-def shipped(kinds: Sequence[str] = KINDS) -> list[BenchPrompt]:
+def shipped(kinds: Sequence[str] = USUAL) -> list[BenchPrompt]:
     """The prompts that come with specrun, of the kinds named."""
     text = (files("specrun.bench") / "prompts.jsonl").read_text(encoding="utf-8")
     return [prompt for prompt in _parse(text, "the shipped prompts") if prompt.kind in kinds]

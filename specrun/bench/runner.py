@@ -112,8 +112,6 @@ class Bench:
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
         """Plans of the other methods, as large as the best chain or tree; those that stop by themselves, deeper."""
-        if not self._runtime.engine.draft:
-            return {}
         found: dict[str, Plan] = {}
         for name in self._settings.methods:
             method = methods.METHODS.get(methods.ALIASES.get(name, name))
@@ -122,15 +120,26 @@ class Bench:
             if method.name == methods.ALIASES[TREE]:
                 found[name] = best[TREE]
                 continue
-            if methods.PROFILE in method.needs and not self._runtime.profile:
-                self._note(f"left out {name}: it needs a profile of this pair (`specrun tune`)")
+            if lacking := self._lacking(method):
+                self._note(f"left out {name}: it needs {lacking}")
                 continue
-            size = best[CHAIN] if method.is_chain else best[TREE]
+            size = best.get(CHAIN, Plan.chain(4)) if method.is_chain else best.get(TREE, Plan.tree(16, 8))
             depth = max(size.depth, _DEEPER) if method.stops else size.depth
             found[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
         return dict(
             zip(found, self._runtime.shaped(list(found.values()), self._settings.sampling.temperature), strict=True)
         )
+
+    def _lacking(self, method: methods.Method) -> str:
+        """What the method needs and is not there."""
+        has = {
+            methods.DRAFT: self._runtime.engine.draft is not None,
+            methods.ACCEPTANCE: True,
+            methods.PROFILE: self._runtime.profile is not None,
+            methods.DATASTORE: self._runtime.has_datastore,
+        }
+        advice = {methods.PROFILE: " of this pair (`specrun tune`)", methods.DATASTORE: " (`specrun datastore`)"}
+        return next((f"a {need}{advice.get(need, '')}" for need in method.needs if not has[need]), "")
 
     def _measure(
         self,

@@ -94,7 +94,7 @@ def read_header(path: Path) -> GgufHeader:
     except IsADirectoryError as error:
         raise ModelFileError(f"{path} is a directory; give the .gguf file inside it") from error
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if size < header.n_file_bytes:
         raise ModelFileError(f"{path} is incomplete ({size} of {header.n_file_bytes} bytes); download it again")
     return header

@@ -13,6 +13,7 @@ import typer
 
 from specrun.cli import bench, methods, models, output
 from specrun.cli.chat import chat
+from specrun.cli.datastore import datastore
 from specrun.cli.generate import generate
 from specrun.cli.tune import tune
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(tune)
+app.command()(datastore)
 app.add_typer(bench.app, name="bench")
 app.add_typer(methods.app, name="methods")
 app.add_typer(models.app, name="models")

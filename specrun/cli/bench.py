@@ -32,7 +32,10 @@ def bench(
     draft: o.Draft = None,
     pull: o.Pull = False,
     kinds: Annotated[
-        str, typer.Option("--kinds", metavar="LIST", help="Kinds of shipped prompts: code, chat, prose, structured.")
+        str,
+        typer.Option(
+            "--kinds", metavar="LIST", help="Kinds of shipped prompts: code, chat, prose, structured, edit, summary."
+        ),
     ] = "code,chat,prose,structured",
     prompts: Annotated[
         Path | None,
@@ -48,6 +51,7 @@ def bench(
             "--methods", metavar="LIST", help="Rows beside off: chain, tree, auto, names of `specrun methods`, or all."
         ),
     ] = "chain,tree,auto",
+    datastore: o.Datastore = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="The whole grid over budget and depth instead.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64,
@@ -87,7 +91,7 @@ def bench(
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
     largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
-    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull)
+    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull, datastore=datastore)
     with Runtime(models.tuned(output.note, temp, largest)) as runtime, output.progress() as show:
         for notice in runtime.notices:
             output.note(notice)

@@ -25,6 +25,8 @@ def chat(
     speculate: o.SpeculateOption = "auto",
     method: o.Method = None,
     growth_map: o.GrowthMap = None,
+    datastore: o.Datastore = None,
+    history: o.History = False,
     budget: o.Budget = None,
     depth: o.Depth = None,
     max_tokens: o.MaxTokens = None,
@@ -49,7 +51,9 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull, method, growth_map)
+    models = o.ModelOptions(
+        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history
+    )
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )

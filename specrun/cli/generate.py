@@ -47,6 +47,8 @@ def generate(
     speculate: o.SpeculateOption = "auto",
     method: o.Method = None,
     growth_map: o.GrowthMap = None,
+    datastore: o.Datastore = None,
+    history: o.History = False,
     budget: o.Budget = None,
     depth: o.Depth = None,
     max_tokens: o.MaxTokens = None,
@@ -73,7 +75,9 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = o.ModelOptions(target, draft, speculate, budget, depth, machine, pull, method, growth_map)
+    models = o.ModelOptions(
+        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history
+    )
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
     )

@@ -79,6 +79,24 @@ GrowthMap = Annotated[
         rich_help_panel=SPECULATION,
     ),
 ]
+Datastore = Annotated[
+    Path | None,
+    typer.Option(
+        "--datastore",
+        metavar="FILE",
+        help="Draft from these files, too: a file of `specrun datastore`.",
+        show_default=False,
+        rich_help_panel=SPECULATION,
+    ),
+]
+History = Annotated[
+    bool,
+    typer.Option(
+        "--history",
+        help="Draft from earlier sessions with --history, too, and keep this one (texts stay on this machine).",
+        rich_help_panel=SPECULATION,
+    ),
+]
 SpeculateOption = Annotated[
     Speculate,
     typer.Option(help="How to draft. The text is the same with all of them.", rich_help_panel=SPECULATION),
@@ -174,6 +192,8 @@ class ModelOptions:
     pull: bool = False
     method: str | None = None
     growth_map: Path | None = None
+    datastore: Path | None = None
+    history: bool = False
 
     def plans(self) -> tuple[Plan, ...]:
         """The plan these options ask for; with `auto`, those to choose from."""
@@ -203,6 +223,8 @@ class ModelOptions:
             raise UsageError("--method and --speculate exclude each other; choose one")
         assert self.method
         method = methods.find(self.method)
+        if methods.DATASTORE in method.needs and self.datastore is None:
+            raise UsageError(f"--method {self.method} needs a --datastore; `specrun datastore` makes one")
         if self.growth_map is None:
             return method.plan(self.budget, self.depth)
         if not method.wants_shape or self.budget is not None or self.depth is not None:
@@ -245,6 +267,8 @@ class ModelOptions:
             settings=self.machine.target_settings(),
             draft_settings=self.machine.draft_settings(),
             exact=self.machine.exact,
+            datastore=self.datastore,
+            remember=self.history,
         )
 
     def tuned(self, note: Callable[[str], None], temperature: float, largest: Plan | None = None) -> RuntimeOptions:
@@ -258,7 +282,7 @@ class ModelOptions:
         from specrun.tuning import growth_maps, lookup
 
         if options.draft is None:
-            return replace(options, profile=lookup.settings_of(lookup.identify(options)), follow=False)
+            return replace(options, profile=lookup.settings_of(options), follow=False)
         found = lookup.find(lookup.identify(options))
         if found.notice and (follow or self.method):
             note(found.notice)

@@ -122,6 +122,16 @@ class Sampler:
         order = np.argsort(-scores, kind="stable")
         return Candidates(tokens[order], scores[order])
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether not every token may be written."""
+        return self._constraint is not None
+
+    def permitted(self, text: Sequence[int], tokens: Sequence[int]) -> list[bool]:
+        """Which of `tokens` the constraint, which there must be, lets follow `text`, prompt and all."""
+        assert self._constraint is not None
+        return [bool(ok) for ok in self._constraint.allowed(text[self._n_prompt :], np.asarray(tokens, np.int64))]
+
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
         """What `sample` draws from, over all seeds: for acceptance rules that compare distributions."""
         logits = self._with_penalties(logits, recent)

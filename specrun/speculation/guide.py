@@ -44,6 +44,18 @@ class Guide:
         factor = self._by_size[1] if self._n_passes[1] >= _ENOUGH else self._slowness
         return float(self.costs.target.row(ctx)[1] * factor) + self.costs.overhead.step
 
+    def best_size(self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int) -> int:
+        """Nodes, root included, that are worth a pass.
+
+        chances: float64[n], of all nodes offered, best (the root, 1) first. target_row: of `target_row`. pending:
+        committed tokens that the target decodes again in front of the tree.
+        """
+        most = min(len(chances), budget, len(target_row) - 1 - pending)
+        sizes = np.array([n - pending for n in self.costs.target.sizes], np.intp)
+        sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
+        value = np.cumsum(chances)[sizes - 1] - self.rate * target_row[sizes + pending]
+        return int(sizes[value.argmax()])
+
     def record_target(self, n: int, ctx: int, ms: float) -> None:
         """A target pass over `n` tokens behind `ctx` took `ms`."""
         if n > self.costs.target.largest:
@@ -67,9 +79,12 @@ class Guide:
         self.record_draft(step.draft_seconds * 1e3)
         path = step.accepted.path
         for depth, node in enumerate(path, start=1):
-            children = step.tree.children[node]
-            probabilities = step.tree.probabilities[children]
-            if children and np.isfinite(probabilities).all():
-                matched = children.index(path[depth]) if depth < len(path) else None
-                self.calibration.count(depth, probabilities, matched)
+            probabilities = step.tree.probabilities
+            # Those that the draft model was asked about, in its own order.
+            children = [child for child in step.tree.children[node] if np.isfinite(probabilities[child])]
+            children.sort(key=lambda child: -probabilities[child])
+            if children:
+                taken = path[depth] if depth < len(path) else None
+                matched = children.index(taken) if taken in children else None
+                self.calibration.count(depth, probabilities[children], matched)
         self.calibration.fade()

@@ -6,7 +6,7 @@ A new method is a file in `drafters/` or `acceptance/` and an entry here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -40,6 +40,7 @@ from specrun.speculation.drafters.confidence import (
 from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.dynamic_depth import DynamicDepthDrafter
 from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates
+from specrun.speculation.drafters.guessed import GuessedDrafter
 from specrun.speculation.drafters.opt_tree import OptTreeDrafter
 from specrun.speculation.drafters.sampled import Draw, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter, sharpness_at
@@ -47,24 +48,48 @@ from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import LOSSY, Plan
 from specrun.speculation.shape import TreeShape
+from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import TokenTree
 
-Kind = Literal["plain", "chain", "tree", "acceptance rule", "planner"]
+Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
 
-DRAFT, ACCEPTANCE, PROFILE = "draft model", "acceptance vector", "profile"
+DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
 
 _MAX_LEAVES = 256
+# Of the text itself, of what the target proposed, and of what the user names; as far as there are any.
+ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a drafter is made of. guide: what is known of this machine and pair, if there is a profile."""
+    """What a drafter is made of. guide: what is known of this machine and pair, if there is a profile. sources: those
+    of the method.
+    """
 
     plan: Plan
-    source: CandidateSource
-    model: DraftModel
     sampler: Sampler
+    draft: DraftModel | None = None
     guide: Guide | None = None
+    sources: SourceSet | None = None
+
+    @property
+    def model(self) -> DraftModel:
+        """The draft model. Raises ValueError without one."""
+        if self.draft is None:
+            raise ValueError(f"{self.plan.method} needs a draft model")
+        return self.draft
+
+    @property
+    def source(self) -> CandidateSource:
+        """What the draft model proposes."""
+        return ModelCandidates(self.model, self.sampler)
+
+    @property
+    def guesses(self) -> SourceSet:
+        """The draft sources. Raises ValueError without any."""
+        if self.sources is None:
+            raise ValueError(f"{self.plan.method} needs draft sources")
+        return self.sources
 
     @property
     def shape(self) -> TreeShape:
@@ -81,7 +106,7 @@ class Method:
     pays: when, in a sentence. needs: beside the target. stops: whether it ends a tree by itself, so that a depth is
     only a bound. drafter: None for plain decoding. accept: how a tree is accepted at temperatures above 0; None is
     sample and match, which is also what all of these rules come to when greedy. shape: of its trees, from budget and
-    depth, where that is all it takes.
+    depth, where that is all it takes. sources: names of the draft sources that it asks, of `sources.make`.
     """
 
     name: str
@@ -93,6 +118,7 @@ class Method:
     needs: tuple[str, ...] = (DRAFT,)
     stops: bool = False
     shape: Callable[[int, int], TreeShape] | None = None
+    sources: tuple[str, ...] = ()
 
     @property
     def lossless(self) -> bool:
@@ -126,8 +152,8 @@ class Method:
         else:
             budget = 16 if budget is None else budget
             depth = depth if depth is not None else 16 if self.stops else 8
-            if self.name == "adaptive":
-                return Plan.adaptive(budget, depth, 16)
+            if PROFILE in self.needs:
+                return replace(Plan.adaptive(budget, depth, 16), method=self.name)
             plan = Plan.tree(budget, depth, self.name)
         return plan.shaped(self.shape(plan.budget, plan.depth)) if self.shape and plan.depth else plan
 
@@ -162,7 +188,11 @@ def _specexec(d: Drafting) -> Drafter:
 def _adaptive(d: Drafting) -> Drafter:
     if d.guide is None:
         raise ValueError("an adaptive plan needs cost tables")
-    return CostAwareDrafter(d.source, d.guide)
+    return CostAwareDrafter(d.source, d.guide, d.sources)
+
+
+def _guessed(d: Drafting) -> Drafter:
+    return GuessedDrafter(d.guesses, d.guide)
 
 
 def _sampled(draw: Draw) -> Callable[[Drafting], Drafter]:
@@ -234,6 +264,38 @@ _LIST = (
         needs=(DRAFT, PROFILE), stops=True,
     ),
     Method(
+        "prompt-lookup", "draft source", "Prompt lookup; n-gram speculation of llama.cpp",
+        "where the answer copies from the prompt, without any draft model", _guessed, needs=(),
+        sources=("prompt-lookup",),
+    ),
+    Method(
+        "suffix-automaton", "draft source", "SAM decoding, arXiv 2411.10666",
+        "where the answer copies from the prompt or itself, without any draft model", _guessed, needs=(),
+        sources=("suffix-automaton",),
+    ),
+    Method(
+        "token-recycling", "draft source", "Token Recycling, arXiv 2408.08696",
+        "where passes of a few tokens are cheap and there is no draft model", _guessed, needs=(),
+        sources=("token-recycling",),
+    ),
+    Method(
+        "lookahead", "draft source", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
+        "where the target repeats itself, without any draft model", _guessed, needs=(), sources=("lookahead",),
+    ),
+    Method(
+        "rest", "draft source", "REST, arXiv 2311.08252", "where the answer is like the files of a datastore",
+        _guessed, needs=(DATASTORE,), sources=("rest",),
+    ),
+    Method(
+        "draftless", "draft source", "this project; all sources together", "where there is no draft model",
+        _guessed, needs=(), sources=ALL_SOURCES,
+    ),
+    Method(
+        "merged", "planner", "this project; adaptive with all sources",
+        "wherever adaptive does, and more where text is copied",
+        _adaptive, needs=(DRAFT, PROFILE), stops=True, sources=ALL_SOURCES,
+    ),
+    Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
         "less often than chain, which shares its noise", _sampled("independent"), by_node(speculative_sampling),
         shape=_chain_shape,
@@ -280,15 +342,13 @@ def find(name: str) -> Method:
     return METHODS[name]
 
 
-def drafter_for(plan: Plan, model: DraftModel, sampler: Sampler, guide: Guide | None = None) -> Drafter | None:
+def drafter_for(drafting: Drafting) -> Drafter | None:
     """The drafter that a plan asks for, or None for `off` (and for a depth that leaves nothing to draft).
 
-    guide: what an adaptive plan is weighed with; it needs one.
+    Raises ValueError if the drafter needs what is not there.
     """
-    drafter = METHODS[plan.method].drafter
-    if drafter is None or plan.depth == 0:
-        return None
-    return drafter(Drafting(plan, ModelCandidates(model, sampler), model, sampler, guide))
+    drafter = METHODS[drafting.plan.method].drafter
+    return drafter(drafting) if drafter and drafting.plan.depth else None
 
 
 def accept(plan: Plan, tree: TokenTree, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:

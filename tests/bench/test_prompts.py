@@ -14,7 +14,7 @@ from specrun.errors import PromptError
 def test_every_kind_ships_enough_prompts_to_choose_on_one_and_measure_on_others() -> None:
     for kind in prompts.KINDS:
         assert len(prompts.shipped([kind])) >= 3
-    assert len(prompts.shipped()) == sum(len(prompts.shipped([kind])) for kind in prompts.KINDS)
+    assert len(prompts.shipped()) == sum(len(prompts.shipped([kind])) for kind in prompts.USUAL)
 
 
 def test_own_prompts_may_be_plain_or_mt_bench_questions(tmp_path: Path) -> None:

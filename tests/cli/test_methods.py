@@ -78,6 +78,48 @@ def test_what_cannot_be_is_said_in_a_line(here: SpecrunHere, arguments: list[str
     here(*WRITE, *arguments).assert_fails(2, part)
 
 
+def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> None:
+    repeating = ["generate", "a = 1\nb = 2\n" * 30, "--raw", "-n", "60", "--temp", "0", "--json"]
+    off = json.loads(here(*repeating, "--method", "off").stdout)
+    for options in (["--method", "draftless"], ["--method", "suffix-automaton"], ["--method", "prompt-lookup"]):
+        found = json.loads(here(*repeating, "--draft", "none", *options).stdout)
+        assert found["token_ids"] == off["token_ids"]
+        assert found["passes"] < off["passes"] / 2, options
+    result = here(*repeating, "--draft", "none", "--stats")
+    assert json.loads(result.stdout)["token_ids"] == off["token_ids"]
+    assert "drafting from the text itself" in result.stderr
+    assert "draftless" in result.stderr
+
+
+def test_a_datastore_is_made_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:
+    text, store = tmp_path / "a.py", tmp_path / "a.datastore"
+    text.write_text(Path(json.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    made = here("datastore", text, "--save", store)
+    assert made.code == 0, made.stderr
+    assert "tokens of 1 file" in made.stderr
+    prompt = text.read_text(encoding="utf-8")[2000:2600]
+    arguments = ["generate", prompt, "--raw", "-n", "40", "--temp", "0", "--json"]
+    off = json.loads(here(*arguments, "--method", "off").stdout)
+    found = json.loads(here(*arguments, "--method", "rest", "--datastore", store).stdout)
+    assert found["token_ids"] == off["token_ids"]
+    assert found["passes"] < off["passes"]
+    here(*arguments, "--method", "rest").assert_fails(2, "specrun datastore")
+    here(*arguments, "--datastore", text).assert_fails(10, "a.py")
+    here("datastore", tmp_path / "none.txt", "--save", store).assert_fails(2, "none.txt")
+
+
+def test_history_is_kept_on_request_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:
+    arguments = [*WRITE, "--method", "draftless"]
+    data = {"SPECRUN_DATA_DIR": str(tmp_path)}
+    here(*arguments, **data)
+    assert not (tmp_path / "history").exists()
+    first = json.loads(here(*arguments, "--history", **data).stdout)
+    assert list((tmp_path / "history").glob("history-*"))
+    again = json.loads(here(*arguments, "--history", **data).stdout)
+    assert again["token_ids"] == first["token_ids"]
+    assert again["passes"] < 0.7 * first["passes"], "the same answer is known by now"
+
+
 def test_a_growth_map_needs_a_method_that_has_one(here: SpecrunHere) -> None:
     here("methods", "growth-map", "--method", "chain").assert_fails(2, "sequoia-match")
     here("methods", "growth-map", "--draft", "none", "--target", "x.gguf").assert_fails(3, "x.gguf")
@@ -91,7 +133,8 @@ def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:
     assert result.code == 0, result.stderr
     rows = {row["method"]: row for row in json.loads(result.stdout)}
     names = {entry["name"] for entry in json.loads(specrun("methods", "--json").stdout)}
-    assert set(rows) == (names | {"auto"}) - {"adaptive"}
-    assert "left out adaptive" in result.stderr
+    assert set(rows) == (names | {"auto"}) - {"adaptive", "merged", "rest"}
+    for name in ("adaptive", "merged", "rest"):
+        assert f"left out {name}" in result.stderr
     assert "lossy" in rows["typical"]["plan"]
     assert rows["sequoia"]["tokens_per_pass"] >= 1

@@ -20,7 +20,7 @@ class TreeGrowth:
     """All nodes offered so far, by id; node 0 is the root.
 
     committed: the text up to and with the root. scores: cumulative log probability of acceptance. probabilities: the
-    draft's own, among siblings.
+    draft's own, among siblings. children: of every node, in the order offered.
     """
 
     def __init__(self, committed: Sequence[int]) -> None:
@@ -30,15 +30,28 @@ class TreeGrowth:
         self.scores = [0.0]
         self.depths = [0]
         self.probabilities = [1.0]
+        self.children: list[list[int]] = [[]]
+        self._ids: dict[tuple[int, int], int] = {}
 
     def add(self, token: int, parent: int, score: float, probability: float) -> int:
-        """Offer a child of `parent`; returns its id."""
+        """Offer a child of `parent`; returns its id. probability: nan if the draft model has not been asked."""
+        self._ids[parent, token] = len(self.tokens)
+        self.children[parent].append(len(self.tokens))
+        self.children.append([])
         self.tokens.append(token)
         self.parents.append(parent)
         self.scores.append(score)
         self.depths.append(self.depths[parent] + 1)
         self.probabilities.append(probability)
         return len(self.tokens) - 1
+
+    def child(self, parent: int, token: int) -> int | None:
+        """The child of `parent` that holds `token`, if it was offered."""
+        return self._ids.get((parent, token))
+
+    def raise_score(self, node: int, score: float) -> None:
+        """Another source thinks more of `node`, or less, which changes nothing."""
+        self.scores[node] = max(self.scores[node], min(score, self.scores[self.parents[node]]))
 
     def path(self, node: int) -> list[int]:
         """Drafted tokens down to `node`, the root left out."""

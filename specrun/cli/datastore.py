@@ -1,0 +1,41 @@
+"""`specrun datastore`: text files, sorted once, for drafting from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specrun.cli import options as o
+from specrun.cli import output
+
+
+def datastore(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="UTF-8 text files.", show_default=False)],
+    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="Where to write it.", show_default=False)],
+    target: o.Target = None,
+) -> int:
+    """Sort text files for --method rest and --datastore: answers that are like them are drafted from them.
+
+    It belongs to the tokenizer of one target, takes 8 bytes a token on disk, and is mapped, not read.
+    """
+    from specrun import sources
+    from specrun.cli.pulling import local_pair
+    from specrun.llama import LlamaModel
+    from specrun.settings import UNDECIDED
+    from specrun.speculation.sources import datastore as store
+    from specrun.units import size_text
+
+    path, _ = local_pair(target, "none", drafting=False, pull=False)
+    with LlamaModel(path, UNDECIDED) as model, output.progress() as show:
+
+        def tokenize(text: str) -> list[int]:
+            return model.tokenize(text, add_special=False, parse_special=False)
+
+        def progress(n_read: int, n_bytes: int) -> None:
+            show(f"reading, {size_text(n_read)} of {size_text(n_bytes)}")
+
+        n_tokens = store.build(save, files, tokenize, sources.fingerprint(model), progress)
+    output.note(f"wrote {save}: {n_tokens} tokens of {len(files)} file{'s' if len(files) > 1 else ''}")
+    return 0

@@ -1,0 +1,79 @@
+"""The draft sources of a run: made, fed from disk where the user asks for it, and kept there at its end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from specrun.errors import DraftSourceError
+from specrun.llama import LlamaModel
+from specrun.locations import data_dir
+from specrun.speculation.sources import (
+    History,
+    NgramPool,
+    PromptLookup,
+    Source,
+    SuffixAutomaton,
+    TokenRecycling,
+    datastore,
+)
+from specrun.speculation.sources.source_set import SourceSet
+
+_FINGERPRINT_BYTES = 16
+
+
+def fingerprint(model: LlamaModel) -> str:
+    """Of a tokenizer: token ids of one are of use to models with the same."""
+    vocabulary = model.vocabulary
+    digest = hashlib.sha256(f"{vocabulary.kind} {vocabulary.pre}".encode())
+    for token in vocabulary.tokens:
+        digest.update(token + b"\0")
+    return digest.hexdigest()[:_FINGERPRINT_BYTES]
+
+
+class RunSources:
+    """All draft sources that a run can ask, and what is kept of them.
+
+    store: a file of `specrun datastore`, or None. remember: take in earlier sessions, and keep this one. note: is told
+    what could not be used. Raises DraftSourceError for a datastore that cannot be.
+    """
+
+    def __init__(self, model: LlamaModel, store: Path | None, remember: bool, note: Callable[[str], None]) -> None:
+        self._history: History | None = None
+        self._table: Path | None = None
+        self._recycling = TokenRecycling(model.n_vocab)
+        sources: dict[str, Source] = {
+            "prompt-lookup": PromptLookup(),
+            "suffix-automaton": SuffixAutomaton(),
+            "lookahead": NgramPool(),
+        }
+        if store or remember:
+            self._fingerprint = fingerprint(model)
+        if store:
+            sources["rest"] = datastore.load(store, self._fingerprint)
+        if remember:
+            folder = data_dir() / "history"
+            self._history = History(folder, self._fingerprint)
+            self._table = folder / f"successors-{self._fingerprint}.tokens"
+            if self._history.problem:
+                note(self._history.problem)
+            if self._history.texts:
+                sources["history"] = self._history.source()
+            try:
+                if self._table.exists():
+                    self._recycling = TokenRecycling.load(self._table, self._fingerprint, model.n_vocab)
+            except DraftSourceError as error:
+                note(str(error))
+        sources["token-recycling"] = self._recycling
+        self.set = SourceSet(sources, keep_texts=remember)
+
+    def close(self) -> None:
+        """Keep what is to be remembered. Raises DraftSourceError if the disk refuses."""
+        if self._history is None or self._table is None:
+            return
+        for text in self.set.finished_texts():
+            self._history.add(text)
+        if len(self._recycling):
+            self._recycling.save(self._table, self._fingerprint)
+        self._history = None

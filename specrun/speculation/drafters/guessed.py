@@ -1,0 +1,69 @@
+"""Trees from sources that need no draft model, alone or below a tree in growth."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from specrun.speculation.drafters.base import DraftLimits
+from specrun.speculation.drafters.growth import TreeGrowth
+from specrun.speculation.guide import Guide
+from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.tree import ROOT, TokenTree
+
+_PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
+_LEAST_CHANCE = 0.04  # of a node, where pass times are not known
+
+
+def add_guesses(
+    growth: TreeGrowth, sources: SourceSet, nodes: Iterable[int], limits: DraftLimits, least_chance: float
+) -> list[int]:
+    """Offer what the sources guess behind `nodes`, and behind that again, best first, at most a budget of nodes;
+    returns the new ones. A token that is there already keeps its node.
+    """
+    waiting = [(-growth.scores[node], node) for node in nodes]
+    heapq.heapify(waiting)
+    least = math.log(least_chance)
+    added: list[int] = []
+    while waiting and len(added) < limits.budget:
+        _, node = heapq.heappop(waiting)
+        if growth.depths[node] >= limits.depth:
+            continue
+        for token, chance in sources.children(growth.path(node), _PER_NODE):
+            score = growth.scores[node] + math.log(max(chance, 1e-9))
+            if score < least:
+                continue
+            known = growth.child(node, token)
+            if known is None:
+                known = growth.add(token, node, score, math.nan)
+                added.append(known)
+                heapq.heappush(waiting, (-score, known))
+            else:
+                growth.raise_score(known, score)
+    return added
+
+
+class GuessedDrafter:
+    """The tree of the likeliest guesses; the root alone where none is likely enough.
+
+    guide: pass times, if they are known, that say how many nodes are worth their time.
+    """
+
+    def __init__(self, sources: SourceSet, guide: Guide | None = None) -> None:
+        self._sources = sources
+        self._guide = guide
+
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+        """A tree within `limits`."""
+        growth = TreeGrowth(tokens)
+        if limits.budget < 2 or limits.depth < 1:
+            return growth.tree(limits)
+        add_guesses(growth, self._sources, [ROOT], limits, _LEAST_CHANCE)
+        if self._guide is None:
+            return growth.tree(limits)
+        chances, row = np.sort(np.exp(growth.scores))[::-1], self._guide.target_row(len(tokens))
+        n = self._guide.best_size(chances, row, limits.budget, limits.pending)
+        return growth.tree(DraftLimits(n, limits.depth, limits.width, limits.leaves))

@@ -1,0 +1,119 @@
+"""Several sources as one: what they guess together, and how often each kind of evidence has been right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.sampling import filters
+from specrun.speculation.acceptance import Accepted
+from specrun.speculation.sources.base import Source
+from specrun.speculation.sources.evidence import N_EVIDENCE, PRIOR
+from specrun.speculation.sources.lookahead import NgramPool
+from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
+from specrun.speculation.tree import TokenTree
+
+_PRIOR_WEIGHT = 4.0  # guesses that the first idea of a chance weighs
+_DECAY = 0.99  # of what was seen, per pass: about the last hundred passes count
+_MOST = 0.98  # of the chances of siblings together
+_ROWS_LEARNED = 64  # of one pass
+
+
+# (text, tokens) -> which of the tokens may follow it
+Permitted = Callable[[Sequence[int], Sequence[int]], Sequence[bool]]
+
+
+class SourceSet:
+    """Sources that draft together. A token that several guess has the chance of the best evidence for it."""
+
+    def __init__(self, sources: Mapping[str, Source], keep_texts: bool = False) -> None:
+        """sources: by the names that methods ask for them. keep_texts: for `finished_texts`."""
+        self._names = list(sources)
+        self._sources = list(sources.values())
+        self._priors = [_prior(source) for source in self._sources]
+        self._right = [_PRIOR_WEIGHT * prior for prior in self._priors]
+        self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
+        self._text: list[int] = []
+        self._known = [0] * len(self._sources)  # tokens of the text that each source has been told
+        self._keep_texts = keep_texts
+        self._finished: list[list[int]] = []
+        self._active: list[int] = []
+        self._permitted: Permitted | None = None
+        # What was guessed behind each path of the step in progress: (token, source, evidence).
+        self._asked: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
+
+    def follow(self, tokens: Sequence[int], names: Sequence[str], permitted: Permitted | None = None) -> None:
+        """All committed text is `tokens` now, and a step begins; a text that does not go on from the last one is a new
+        one. names: of the sources to be asked. permitted: which of some tokens may follow a text.
+        """
+        if list(tokens[: len(self._text)]) != self._text:
+            if self._keep_texts:
+                self._finished.append(self._text)
+            for source in self._sources:
+                source.reset()
+            self._known = [0] * len(self._sources)
+        self._text = list(tokens)
+        self._active = [i for i, name in enumerate(self._names) if name in names]
+        for i in self._active:
+            self._sources[i].extend(tokens[self._known[i] :])
+            self._known[i] = len(tokens)
+        self._permitted = permitted
+        self._asked = {}
+
+    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
+        asked = [
+            (guess.token, i, guess.evidence) for i in self._active for guess in self._sources[i].guesses(path, count)
+        ]
+        if asked and self._permitted:
+            allowed = self._permitted([*self._text, *path], [token for token, _, _ in asked])
+            asked = [entry for entry, ok in zip(asked, allowed, strict=True) if ok]
+        self._asked[tuple(path)] = asked
+        chances: dict[int, float] = {}
+        for token, i, evidence in asked:
+            chance = float(self._right[i][evidence] / self._seen[i][evidence])
+            chances[token] = max(chances.get(token, 0.0), chance)
+        total = sum(chances.values())
+        scale = _MOST / total if total > _MOST else 1.0
+        best = sorted(chances.items(), key=lambda item: -item[1])[:count]
+        return [(token, scale * chance) for token, chance in best]
+
+    def finished_texts(self) -> list[list[int]]:
+        """All texts that were followed, the last one included; they are not kept any longer."""
+        texts = [*self._finished, self._text] if self._text else self._finished
+        self._finished = []
+        return texts
+
+    def learn(self, tree: TokenTree, rows: NDArray[np.float32], accepted: Accepted) -> None:
+        """A pass is over. rows: float32[len(tree), n_vocab], the target's logits after each node."""
+        self._count(accepted.tokens)
+        for i in self._active:
+            source = self._sources[i]
+            if isinstance(source, TokenRecycling):
+                on_path = set(accepted.path)
+                nodes = [node for node in range(len(tree)) if node not in on_path][: _ROWS_LEARNED - len(on_path)]
+                nodes += accepted.path  # of equal tokens the last counts
+                top = np.array([filters.top_k(rows[node], N_SUCCESSORS) for node in nodes], np.int32)
+                source.learn(tree.tokens[nodes], top)
+            elif isinstance(source, NgramPool):
+                leaves = [node for node, below in enumerate(tree.children) if not below][:_ROWS_LEARNED]
+                source.learn([[*tree.tokens[tree.path_to(node)].tolist(), int(rows[node].argmax())] for node in leaves])
+
+    def _count(self, committed: Sequence[int]) -> None:
+        for i, prior in enumerate(self._priors):
+            # Towards the first idea, not towards nothing.
+            self._right[i] += (1 - _DECAY) * (_PRIOR_WEIGHT * prior - self._right[i])
+            self._seen[i] += (1 - _DECAY) * (_PRIOR_WEIGHT - self._seen[i])
+        for depth, token in enumerate(committed):
+            for guess, i, evidence in self._asked.get(tuple(committed[:depth]), ()):
+                self._seen[i][evidence] += 1
+                self._right[i][evidence] += guess == token
+
+
+def _prior(source: Source) -> NDArray[np.float64]:
+    """float64[n_evidence]: chances before anything was seen."""
+    if source.n_evidence == N_EVIDENCE:
+        return PRIOR
+    return np.linspace(0.05, 0.5, source.n_evidence)
