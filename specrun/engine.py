@@ -13,7 +13,8 @@ from specrun.sampling import NO_TOKEN, Constraint, Sampler, SamplingParameters
 from specrun.speculation import Accepted, PassRecord, Plan, PlanChooser, TokenTree
 from specrun.speculation.drafters import DraftLimits
 from specrun.speculation.guide import Guide
-from specrun.speculation.methods import DRAFT, METHODS, Drafting, accept, drafter_for
+from specrun.speculation.method import DRAFT, Drafting
+from specrun.speculation.methods import METHODS, accept, drafter_for
 from specrun.speculation.sources.source_set import SourceSet
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]

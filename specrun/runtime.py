@@ -23,7 +23,8 @@ from specrun.llama.invariance import exact_up_to
 from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.sources import RunSources
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
-from specrun.speculation.methods import DRAFT, METHODS
+from specrun.speculation.method import DRAFT
+from specrun.speculation.methods import METHODS
 
 if TYPE_CHECKING:
     from specrun.tuning.profile import Profile
@@ -156,7 +157,7 @@ class Runtime:
         target = self._context(self.model, config, settings)
         draft = self._context(draft_model, config, draft_settings) if draft_model else None
         n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
-        self.has_datastore = options.datastore is not None
+        self.datastore = options.datastore
         self._sources = RunSources(self.model, options.datastore, options.remember, self.notices.append)
         self._stack.callback(self._sources.close)
         self.engine = Engine(
@@ -211,6 +212,11 @@ class Runtime:
     def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
         """This plan for every pass, weighed with the profile's tables, if there is one."""
         return FixedPlan(plan, self.profile.guide(temperature) if self.profile else None)
+
+    def forget(self) -> None:
+        """Empty the caches, and draft from nothing that was written before."""
+        self.engine.reset()
+        self.engine.sources = RunSources(self.model, self.datastore, False, self.notices.append).set
 
     def predicted(self, temperature: float) -> float | None:
         """Tokens a second that the profile promises at `temperature`; None without a profile."""

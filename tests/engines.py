@@ -19,7 +19,8 @@ from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan, TokenTree
 from specrun.speculation.costs import CostModel, CostTable, PassTime
 from specrun.speculation.guide import Guide
-from specrun.speculation.methods import METHODS, PROFILE
+from specrun.speculation.method import PROFILE
+from specrun.speculation.methods import METHODS
 
 
 @contextmanager

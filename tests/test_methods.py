@@ -17,8 +17,9 @@ from specrun.sampling import Sampler, SamplingParameters
 from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.sources import fingerprint
 from specrun.speculation import FixedPlan, Plan, TokenTree
-from specrun.speculation.methods import METHODS, Method, branching
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.method import Method
+from specrun.speculation.methods import METHODS
+from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.sources import datastore
 from tests.engines import chooser, code_prompts, write
 from tests.statistics import chi_square_p_value
@@ -148,7 +149,7 @@ def test_typical_acceptance_is_lossy_and_says_so(pair: Runtime) -> None:
 
 @pytest.mark.parametrize(("budget", "depth"), [(2, 8), (9, 8), (16, 4), (17, 8), (64, 6), (1000, 3)])
 def test_branching_fits(budget: int, depth: int) -> None:
-    shape = branching(budget, depth)
+    shape = widest_branching(budget, depth)
     assert shape.n_nodes <= budget
     assert shape.depth == min(depth, budget - 1)
     assert shape.n_leaves <= 256

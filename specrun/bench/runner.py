@@ -14,6 +14,7 @@ from specrun.formatting import chat_template, single_turn_tokens
 from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
 from specrun.speculation import FixedPlan, Plan, PlanChooser, methods
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, PROFILE, Method
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
@@ -130,15 +131,15 @@ class Bench:
             zip(found, self._runtime.shaped(list(found.values()), self._settings.sampling.temperature), strict=True)
         )
 
-    def _lacking(self, method: methods.Method) -> str:
+    def _lacking(self, method: Method) -> str:
         """What the method needs and is not there."""
         has = {
-            methods.DRAFT: self._runtime.engine.draft is not None,
-            methods.ACCEPTANCE: True,
-            methods.PROFILE: self._runtime.profile is not None,
-            methods.DATASTORE: self._runtime.has_datastore,
+            DRAFT: self._runtime.engine.draft is not None,
+            ACCEPTANCE: True,
+            PROFILE: self._runtime.profile is not None,
+            DATASTORE: self._runtime.datastore is not None,
         }
-        advice = {methods.PROFILE: " of this pair (`specrun tune`)", methods.DATASTORE: " (`specrun datastore`)"}
+        advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
         return next((f"a {need}{advice.get(need, '')}" for need in method.needs if not has[need]), "")
 
     def _measure(
@@ -174,7 +175,8 @@ class Bench:
         tokens, seconds, passes, first = 0, 0.0, 0, 0.0
         accepted: list[int] = []
         for text in texts:
-            engine.reset()
+            # All rows write the same text, which draft sources would know from the rows before.
+            self._runtime.forget()
             for _ in engine.generate(text, self._settings.sampling, plans, self._settings.max_tokens, ignore_eos=True):
                 pass
             statistics = engine.statistics

@@ -217,13 +217,14 @@ class ModelOptions:
 
     def _plan_of_method(self) -> Plan:
         from specrun.speculation import methods
+        from specrun.speculation.method import DATASTORE
         from specrun.speculation.shape import TreeShape
 
         if self.speculate != "auto":
             raise UsageError("--method and --speculate exclude each other; choose one")
         assert self.method
         method = methods.find(self.method)
-        if methods.DATASTORE in method.needs and self.datastore is None:
+        if DATASTORE in method.needs and self.datastore is None:
             raise UsageError(f"--method {self.method} needs a --datastore; `specrun datastore` makes one")
         if self.growth_map is None:
             return method.plan(self.budget, self.depth)
@@ -253,11 +254,14 @@ class ModelOptions:
         """
         from specrun.cli.pulling import local_pair
         from specrun.runtime import RuntimeOptions
+        from specrun.speculation import methods
+        from specrun.speculation.method import DRAFT
 
         if self.target is None and self.draft not in (None, "none"):
             raise UsageError("--draft needs the --target it drafts for")
         plans = self.plans()
-        target, draft = local_pair(self.target, self.draft, any(plan.depth for plan in plans), self.pull)
+        wants_draft = any(plan.depth and DRAFT in methods.METHODS[plan.method].needs for plan in plans)
+        target, draft = local_pair(self.target, self.draft, wants_draft, self.pull)
         return RuntimeOptions(
             target=target,
             draft=draft,
@@ -279,6 +283,7 @@ class ModelOptions:
         options = self.runtime_options(largest)
         follow = self.speculate == "auto" and self.method is None and self.budget is None and self.depth is None
         from specrun.speculation import methods
+        from specrun.speculation.method import PROFILE
         from specrun.tuning import growth_maps, lookup
 
         if options.draft is None:
@@ -287,7 +292,7 @@ class ModelOptions:
         if found.notice and (follow or self.method):
             note(found.notice)
         plan = options.plans[0]
-        if self.method and found.profile is None and methods.PROFILE in methods.METHODS[plan.method].needs:
+        if self.method and found.profile is None and PROFILE in methods.METHODS[plan.method].needs:
             raise UsageError(f"--method {self.method} needs a profile of this pair; run `specrun tune` first")
         if self.method and found.profile:
             is_open = self.budget is None and self.depth is None

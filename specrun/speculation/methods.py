@@ -1,4 +1,4 @@
-"""Every method by its name: how it drafts, how what it drafts is accepted, from which paper, and when it pays.
+"""Every method by its name, with its paper and when it pays.
 
 A new method is a file in `drafters/` or `acceptance/` and an entry here.
 """
@@ -6,8 +6,6 @@ A new method is a file in `drafters/` or `acceptance/` and an entry here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,6 @@ from specrun.sampling import Sampler
 from specrun.sampling.randomness import fresh
 from specrun.speculation.acceptance import (
     Accepted,
-    AcceptTree,
     by_node,
     k_seq,
     multi_step,
@@ -28,7 +25,7 @@ from specrun.speculation.acceptance import (
     walk_block,
     walk_typical,
 )
-from specrun.speculation.drafters.base import Drafter, DraftModel
+from specrun.speculation.drafters.base import Drafter
 from specrun.speculation.drafters.chain import ChainDrafter
 from specrun.speculation.drafters.confidence import (
     CapeDrafter,
@@ -39,146 +36,18 @@ from specrun.speculation.drafters.confidence import (
 )
 from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.dynamic_depth import DynamicDepthDrafter
-from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates
 from specrun.speculation.drafters.guessed import GuessedDrafter
 from specrun.speculation.drafters.opt_tree import OptTreeDrafter
 from specrun.speculation.drafters.sampled import Draw, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
-from specrun.speculation.guide import Guide
-from specrun.speculation.plan import LOSSY, Plan
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, PROFILE, Drafting, Method, chain_shape
+from specrun.speculation.plan import Plan
+from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
 
-Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
-
-DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
-
-_MAX_LEAVES = 256
 # Of the text itself, of what the target proposed, and of what the user names; as far as there are any.
 ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """What a drafter is made of. guide: what is known of this machine and pair, if there is a profile. sources: those
-    of the method.
-    """
-
-    plan: Plan
-    sampler: Sampler
-    draft: DraftModel | None = None
-    guide: Guide | None = None
-    sources: SourceSet | None = None
-
-    @property
-    def model(self) -> DraftModel:
-        """The draft model. Raises ValueError without one."""
-        if self.draft is None:
-            raise ValueError(f"{self.plan.method} needs a draft model")
-        return self.draft
-
-    @property
-    def source(self) -> CandidateSource:
-        """What the draft model proposes."""
-        return ModelCandidates(self.model, self.sampler)
-
-    @property
-    def guesses(self) -> SourceSet:
-        """The draft sources. Raises ValueError without any."""
-        if self.sources is None:
-            raise ValueError(f"{self.plan.method} needs draft sources")
-        return self.sources
-
-    @property
-    def shape(self) -> TreeShape:
-        """The plan's own. Raises ValueError for a plan that was not given one."""
-        if self.plan.shape is None:
-            raise ValueError(f"{self.plan.method} needs a tree shape")
-        return self.plan.shape
-
-
-@dataclass(frozen=True)
-class Method:
-    """One way of drafting and accepting.
-
-    pays: when, in a sentence. needs: beside the target. stops: whether it ends a tree by itself, so that a depth is
-    only a bound. drafter: None for plain decoding. accept: how a tree is accepted at temperatures above 0; None is
-    sample and match, which is also what all of these rules come to when greedy. shape: of its trees, from budget and
-    depth, where that is all it takes. sources: names of the draft sources that it asks, of `sources.make`.
-    """
-
-    name: str
-    kind: Kind
-    paper: str
-    pays: str
-    drafter: Callable[[Drafting], Drafter] | None
-    accept: AcceptTree | None = None
-    needs: tuple[str, ...] = (DRAFT,)
-    stops: bool = False
-    shape: Callable[[int, int], TreeShape] | None = None
-    sources: tuple[str, ...] = ()
-
-    @property
-    def lossless(self) -> bool:
-        """Whether the text is the target's, to the token or in distribution."""
-        return self.name not in LOSSY
-
-    @property
-    def samples(self) -> bool:
-        """Whether its trees are drawn at random for a rule that compares distributions, so that the text of a seed is
-        another than without speculation, though of the same distribution.
-        """
-        return self.accept is not None
-
-    @property
-    def wants_shape(self) -> bool:
-        """Whether its plans need a tree shape that follows from measured acceptance."""
-        return ACCEPTANCE in self.needs
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether it drafts one path."""
-        return self.kind == "chain" or self.shape is _chain_shape
-
-    def plan(self, budget: int | None = None, depth: int | None = None) -> Plan:
-        """A plan of this method; sizes left open are moderate. Raises UsageError for sizes that cannot be."""
-        if self.name == "off":
-            return Plan.off()
-        if self.is_chain:
-            drafted = depth if depth is not None else 16 if self.stops else 4
-            plan = Plan.chain(min(drafted, budget - 1) if budget is not None else drafted, self.name)
-        else:
-            budget = 16 if budget is None else budget
-            depth = depth if depth is not None else 16 if self.stops else 8
-            if PROFILE in self.needs:
-                return replace(Plan.adaptive(budget, depth, 16), method=self.name)
-            plan = Plan.tree(budget, depth, self.name)
-        return plan.shaped(self.shape(plan.budget, plan.depth)) if self.shape and plan.depth else plan
-
-
-def branching(budget: int, depth: int) -> TreeShape:
-    """The tree whose nodes of one level all have as many children, as the papers with tree-shaped draws use: from a
-    chain of `depth`, or as deep as fits, the earliest level that may have one more child gets it, until none may.
-    """
-    counts = [1] * min(depth, budget - 1)
-    level = 0
-    while level < len(counts):
-        more = [*counts[:level], counts[level] + 1, *counts[level + 1 :]]
-        if (level == 0 or more[level] <= more[level - 1]) and _fits(more, budget):
-            counts, level = more, 0
-        else:
-            level += 1
-    return TreeShape.branching(tuple(counts))
-
-
-def _fits(counts: list[int], budget: int) -> bool:
-    nodes, width = 1, 1
-    for count in counts:
-        width *= count
-        nodes += width
-    return nodes <= budget and width <= _MAX_LEAVES
 
 
 def _specexec(d: Drafting) -> Drafter:
@@ -211,10 +80,6 @@ def _paths(d: Drafting) -> Drafter:
     if d.sampler.parameters.temperature == 0:
         return StaticDrafter(d.source, TreeShape.branching((n_paths, *[1] * (d.plan.depth - 1))))
     return SampledPathsDrafter(d.model, d.sampler, n_paths)
-
-
-def _chain_shape(budget: int, depth: int) -> TreeShape:
-    return TreeShape.chain(min(depth, budget - 1))
 
 
 _LIST = (
@@ -298,21 +163,21 @@ _LIST = (
     Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
         "less often than chain, which shares its noise", _sampled("independent"), by_node(speculative_sampling),
-        shape=_chain_shape,
+        shape=chain_shape,
     ),
     Method(
         "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
-        "wherever speculative-sampling does, never less", _sampled("independent"), walk_block, shape=_chain_shape,
+        "wherever speculative-sampling does, never less", _sampled("independent"), walk_block, shape=chain_shape,
     ),
     Method(
         "specinfer", "acceptance rule", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
-        "less often than rsd, as draws repeat", _sampled("independent"), by_node(multi_step), shape=branching,
+        "less often than rsd, as draws repeat", _sampled("independent"), by_node(multi_step), shape=widest_branching,
     ),
     Method(
         "rsd", "acceptance rule",
         "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
         "where large passes are cheap and shared noise is not wanted", _sampled("without replacement"),
-        by_node(recursive_rejection), shape=branching,
+        by_node(recursive_rejection), shape=widest_branching,
     ),
     Method(
         "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141", "less often than rsd, as draws repeat",

@@ -64,8 +64,8 @@ class Plan:
 
     @property
     def is_chain(self) -> bool:
-        """Whether its trees have one path."""
-        return self.budget == self.depth + 1
+        """Whether its trees have one path: one node to a level, and no more of them expanded."""
+        return self.width == 1 and self.budget == self.depth + 1
 
     def __str__(self) -> str:
         if self.method == "off":

@@ -224,3 +224,26 @@ class TreeShape:
     def from_text(cls, text: str) -> TreeShape:
         """Raises ValueError for text that is not the JSON of a growth map."""
         return cls.from_json(json.loads(text))
+
+
+def widest_branching(budget: int, depth: int, max_leaves: int = 256) -> TreeShape:
+    """The tree whose nodes of one level all have as many children, as the papers with tree-shaped draws use: from a
+    chain of `depth`, or as deep as fits, the earliest level that may have one more child gets it, until none may.
+    """
+
+    def fits(counts: list[int]) -> bool:
+        nodes, width = 1, 1
+        for count in counts:
+            width *= count
+            nodes += width
+        return nodes <= budget and width <= max_leaves
+
+    counts = [1] * min(depth, budget - 1)
+    level = 0
+    while level < len(counts):
+        more = [*counts[:level], counts[level] + 1, *counts[level + 1 :]]
+        if (level == 0 or more[level] <= more[level - 1]) and fits(more):
+            counts, level = more, 0
+        else:
+            level += 1
+    return TreeShape.branching(counts)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.sampling import SamplingParameters
 from specrun.speculation import FixedPlan, sequoia
-from specrun.speculation.methods import METHODS, Method
+from specrun.speculation.method import Method
+from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
 from specrun.tuning.positional import PositionalMeter
 from specrun.tuning.texts import shipped
