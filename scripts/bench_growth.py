@@ -98,13 +98,12 @@ def free_guide(budget: int, calibration: Calibration) -> Guide:
 
 
 def growers(
-    engine: Engine, sampling: SamplingParameters, found: Acceptance, n: int
+    engine: Engine, sampling: SamplingParameters, found: Acceptance, n: int, own: Guide
 ) -> dict[str, tuple[Drafter, Guide | None]]:
-    """Drafters by name, of trees of `n` nodes, with what they learn from."""
+    """Drafters by name, of trees of `n` nodes, with what they learn from. own: what our own growth is weighed with."""
     assert engine.draft is not None, "the embedded pair has a draft"
     sampler = Sampler(sampling, engine.target.n_vocab)
     source = ModelCandidates(engine.draft, sampler)
-    own = free_guide(n, Calibration.from_json(found.calibration.as_json()))
     grown: dict[str, tuple[Drafter, Guide | None]] = {
         "chain": (ChainDrafter(engine.draft, sampler), None),
         "SpecExec": (SpecExecDrafter(source, 1.0), None),
@@ -146,15 +145,23 @@ def measure(runtime: Runtime, arguments: argparse.Namespace) -> dict[str, dict[s
         sampling = SamplingParameters(temperature=temperature)
         meter = AcceptanceMeter(engine, Plan.tree(16, 8), 64, 16)
         found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, 1e9, lambda _: None)
-        texts = [written(engine, prompt, sampling, arguments.max_tokens + DEPTH) for prompt in prompts]
+        # A seed for each text: with one for all they would share their luck, position by position.
+        seeds = [SamplingParameters(temperature=temperature, seed=i) for i in range(len(prompts))]
+        n_tokens = arguments.max_tokens + DEPTH
+        texts = [written(engine, prompt, seeded, n_tokens) for prompt, seeded in zip(prompts, seeds, strict=True)]
         engine.reset()
         by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
         for n in arguments.budgets:
-            for name, (drafter, guide) in growers(engine, sampling, found, n).items():
-                limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
-                pairs = zip(prompts, texts, strict=True)
-                sums = np.sum([tokens_a_pass(drafter, guide, limits, *pair) for pair in pairs], axis=0)
-                by_method.setdefault(name, {})[n] = float(sums[0] / sums[1])
+            limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
+            own = free_guide(n, Calibration.from_json(found.calibration.as_json()))
+            sums: dict[str, list[int]] = {}
+            for prompt, text, seeded in zip(prompts, texts, seeds, strict=True):
+                for name, (drafter, guide) in growers(engine, seeded, found, n, own).items():
+                    tokens, passes = tokens_a_pass(drafter, guide, limits, prompt, text)
+                    so_far = sums.setdefault(name, [0, 0])
+                    sums[name] = [so_far[0] + tokens, so_far[1] + passes]
+            for name, (tokens, passes) in sums.items():
+                by_method.setdefault(name, {})[n] = tokens / passes
             if temperature:
                 rate = of_sequoias_rule(engine, prompts, sampling, found, n, arguments.max_tokens + DEPTH)
                 by_method.setdefault("Sequoia, whole", {})[n] = rate

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # What `script` writes, a token each; the é is split over two tokens.
 SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
 SCRIPT_TEXT = "one two é end"
-TIMEOUT_S = 60  # far more than anything here needs, so that only a hang fails
+TIMEOUT_S = 300  # far more than anything here needs, so that only a hang fails
 
 _COMMANDS_WITH_THREADS = ("generate", "chat", "tune")
 

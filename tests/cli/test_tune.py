@@ -43,7 +43,8 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert plan["predicted_tokens_per_second"] > 0
     assert [entry["temperature"] for entry in tuned["plans"]] == [0.8, 0.0]
     assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
-    assert {entry["method"] for entry in tuned["validation"]} >= {"off", "chain", "adaptive"}
+    # Whatever cannot pay by the measured times is not even tried.
+    assert {entry["method"] for entry in tuned["validation"]} >= {"off", "adaptive"}
     assert tuned["exact_up_to"] > 1
 
 

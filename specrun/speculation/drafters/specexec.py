@@ -17,7 +17,7 @@ from specrun.speculation.drafters.base import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
 from specrun.speculation.tree import ROOT, TokenTree
 
-# Commits the most tokens a pass of those tried, 7 to 12 % above the paper's 1.0 (scripts/bench_growth.py).
+# Up to 128 nodes it commits 2 to 11 % more tokens a pass than the paper's 1.0 (scripts/bench_growth.py).
 _GREEDY_SHARPNESS = 1.5
 
 
