@@ -40,11 +40,18 @@ def test_one_plan_is_followed_and_several_are_chosen_from() -> None:
         assert isinstance(runtime.plans, FastestPlan)
 
 
-def test_without_a_draft_it_decodes_plainly_and_says_so_once() -> None:
-    with Runtime(RuntimeOptions(embedded.TARGET, None, (TREE, Plan.off()))) as runtime:
-        assert runtime.plans.current == Plan.off()
+def test_without_a_draft_the_plan_asked_for_is_off_and_it_says_so_once() -> None:
+    with Runtime(RuntimeOptions(embedded.TARGET, None, (TREE,))) as runtime:
+        assert runtime.candidates == (Plan.off(),)
         assert len(runtime.notices) == 1
         assert "--draft" in runtime.notices[0]
+
+
+def test_without_a_draft_and_a_plan_the_text_itself_is_drafted_from() -> None:
+    with Runtime(RuntimeOptions(embedded.TARGET, None, (TREE, Plan.off()))) as runtime:
+        assert [plan.method for plan in runtime.candidates] == ["draftless", "off"]
+        assert len(runtime.notices) == 1
+        assert "drafting from the text itself" in runtime.notices[0]
 
 
 def test_plans_off_load_no_draft() -> None:
