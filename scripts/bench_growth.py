@@ -40,6 +40,7 @@ from specrun.speculation.drafters.opt_tree import OptTreeDrafter
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.guide import Guide
 from specrun.speculation.methods import METHODS
+from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.tuning.acceptance import Acceptance, AcceptanceMeter
 
@@ -98,9 +99,12 @@ def free_guide(budget: int, calibration: Calibration) -> Guide:
 
 
 def growers(
-    engine: Engine, sampling: SamplingParameters, found: Acceptance, n: int, own: Guide
+    engine: Engine, sampling: SamplingParameters, shape: TreeShape, n: int, own: Guide
 ) -> dict[str, tuple[Drafter, Guide | None]]:
-    """Drafters by name, of trees of `n` nodes, with what they learn from. own: what our own growth is weighed with."""
+    """Drafters by name, of trees of `n` nodes, with what they learn from.
+
+    shape: Sequoia's. own: what our own growth is weighed with.
+    """
     assert engine.draft is not None, "the embedded pair has a draft"
     sampler = Sampler(sampling, engine.target.n_vocab)
     source = ModelCandidates(engine.draft, sampler)
@@ -108,7 +112,7 @@ def growers(
         "chain": (ChainDrafter(engine.draft, sampler), None),
         "SpecExec": (SpecExecDrafter(source, 1.0), None),
         "OPT-Tree": (OptTreeDrafter(source, free_guide(n, Calibration())), None),
-        "Sequoia's tree, matched": (StaticDrafter(source, sequoia.best_shape(found.positional, n, DEPTH)), None),
+        "Sequoia's tree, matched": (StaticDrafter(source, shape), None),
         "own growth": (CostAwareDrafter(source, own), own),
     }
     if sharpness_at(sampling.temperature) != 1:
@@ -154,9 +158,10 @@ def measure(runtime: Runtime, arguments: argparse.Namespace) -> dict[str, dict[s
         for n in arguments.budgets:
             limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
             own = free_guide(n, Calibration.from_json(found.calibration.as_json()))
+            shape = sequoia.best_shape(found.positional, n, DEPTH)
             sums: dict[str, list[int]] = {}
             for prompt, text, seeded in zip(prompts, texts, seeds, strict=True):
-                for name, (drafter, guide) in growers(engine, seeded, found, n, own).items():
+                for name, (drafter, guide) in growers(engine, seeded, shape, n, own).items():
                     tokens, passes = tokens_a_pass(drafter, guide, limits, prompt, text)
                     so_far = sums.setdefault(name, [0, 0])
                     sums[name] = [so_far[0] + tokens, so_far[1] + passes]

@@ -85,14 +85,10 @@ def growth_map(
     if plot:
         drawing.check(plot)
     models = o.ModelOptions(target, draft, "auto", budget, depth, machine, pull, method)
-    options = models.tuned(output.note, temp)
-    with Runtime(options) as runtime:
+    with Runtime(models.tuned(output.note, temp)) as runtime:
         if runtime.engine.draft is None:
             raise UsageError("a growth map is of a pair; give a --draft")
-        runtime.settle(temp)
-        shape = runtime.candidates[0].shape
-        acceptance = growth_maps.acceptance_of(runtime, options.profile, method, temp)
-    assert shape is not None
+        shape, acceptance = growth_maps.with_acceptance(runtime, runtime.candidates[0], temp)
     output.print_table(shape_view.ShapeView(shape, acceptance))
     if save:
         try:

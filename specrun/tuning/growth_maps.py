@@ -11,6 +11,7 @@ from specrun.speculation import FixedPlan, sequoia
 from specrun.speculation.method import Method
 from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
+from specrun.speculation.shape import TreeShape
 from specrun.tuning.positional import PositionalMeter
 from specrun.tuning.texts import shipped
 
@@ -47,12 +48,19 @@ def _saved(profile: Profile, method: Method, temperature: float) -> list[float]:
     return measured.sampled if method.samples else measured.positional
 
 
-def acceptance_of(runtime: Runtime, profile: Profile | None, method: str, temperature: float) -> list[float]:
-    """The vector that a shape of this method is made from: the profile's, or measured now."""
-    if profile and profile.acceptance:
-        return _saved(profile, METHODS[method], temperature)
-    match, sampled = vectors(runtime, temperature)
-    return sampled if METHODS[method].samples else match
+def with_acceptance(runtime: Runtime, plan: Plan, temperature: float) -> tuple[TreeShape, list[float]]:
+    """The shape of a plan that needs one, within its bounds if it has none yet, and the vector that it is made from.
+
+    The vector is the profile's, or measured now.
+    """
+    method = METHODS[plan.method]
+    if runtime.profile and runtime.profile.acceptance:
+        acceptance = _saved(runtime.profile, method, temperature)
+    else:
+        match, sampled = vectors(runtime, temperature)
+        acceptance = sampled if method.samples else match
+    leaves = runtime.engine.target.max_leaves
+    return plan.shape or sequoia.best_shape(acceptance, plan.budget, plan.depth, leaves), acceptance
 
 
 def filled(runtime: Runtime, plans: Sequence[Plan], temperature: float) -> Iterator[Plan]:

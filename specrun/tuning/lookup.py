@@ -49,7 +49,7 @@ def settings_of(options: RuntimeOptions) -> Profile | None:
     """The profile whose settings text without a draft is written with, so that it is the text with one: the newest of
     the same target, with any draft.
     """
-    return profile.of_target(identify(options)) if any(profile.saved()) else None
+    return profile.of_target(identify(options)) if profile.are_saved() else None
 
 
 def _decided(settings: LlamaSettings) -> dict[str, Any]:

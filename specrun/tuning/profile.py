@@ -264,6 +264,11 @@ def saved() -> Iterator[tuple[Path, Profile]]:
     return iter(sorted(found, key=lambda item: item[1].created, reverse=True))
 
 
+def are_saved() -> bool:
+    """Whether there is any profile, without reading one."""
+    return any(folder().glob("*.json"))
+
+
 def find(fingerprint: str) -> Profile | None:
     """The profile with this fingerprint, or None. Raises ProfileError for one that is there but broken."""
     path = path_of(fingerprint)

@@ -12,7 +12,6 @@ draft pass has to be worth its time beside that. A source that is never right en
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,10 +70,9 @@ class CostAwareDrafter:
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
         """Offer what the sources think of these nodes, as far as it may be among the best."""
         assert self._sources
-        kept = heapq.nlargest(limits.budget, growth.scores)
-        floor = kept[-1] if len(kept) == limits.budget else np.log(_LEAST_CHANCE)
+        floor = max(growth.worst_kept(limits.budget), float(np.log(_LEAST_CHANCE)))
         worth = [node for node in nodes if growth.scores[node] > floor]
-        add_guesses(growth, self._sources, worth, limits, max(float(np.exp(floor)), _LEAST_CHANCE))
+        add_guesses(growth, self._sources, worth, limits, float(np.exp(floor)))
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates) -> list[int]:
         """Offer the draft's candidates; returns the ids of those that no source had offered."""
@@ -102,7 +100,7 @@ class CostAwareDrafter:
     ) -> list[int]:
         """The nodes whose children are expected to be worth another draft pass, best first."""
         deep = [n for n in unexpanded if growth.depths[n] < limits.depth]
-        best = heapq.nsmallest(min(limits.width, len(levels_row) - 1), deep, key=lambda n: (-growth.scores[n], n))
+        best = growth.best(deep, min(limits.width, len(levels_row) - 1))
         if best != [ROOT]:
             best = best[: self._source.expandable([growth.parents[n] for n in best])]
         if not best:

@@ -6,7 +6,6 @@ end. DDD looks at the probability that the beam holds altogether and drafts no d
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +30,7 @@ class DynamicDepthDrafter:
         beam = [ROOT]
         for _ in range(limits.depth if limits.budget > 1 else 0):
             below = offer_children(growth, self._source, beam)
-            beam = heapq.nsmallest(min(_BEAM, limits.width), below, key=lambda n: (-growth.scores[n], n))
+            beam = growth.best(below, min(_BEAM, limits.width))
             if np.exp([growth.scores[n] for n in beam]).sum() < _LEAST_SHARE:
                 break
             beam = beam[: self._source.expandable([growth.parents[n] for n in beam])]

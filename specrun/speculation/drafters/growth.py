@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -52,6 +53,14 @@ class TreeGrowth:
     def raise_score(self, node: int, score: float) -> None:
         """Another source thinks more of `node`, or less, which changes nothing."""
         self.scores[node] = max(self.scores[node], min(score, self.scores[self.parents[node]]))
+
+    def best(self, nodes: Iterable[int], count: int) -> list[int]:
+        """The `count` best of `nodes`, best first; of equal ones the first that was offered."""
+        return heapq.nsmallest(count, nodes, key=lambda node: (-self.scores[node], node))
+
+    def worst_kept(self, budget: int) -> float:
+        """Score of the budget-th best node; below it nothing stays in the tree."""
+        return heapq.nlargest(budget, self.scores)[-1] if len(self.scores) >= budget else -math.inf
 
     def path(self, node: int) -> list[int]:
         """Drafted tokens down to `node`, the root left out."""

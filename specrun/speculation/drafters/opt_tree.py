@@ -40,8 +40,8 @@ class OptTreeDrafter:
             if expected - before < self._threshold(len(tokens), len(level)):
                 break
             # Below a node that is not among the best there is none that is.
-            kept = set(heapq.nsmallest(limits.budget, range(len(growth.scores)), key=lambda n: (-growth.scores[n], n)))
-            best = heapq.nsmallest(limits.width, kept & set(below), key=lambda n: (-growth.scores[n], n))
+            kept = set(growth.best(range(len(growth.scores)), limits.budget))
+            best = growth.best(kept & set(below), limits.width)
             level = best[: self._source.expandable([growth.parents[n] for n in best])]
             if not level:
                 break

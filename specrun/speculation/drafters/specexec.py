@@ -7,10 +7,7 @@ stay, so growth ends by itself when no unexpanded node is good enough, or at the
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-
-import numpy as np
 
 from specrun.sampling import Candidates
 from specrun.speculation.drafters.base import DraftLimits
@@ -45,7 +42,7 @@ class SpecExecDrafter:
             level, unexpanded = [ROOT], set[int]()
             # As many passes as levels: a node skipped at its own level may take its turn at a later one.
             for n_passes in range(1, limits.depth + 1):
-                worst_kept = _worst_kept(growth.scores, limits.budget)
+                worst_kept = growth.worst_kept(limits.budget)
                 for node, candidates in zip(level, self._source.children(growth, level), strict=True):
                     unexpanded.update(self._add_children(growth, node, candidates, worst_kept))
                 level = self._next_level(growth, unexpanded, limits)
@@ -66,12 +63,7 @@ class SpecExecDrafter:
 
     def _next_level(self, growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> list[int]:
         """The nodes worth expanding now, best first; empty when growth is over."""
-        worst_kept = _worst_kept(growth.scores, limits.budget)
+        worst_kept = growth.worst_kept(limits.budget)
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-        worth = heapq.nsmallest(limits.width, worth, key=lambda n: (-growth.scores[n], n))
+        worth = growth.best(worth, limits.width)
         return worth[: self._source.expandable([growth.parents[n] for n in worth])]
-
-
-def _worst_kept(scores: list[float], budget: int) -> float:
-    """Score of the budget-th best node; below it nothing stays in the tree."""
-    return heapq.nlargest(budget, scores)[-1] if len(scores) >= budget else -np.inf

@@ -9,7 +9,6 @@ arrays   int32, one behind the other
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import DraftSourceError
+from specrun.locations import whole_file
 
 Int32Array = NDArray[np.int32]
 
@@ -37,26 +37,13 @@ def write(
     """
     text = json.dumps({**header, "int32s": sum(array.size for array in arrays)}).encode()
     text += b" " * (-(_PREFIX + len(text)) % _ALIGNMENT)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(unfinished, "wb", opener=_owner_only if private else None) as file:
-                file.write(magic + f"{len(text):08d}        ".encode() + text)
-                for array in arrays:
-                    file.write(np.ascontiguousarray(array, _INT32).data)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        with whole_file(path, private) as file:
+            file.write(magic + f"{len(text):08d}        ".encode() + text)
+            for array in arrays:
+                file.write(np.ascontiguousarray(array, _INT32).data)
     except OSError as error:
         raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def read(path: Path, magic: bytes, what: str) -> tuple[dict[str, Any], Int32Array]:
