@@ -9,10 +9,11 @@ from typing import Literal
 
 from specrun.errors import PromptError
 from specrun.llama import DraftContext, TargetContext
+from specrun.llama.context import Logits
+from specrun.overlap import Overlap
 from specrun.sampling import NO_TOKEN, Constraint, Sampler, SamplingParameters
 from specrun.speculation import Accepted, PassRecord, Plan, PlanChooser, TokenTree
 from specrun.speculation.drafters import DraftLimits
-from specrun.speculation.guide import Guide
 from specrun.speculation.method import DRAFT, Drafting
 from specrun.speculation.methods import METHODS, accept, drafter_for
 from specrun.speculation.sources.source_set import SourceSet
@@ -35,7 +36,8 @@ class Step:
 @dataclass
 class Statistics:
     """What one generation cost. Times in seconds: prefill is all work before the first pass, first_token is from the
-    start until the first pass is over, the others count the passes alone.
+    start until the first pass is over, the others count the passes alone. draft: what the target had to wait for;
+    overlapped: draft passes that ran while a target pass did. ready: passes whose tree had been drafted ahead.
     """
 
     prompt_tokens: int = 0
@@ -47,6 +49,8 @@ class Statistics:
     seconds: float = 0.0
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
+    overlapped_seconds: float = 0.0
+    ready: int = 0
     accepted: list[int] = field(default_factory=list)  # passes by accepted length; index 0 is length 1
     # By depth (index 0 is depth 1): passes that got as far as having a child to match there, and those that matched.
     offered: list[int] = field(default_factory=list)
@@ -88,17 +92,26 @@ class Engine:
     """Writes text with a target and, if there is one, a draft.
 
     ctx_size: most tokens of prompt and completion together. The contexts have cells for a tree beyond it. sources: that
-    need no draft, for plans that ask them.
+    need no draft, for plans that ask them. overlap: whether to draft while the target's passes run; None: as the plan
+    says.
+    Close it before its contexts.
     """
 
     def __init__(
-        self, target: TargetContext, draft: DraftContext | None, ctx_size: int, sources: SourceSet | None = None
+        self,
+        target: TargetContext,
+        draft: DraftContext | None,
+        ctx_size: int,
+        sources: SourceSet | None = None,
+        overlap: bool | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
         self.sources = sources
         self.ctx_size = ctx_size
         self.statistics = Statistics()
+        self._overlap = Overlap(target, draft) if draft else None
+        self._wants_overlap = overlap
 
     def generate(
         self,
@@ -125,6 +138,8 @@ class Engine:
         started = time.perf_counter()
         plans.begin(sampling.temperature)
         sampler = Sampler(sampling, self.target.n_vocab, constraint, len(prompt))
+        if self._overlap:
+            self._overlap.forget()
         statistics.prompt_tokens_decoded = self.target.set_prompt(prompt, interrupted)
         if self.target.n_cached < len(prompt) - 1:
             return
@@ -132,7 +147,7 @@ class Engine:
             self.draft.start(prompt)
         statistics.prefill_seconds = time.perf_counter() - started
 
-        clock = _Clock(self.target, self.draft)
+        clock = _Clock(self.target, self.draft, self._overlap)
         finish: FinishReason | None = None
         while finish is None:
             step = self._step(sampler, plans, self._tokens_left(max_tokens), ignore_eos)
@@ -151,6 +166,11 @@ class Engine:
         self.target.reset()
         if self.draft:
             self.draft.reset()
+
+    def close(self) -> None:
+        """Wait for what still runs. Safe to call twice."""
+        if self._overlap:
+            self._overlap.close()
 
     def _check_prompt(self, prompt: list[int]) -> None:
         if not prompt:
@@ -175,17 +195,19 @@ class Engine:
         tokens = self.target.tokens
         n_cached = self.target.n_cached
         plan = plans.current
-        tree = self._draft_tree(sampler, plan, plans.guide, tokens_left)
+        sources = self._sources_of(plan, sampler)
+        drafting = Drafting(plan, sampler, self.draft, plans.guide, sources)
+        tree = self._draft_tree(drafting, tokens_left)
         drafted = time.perf_counter()
-        rows = self.target.score(tree)
+        rows = self._score(tree, drafting, tokens_left, ignore_eos)
         scored = time.perf_counter()
         accepted = accept(plan, tree, rows, sampler, tokens)
         end = self._first_end(accepted.tokens, ignore_eos)
         if end is not None:
             accepted = accepted.first(end + 1)
         n_target = self.target.n_pending + len(tree)
-        if self.sources and METHODS[plan.method].sources:
-            self.sources.learn(tree, rows, accepted)
+        if sources:
+            sources.learn(tree, rows, accepted)
         self.target.commit(tree, accepted.path, accepted.tokens[-1])
         finished = time.perf_counter()
         plans.record(
@@ -194,19 +216,39 @@ class Engine:
         committed = accepted.tokens if end is None else accepted.tokens[:-1]
         return Step(tree, accepted, committed, "stop" if end is not None else None)
 
-    def _draft_tree(self, sampler: Sampler, plan: Plan, guide: Guide | None, tokens_left: int) -> TokenTree:
-        limits = DraftLimits(
+    def _limits(self, plan: Plan, tokens_left: int) -> DraftLimits:
+        return DraftLimits(
             budget=min(plan.budget, self.target.room()),
             depth=min(plan.depth, tokens_left - 1),
             width=plan.width,
             leaves=self.target.max_leaves,
             pending=self.target.n_pending,
         )
-        tokens = self.target.tokens
-        drafter = drafter_for(Drafting(plan, sampler, self.draft, guide, self._sources_of(plan, sampler)))
-        if drafter is None or limits.depth < 1 or limits.budget < 2:
-            return TokenTree.root_only(tokens[-1])
-        return drafter.draft(tokens, limits)
+
+    def _draft_tree(self, drafting: Drafting, tokens_left: int) -> TokenTree:
+        limits = self._limits(drafting.plan, tokens_left)
+        if limits.depth >= 1 and limits.budget >= 2:
+            if self._overlap and (ready := self._overlap.take(drafting.plan, limits)):
+                self.statistics.ready += 1
+                return ready
+            if drafter := drafter_for(drafting):
+                return drafter.draft(self.target.tokens, limits)
+        return TokenTree.root_only(self.target.tokens[-1])
+
+    def _score(self, tree: TokenTree, drafting: Drafting, tokens_left: int, ignore_eos: bool) -> Logits:
+        """The target's pass; meanwhile the next tree may be drafted."""
+        wanted = drafting.plan.overlap if self._wants_overlap is None else self._wants_overlap
+        if not (wanted and self._overlap and METHODS[drafting.plan.method].can_overlap):
+            return self.target.score(tree)
+        limits = self._limits(drafting.plan, tokens_left)
+
+        def limits_behind(n_tokens: int) -> DraftLimits:
+            return replace(limits, depth=min(drafting.plan.depth, tokens_left - n_tokens - 1))
+
+        def ends_text(token: int) -> bool:
+            return not ignore_eos and self.target.context.model.is_end_of_generation(token)
+
+        return self._overlap.score(tree, drafting, limits_behind, ends_text)
 
     def _sources_of(self, plan: Plan, sampler: Sampler) -> SourceSet | None:
         """The draft sources that the plan's method asks, brought to the committed text."""
@@ -225,15 +267,19 @@ class Engine:
 class _Clock:
     """Splits the time since its making into target passes, draft passes and everything else."""
 
-    def __init__(self, target: TargetContext, draft: DraftContext | None) -> None:
+    def __init__(self, target: TargetContext, draft: DraftContext | None, overlap: Overlap | None) -> None:
         self._started = time.perf_counter()
         self._target = target.context
         self._draft = draft.context if draft else None
         self._target_before = self._target.decode_seconds
         self._draft_before = self._draft.decode_seconds if self._draft else 0.0
+        self._overlap = overlap
+        self._overlapped_before = overlap.seconds if overlap else 0.0
 
     def read(self, statistics: Statistics) -> None:
         statistics.seconds = time.perf_counter() - self._started
         statistics.target_seconds = self._target.decode_seconds - self._target_before
-        if self._draft:
-            statistics.draft_seconds = self._draft.decode_seconds - self._draft_before
+        if self._draft and self._overlap:
+            statistics.overlapped_seconds = self._overlap.seconds - self._overlapped_before
+            drafted = self._draft.decode_seconds - self._draft_before
+            statistics.draft_seconds = drafted - statistics.overlapped_seconds

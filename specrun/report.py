@@ -28,6 +28,7 @@ def as_json(completion: Completion) -> dict[str, Any]:
         "prompt_tokens_decoded": s.prompt_tokens_decoded,
         "prompt_seconds": round(s.prefill_seconds, 6),
         "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
+        "drafted_ahead": s.ready,
         "acceptance_by_depth": [round(rate, 4) for rate in _acceptance(s)],
     }
 
@@ -44,6 +45,9 @@ def as_text(completion: Completion) -> str:
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]
+    if s.overlapped_seconds:
+        ms = 1e3 * s.overlapped_seconds / max(s.passes, 1)
+        lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; {ms:.2f} ms a pass of drafting beside it")
     if s.offered:
         rates = " ".join(f"{rate:.2f}" for rate in _acceptance(s))
         lines.append(f"accepted    {rates} (by depth)")

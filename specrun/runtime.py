@@ -47,6 +47,7 @@ class RuntimeOptions:
     `plans`, if `follow`.
     exact: speculate only in passes whose logits are the same bits as those of plain decoding.
     datastore, remember: more draft sources, see `specrun.sources`.
+    overlap: draft while the target's passes run; None: where the plan says so.
     """
 
     target: Path
@@ -61,6 +62,7 @@ class RuntimeOptions:
     exact: bool = False
     datastore: Path | None = None
     remember: bool = False
+    overlap: bool | None = None
 
     @property
     def with_profile(self) -> RuntimeOptions:
@@ -161,8 +163,10 @@ class Runtime:
         self._sources = RunSources(self.model, options.datastore, options.remember, self.notices.append)
         self._stack.callback(self._sources.close)
         self.engine = Engine(
-            TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size, self._sources.set
-        )
+            TargetContext(target), DraftContext(draft, n_common) if draft else None, self.ctx_size, self._sources.set,
+            options.overlap,
+        )  # fmt: skip
+        self._stack.callback(self.engine.close)
         if options.exact and not options.profile and draft:
             self._keep_exact_plans()
         for plan in self.candidates:

@@ -16,7 +16,8 @@ class Sample:
     """One repetition of one row: all prompts of a kind, written with one plan.
 
     seconds are those after each prefill; first_token_seconds is the mean over prompts, prefill included.
-    accepted: passes by accepted length, index 0 is length 1.
+    accepted: passes by accepted length, index 0 is length 1. target_seconds, draft_seconds: of `seconds`, in passes of
+    the target, and in drafting that it waited for.
     """
 
     tokens: int
@@ -24,6 +25,8 @@ class Sample:
     passes: int
     first_token_seconds: float
     accepted: tuple[int, ...] = ()
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -38,6 +41,7 @@ class Row:
     predicted_tokens_per_second: what the selection runs measured, on another text, for the plan that was chosen there.
     memory_bytes: resident memory of the process at the end of the row, mapped weights included. budget, depth: of the
     plan, for `auto` of the one it followed at the end. accepted_lengths: passes by accepted length, from 1 on.
+    target_ms, draft_ms: of a mean pass; drafting that ran beside the target's pass is not in it.
     """
 
     method: str
@@ -56,6 +60,8 @@ class Row:
     budget: int
     depth: int
     accepted_lengths: list[int]
+    target_ms: float
+    draft_ms: float
 
     def as_json(self) -> dict[str, Any]:
         """The row as JSON values, rounded to what is measured."""
@@ -92,4 +98,6 @@ def summarise(
         budget=size.budget,
         depth=size.depth,
         accepted_lengths=[sum(counts) for counts in zip_longest(*(s.accepted for s in samples), fillvalue=0)],
+        target_ms=1e3 * sum(sample.target_seconds for sample in samples) / max(passes, 1),
+        draft_ms=1e3 * sum(sample.draft_seconds for sample in samples) / max(passes, 1),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import psutil
@@ -25,6 +25,8 @@ SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
 OFF, CHAIN, TREE, AUTO = "off", "chain", "tree", "auto"
 METHODS = (OFF, CHAIN, TREE, AUTO)
 ALL = (*methods.METHODS, AUTO)
+OVERLAP = "+overlap"  # behind a method's name: drafted while the target's passes run
+OVERLAPPED = tuple(name + OVERLAP for name, method in methods.METHODS.items() if method.can_overlap)
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,12 @@ class Bench:
         """Plans of the other methods, as large as the best chain or tree; those that stop by themselves, deeper."""
         found: dict[str, Plan] = {}
         for name in self._settings.methods:
-            method = methods.METHODS.get(methods.ALIASES.get(name, name))
+            plain_name = name.removesuffix(OVERLAP)
+            method = methods.METHODS.get(methods.ALIASES.get(plain_name, plain_name))
             if method is None or name in best or method.name == OFF:
                 continue
-            if method.name == methods.ALIASES[TREE]:
-                found[name] = best[TREE]
+            if plain_name in best or method.name == methods.ALIASES[TREE]:
+                found[name] = best[TREE if method.name == methods.ALIASES[TREE] else plain_name]
                 continue
             if lacking := self._lacking(method):
                 self._note(f"left out {name}: it needs {lacking}")
@@ -127,9 +130,8 @@ class Bench:
             size = best.get(CHAIN, Plan.chain(4)) if method.is_chain else best.get(TREE, Plan.tree(16, 8))
             depth = max(size.depth, _DEEPER) if method.stops else size.depth
             found[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
-        return dict(
-            zip(found, self._runtime.shaped(list(found.values()), self._settings.sampling.temperature), strict=True)
-        )
+        shaped = self._runtime.shaped(list(found.values()), self._settings.sampling.temperature)
+        return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(found, shaped, strict=True)}
 
     def _lacking(self, method: Method) -> str:
         """What the method needs and is not there."""
@@ -173,6 +175,7 @@ class Bench:
     def _write(self, texts: Sequence[list[int]], plans: PlanChooser) -> Sample:
         engine = self._runtime.engine
         tokens, seconds, passes, first = 0, 0.0, 0, 0.0
+        target, draft = 0.0, 0.0
         accepted: list[int] = []
         for text in texts:
             # All rows write the same text, which draft sources would know from the rows before.
@@ -183,6 +186,8 @@ class Bench:
             tokens += statistics.completion_tokens
             seconds += statistics.seconds
             passes += statistics.passes
+            target += statistics.target_seconds
+            draft += statistics.draft_seconds
             first += statistics.first_token_seconds
             accepted = [sum(counts) for counts in zip_longest(accepted, statistics.accepted, fillvalue=0)]
-        return Sample(tokens, seconds, passes, first / len(texts), tuple(accepted))
+        return Sample(tokens, seconds, passes, first / len(texts), tuple(accepted), target, draft)

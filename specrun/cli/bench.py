@@ -12,6 +12,7 @@ from specrun.cli import options as o
 from specrun.cli import output
 from specrun.cli.expand import expanded
 from specrun.cli.machine_options import MachineOptions
+from specrun.cli.model_options import ModelOptions
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def bench(
     methods: Annotated[
         str,
         typer.Option(
-            "--methods", metavar="LIST", help="Rows beside off: chain, tree, auto, names of `specrun methods`, or all."
+            "--methods",
+            metavar="LIST",
+            help="Rows beside off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all.",
         ),
     ] = "chain,tree,auto",
     datastore: o.Datastore = None,
@@ -74,12 +77,13 @@ def bench(
         return
     from specrun.bench import plot as drawing
     from specrun.bench import prompts as bench_prompts
-    from specrun.bench.runner import ALL, METHODS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
+    from specrun.bench.runner import ALL, METHODS, OVERLAPPED, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
     from specrun.runtime import Runtime
     from specrun.sampling import SamplingParameters
     from specrun.speculation import Plan
 
-    chosen = ALL if methods == "all" else _listed(methods, tuple(dict.fromkeys((*METHODS, *ALL))), "--methods")
+    known = tuple(dict.fromkeys((*METHODS, *ALL, *OVERLAPPED)))
+    chosen = ALL if methods == "all" else _listed(methods, known, "--methods")
     texts = (
         bench_prompts.load(prompts)
         if prompts
@@ -91,7 +95,7 @@ def bench(
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
     largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
-    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull, datastore=datastore)
+    models = ModelOptions(target, draft, "auto", None, None, machine, pull, datastore=datastore)
     with Runtime(models.tuned(output.note, temp, largest)) as runtime, output.progress() as show:
         for notice in runtime.notices:
             output.note(notice)
@@ -118,8 +122,7 @@ def compare(
 
 def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    unknown = [name for name in names if name not in allowed]
-    if unknown or not names:
+    if not names or not set(names) <= set(allowed):
         raise UsageError(f"{option} is a list of {', '.join(allowed)}; got {text}")
     return names
 

@@ -12,6 +12,7 @@ from specrun.cli import options as o
 from specrun.cli import output
 from specrun.cli.expand import expanded
 from specrun.cli.machine_options import MachineOptions
+from specrun.cli.model_options import ModelOptions
 
 
 @expanded
@@ -27,6 +28,7 @@ def chat(
     growth_map: o.GrowthMap = None,
     datastore: o.Datastore = None,
     history: o.History = False,
+    overlap: o.Overlap = None,
     budget: o.Budget = None,
     depth: o.Depth = None,
     max_tokens: o.MaxTokens = None,
@@ -51,8 +53,8 @@ def chat(
 
     Without a terminal on stdin every line is a message, and only the answers go to stdout.
     """
-    models = o.ModelOptions(
-        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history
+    models = ModelOptions(
+        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history, overlap
     )
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed

@@ -13,6 +13,7 @@ from specrun.cli import options as o
 from specrun.cli import output
 from specrun.cli.expand import expanded
 from specrun.cli.machine_options import MachineOptions
+from specrun.cli.model_options import ModelOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag
 
@@ -49,6 +50,7 @@ def generate(
     growth_map: o.GrowthMap = None,
     datastore: o.Datastore = None,
     history: o.History = False,
+    overlap: o.Overlap = None,
     budget: o.Budget = None,
     depth: o.Depth = None,
     max_tokens: o.MaxTokens = None,
@@ -75,8 +77,8 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = o.ModelOptions(
-        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history
+    models = ModelOptions(
+        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history, overlap
     )
     sampling = o.sampling_parameters(
         temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed

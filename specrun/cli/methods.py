@@ -12,6 +12,7 @@ from specrun.cli import options as o
 from specrun.cli import output
 from specrun.cli.expand import expanded
 from specrun.cli.machine_options import MachineOptions
+from specrun.cli.model_options import ModelOptions
 from specrun.errors import UsageError
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
@@ -84,7 +85,7 @@ def growth_map(
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
     if plot:
         drawing.check(plot)
-    models = o.ModelOptions(target, draft, "auto", budget, depth, machine, pull, method)
+    models = ModelOptions(target, draft, "auto", budget, depth, machine, pull, method)
     with Runtime(models.tuned(output.note, temp)) as runtime:
         if runtime.engine.draft is None:
             raise UsageError("a growth map is of a pair; give a --draft")

@@ -12,6 +12,7 @@ from specrun.cli import options as o
 from specrun.cli import output
 from specrun.cli.expand import expanded
 from specrun.cli.machine_options import MachineOptions
+from specrun.cli.model_options import ModelOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
 from specrun.interrupts import InterruptFlag
 
@@ -72,7 +73,7 @@ def tune(
         raise UsageError("--quick and --thorough exclude each other; choose one")
     if sum([show, list_, forget, export is not None, import_ is not None]) > 1:
         raise UsageError("--show, --list, --forget, --export and --import exclude each other; choose one")
-    models = o.ModelOptions(target, draft, "auto", None, None, machine, pull)
+    models = ModelOptions(target, draft, "auto", None, None, machine, pull)
     if list_:
         return _list(json)
     if import_:
@@ -99,7 +100,7 @@ def _temperatures(text: str) -> tuple[float, ...]:
 
 
 def _tune(
-    models: o.ModelOptions,
+    models: ModelOptions,
     effort: Effort,
     temperatures: tuple[float, ...],
     prompts: Path | None,
@@ -140,7 +141,7 @@ def _show(result: Profile, json: bool, plot: Path | None) -> None:
 
 
 def _use_saved(
-    models: o.ModelOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
+    models: ModelOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
 ) -> int:
     from specrun.tuning import lookup, profile
 

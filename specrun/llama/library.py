@@ -24,7 +24,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 _CONTINUE = 5
 _STDERR = 2  # C's, which Python's sys.stderr need not be
 
-_errors: deque[str] = deque(maxlen=32)
+_listeners: list[deque[str]] = []  # of blocks that collect errors; two passes may run at once
 _last_level = logging.DEBUG
 
 
@@ -37,7 +37,8 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     if not line:
         return
     if _last_level >= logging.ERROR:
-        _errors.append(line)
+        for errors in list(_listeners):
+            errors.append(line)
     logger.log(_last_level, "%s", line)
 
 
@@ -60,13 +61,17 @@ llama_cpp.llama_backend_init()
 
 @contextmanager
 def captured_errors() -> Iterator[list[str]]:
-    """Collect the error lines that llama.cpp logs inside the block; the list is filled when the block ends."""
-    _errors.clear()
+    """Collect the error lines that llama.cpp logs inside the block, by whichever thread; the list is filled when the
+    block ends.
+    """
+    errors: deque[str] = deque(maxlen=32)
+    _listeners.append(errors)
     lines: list[str] = []
     try:
         yield lines
     finally:
-        lines.extend(_errors)
+        _listeners[:] = [other for other in _listeners if other is not errors]
+        lines.extend(errors)
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from specrun.sampling import Sampler
 from specrun.speculation.acceptance import AcceptTree
 from specrun.speculation.drafters.base import Drafter, DraftModel
 from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates
+from specrun.speculation.drafters.guessed import Guesses
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import LOSSY, Plan
 from specrun.speculation.shape import TreeShape
-from specrun.speculation.sources.source_set import SourceSet
 
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
 
@@ -30,7 +30,7 @@ class Drafting:
     sampler: Sampler
     draft: DraftModel | None = None
     guide: Guide | None = None
-    sources: SourceSet | None = None
+    sources: Guesses | None = None
 
     @property
     def model(self) -> DraftModel:
@@ -45,7 +45,7 @@ class Drafting:
         return ModelCandidates(self.model, self.sampler)
 
     @property
-    def guesses(self) -> SourceSet:
+    def guesses(self) -> Guesses:
         """The draft sources. Raises ValueError without any."""
         if self.sources is None:
             raise ValueError(f"{self.plan.method} needs draft sources")
@@ -91,6 +91,13 @@ class Method:
         another than without speculation, though of the same distribution.
         """
         return self.accept is not None
+
+    @property
+    def can_overlap(self) -> bool:
+        """Whether its trees may be drafted ahead: by a draft model that has better things to do than wait, and such
+        that what is written does not hang on them, as how many there are is a matter of time.
+        """
+        return DRAFT in self.needs and not self.samples
 
     @property
     def wants_shape(self) -> bool:

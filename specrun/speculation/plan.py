@@ -16,7 +16,8 @@ class Plan:
     """A method of `specrun.speculation.methods` and the bounds of its trees.
 
     budget: nodes of a tree, root included. depth: drafted tokens on its longest path. width: nodes that one draft
-    pass expands. shape: of every tree, for methods whose trees all have one.
+    pass expands. shape: of every tree, for methods whose trees all have one. overlap: whether the draft works on
+    while the target's pass runs.
 
     Raises UsageError for a budget or depth that cannot be.
     """
@@ -26,6 +27,7 @@ class Plan:
     depth: int = 0
     width: int = 1
     shape: TreeShape | None = None
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         # The depth first: a chain's budget follows from it.
@@ -68,6 +70,9 @@ class Plan:
         return self.width == 1 and self.budget == self.depth + 1
 
     def __str__(self) -> str:
+        return f"{self._name()}, drafted ahead" if self.overlap else self._name()
+
+    def _name(self) -> str:
         if self.method == "off":
             return "off"
         if self.method == "chain":

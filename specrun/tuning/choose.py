@@ -78,7 +78,10 @@ def ranked(
 
 
 def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Those worth running: the best, off, the best of each method, and the best smaller and larger tree."""
+    """Those worth running: the best, off, the best of each method, the best smaller and larger tree.
+
+    The likely ones are run once more with the draft working while the target does, which cannot be predicted.
+    """
     best = predictions[0]
     chosen = [best]
     for method in ("off", "chain", "specexec", "sequoia-match", "adaptive"):
@@ -89,4 +92,12 @@ def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
         middle = trees[0].plan.budget
         chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
         chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
+    drafting = [p for p in chosen if p.plan.depth]
+    likely = [*drafting[:1], *(p for p in drafting if p.plan.method == "adaptive")]
+    chosen += [overlapped(p) for p in likely if METHODS[p.plan.method].can_overlap]
     return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)
+
+
+def overlapped(prediction: Prediction) -> Prediction:
+    """The same plan, drafted while the target's passes run, and as much expected of it."""
+    return replace(prediction, plan=replace(prediction.plan, overlap=True))

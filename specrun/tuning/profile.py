@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class TunedPlan:
 
 def _plan_json(plan: Plan) -> dict[str, Any]:
     size = {"method": plan.method, "budget": plan.budget, "depth": plan.depth, "width": plan.width}
+    size["overlap"] = plan.overlap
     return size | ({"children": list(plan.shape.child_counts)} if plan.shape else {})
 
 
@@ -71,6 +72,7 @@ def _plan(value: dict[str, Any]) -> Plan:
     if value["method"] not in METHODS:
         raise ValueError(f"no method {value['method']}")
     plan = Plan(value["method"], int(value["budget"]), int(value["depth"]), int(value["width"]))
+    plan = replace(plan, overlap=bool(value.get("overlap")))
     return plan.shaped(TreeShape.of_children(value["children"])) if "children" in value else plan
 
 

@@ -19,7 +19,7 @@ from specrun.tuning.partial import Partial
 from specrun.tuning.profile import TunedPlan
 from specrun.tuning.result import Result
 from specrun.tuning.simulate import Prediction
-from specrun.tuning.validate import Validated, validate
+from specrun.tuning.validate import TIE, Validated, expectations, validate
 
 Progress = Callable[[str], None]
 
@@ -31,7 +31,6 @@ _CONTEXTS = (64, 768)
 # Shares of the seconds at whose end a stage should be over.
 _TABLES, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
 # An adaptive tree that is as fast as a fixed one up to noise is preferred, as it follows what changes.
-_TIE = 1.03
 _LEAST_REPLAY = 6.0  # seconds
 _DRIFT = 0.1  # of plain decoding's rate between tables and validation, above which it is said
 
@@ -211,8 +210,9 @@ class Tuner:
         off = next(v for v in tried if not v.plan.depth)
         drift = off.measured / off.prediction.tokens_per_second
         self._note_drift(off)
-        expected = {v.plan: v.expected(drift) for v in tried}
-        best = max(tried, key=lambda v: expected[v.plan] * (_TIE if v.plan.method == "adaptive" else 1))
+        expected = expectations(tried, drift)
+        tried = [v for v in tried if v.plan in expected]
+        best = max(tried, key=lambda v: expected[v.plan] * (TIE if v.plan.method == "adaptive" else 1))
         other = max((v for v in tried if v.plan.depth), key=lambda v: expected[v.plan], default=None)
         if best.plan.depth:
             other = None

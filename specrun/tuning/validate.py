@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specrun.engine import Engine
@@ -13,6 +13,8 @@ from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel
 from specrun.speculation.guide import Guide
 from specrun.tuning.simulate import Prediction
+
+TIE = 1.03  # plans whose rates differ by less are equally fast, up to noise
 
 
 @dataclass
@@ -91,3 +93,19 @@ def validate(
             result.passes += engine.statistics.passes
             result.seconds += engine.statistics.seconds
     return results
+
+
+def expectations(results: Sequence[Validated], drift: float) -> dict[Plan, float]:
+    """Tokens a second to be expected of each plan; of one that drafts ahead only where that was seen to pay.
+
+    Every plan that drafts ahead was run beside the same one that does not. What it gains cannot be predicted, so only
+    their measurements count, and where they are equal up to noise there is no reason for it. drift: see
+    `Validated.expected`.
+    """
+    expected = {v.plan: v.expected(drift) for v in results if not v.plan.overlap}
+    measured = {v.plan: v.measured for v in results}
+    for ahead in (plan for plan in measured if plan.overlap):
+        alone = replace(ahead, overlap=False)
+        if measured[ahead] > TIE * measured[alone]:
+            expected[ahead] = expected[alone] * measured[ahead] / measured[alone]
+    return expected

@@ -31,6 +31,20 @@ def test_json_rows_have_what_others_rely_on(specrun: Specrun, tmp_path: Path) ->
     assert all(row["tokens_per_pass"] >= 1 for row in rows)
 
 
+def test_rows_drafted_ahead(specrun: Specrun, tmp_path: Path) -> None:
+    names = ["chain+overlap", "specexec", "specexec+overlap"]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "def f(x):"}\n')
+    result = specrun(
+        "bench", "--prompts", prompts, "-n", "8", "--repeat", "1", "--methods", ",".join(names), "-o", "json"
+    )
+    assert result.code == 0, result.stderr
+    rows = {row["method"]: row for row in json.loads(result.stdout)}
+    assert list(rows) == ["off", *names]
+    assert [name for name, row in rows.items() if "drafted ahead" in row["plan"]] == [names[0], names[2]]
+    assert rows["off"]["draft_ms"] == 0 < rows["specexec"]["draft_ms"]
+
+
 def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
     result = specrun("bench", "--sweep", "--prompts", prompts_file(tmp_path), "-o", "jsonl", *QUICK)
     assert result.code == 0, result.stderr

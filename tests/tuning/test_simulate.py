@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specrun.catalog import embedded
@@ -80,7 +82,11 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
         best = max(p.tokens_per_second for p in found)
         adaptive = next(p for p in found if p.plan.method == "adaptive")
         assert adaptive.tokens_per_second > least * best
-        assert len(neighbours(found)) == len({p.plan for p in neighbours(found)})
+        chosen = [p.plan for p in neighbours(found)]
+        assert len(chosen) == len(set(chosen))
+        ahead = [plan for plan in chosen if plan.overlap]
+        assert replace(adaptive.plan, overlap=True) in ahead
+        assert all(replace(plan, overlap=False) in chosen for plan in ahead)
     assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
     assert next(p for p in found if p.plan.method == "adaptive").tokens_per_pass < 2.0
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from specrun.sampling import NO_TOKEN, Sampler
 from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import ROOT, TokenTree
+
+# Nobody asks how sure the draft was; each token is taken to be accepted that often.
+_CHANCE = 0.7
 
 
 class ChainDrafter:
@@ -25,10 +29,14 @@ class ChainDrafter:
         while True:
             token = self._sampler.sample(logits, len(tokens) + len(chain) - 1, recent)
             if token == NO_TOKEN:
-                return TokenTree.chain(chain)
+                return _tree(chain)
             chain.append(token)
             recent.append(token)
             node = len(chain) - 1
             if node >= n_drafted or self._model.expandable([node - 1 if node > 1 else ROOT]) == 0:
-                return TokenTree.chain(chain)
+                return _tree(chain)
             logits = self._model.expand([DraftNode(node, node - 1, chain[-1])])[0]
+
+
+def _tree(chain: Sequence[int]) -> TokenTree:
+    return TokenTree.chain(chain, [depth * math.log(_CHANCE) for depth in range(len(chain))])

@@ -20,9 +20,8 @@ from specrun.sampling import Candidates
 from specrun.speculation.costs import Milliseconds
 from specrun.speculation.drafters.base import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
-from specrun.speculation.drafters.guessed import add_guesses
+from specrun.speculation.drafters.guessed import Guesses, add_guesses
 from specrun.speculation.guide import Guide
-from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
 _LEAST_CHANCE = 1e-3
@@ -31,7 +30,7 @@ _LEAST_CHANCE = 1e-3
 class CostAwareDrafter:
     """Grows the tree whose expected tokens are worth its milliseconds."""
 
-    def __init__(self, source: CandidateSource, guide: Guide, sources: SourceSet | None = None) -> None:
+    def __init__(self, source: CandidateSource, guide: Guide, sources: Guesses | None = None) -> None:
         self._source = source
         self._guide = guide
         self._sources = sources

@@ -5,21 +5,33 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from specrun.speculation.drafters.base import DraftLimits
 from specrun.speculation.drafters.growth import TreeGrowth
 from specrun.speculation.guide import Guide
-from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
 _PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
 _LEAST_CHANCE = 0.04  # of a node, where pass times are not known
 
 
+class Guesses(Protocol):
+    """What needs no draft model to guess."""
+
+    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
+        ...
+
+    def behind(self, path: Sequence[int]) -> Guesses:
+        """The same as they would be if `path` had been committed."""
+        ...
+
+
 def add_guesses(
-    growth: TreeGrowth, sources: SourceSet, nodes: Iterable[int], limits: DraftLimits, least_chance: float
+    growth: TreeGrowth, sources: Guesses, nodes: Iterable[int], limits: DraftLimits, least_chance: float
 ) -> list[int]:
     """Offer what the sources guess behind `nodes`, and behind that again, best first, at most a budget of nodes;
     returns the new ones. A token that is there already keeps its node.
@@ -52,7 +64,7 @@ class GuessedDrafter:
     guide: pass times, if they are known, that say how many nodes are worth their time.
     """
 
-    def __init__(self, sources: SourceSet, guide: Guide | None = None) -> None:
+    def __init__(self, sources: Guesses, guide: Guide | None = None) -> None:
         self._sources = sources
         self._guide = guide
 

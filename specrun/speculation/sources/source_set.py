@@ -54,13 +54,20 @@ class SourceSet:
             for source in self._sources:
                 source.reset()
             self._known = [0] * len(self._sources)
+        new = tuple(tokens[len(self._text) :])
         self._text = list(tokens)
         self._active = [i for i, name in enumerate(self._names) if name in names]
         for i in self._active:
             self._sources[i].extend(tokens[self._known[i] :])
             self._known[i] = len(tokens)
         self._permitted = permitted
-        self._asked = {}
+        # What was guessed ahead, behind the very tokens that have come, is what this step was drafted with.
+        ahead = {path[len(new) :]: asked for path, asked in self._asked.items() if new and path[: len(new)] == new}
+        self._asked = ahead
+
+    def behind(self, path: Sequence[int]) -> GuessesBehind:
+        """The same as they would be if `path` had been committed."""
+        return GuessesBehind(self, path)
 
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
         """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
@@ -110,6 +117,22 @@ class SourceSet:
             for guess, i, evidence in self._asked.get(tuple(committed[:depth]), ()):
                 self._seen[i][evidence] += 1
                 self._right[i][evidence] += guess == token
+
+
+class GuessesBehind:
+    """What a set of sources guesses behind tokens that are not committed yet."""
+
+    def __init__(self, sources: SourceSet, path: Sequence[int]) -> None:
+        self._sources = sources
+        self._path = tuple(path)
+
+    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """As `SourceSet.children`."""
+        return self._sources.children([*self._path, *path], count)
+
+    def behind(self, path: Sequence[int]) -> GuessesBehind:
+        """As `SourceSet.behind`."""
+        return GuessesBehind(self._sources, [*self._path, *path])
 
 
 def _prior(source: Source) -> NDArray[np.float64]:
