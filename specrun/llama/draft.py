@@ -81,7 +81,8 @@ class DraftContext:
         return max(0, min(free, config.n_batch, config.n_outputs))
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """One pass over `nodes`, whose parents were expanded before (the root is).
+        """One pass over `nodes`, whose parents were expanded before (the root is), or come before them in `nodes`; of
+        the latter no two have the same parent.
 
         Returns float32[len(nodes), n_vocab], row i predicting the token after nodes[i]; the next pass overwrites it.
         """
@@ -98,7 +99,7 @@ class DraftContext:
             self._place[node.id] = (sequence, parent_position + 1)
             sequences.append(sequence)
             positions.append(parent_position + 1)
-        # llama.cpp wants the positions of each sequence in order; nodes of one pass lie on different sequences.
+        # llama.cpp wants the positions of each sequence in order: parents come before their children.
         batch = Batch(
             tokens=np.array([node.token for node in nodes], np.int32),
             positions=np.array(positions, np.int32),

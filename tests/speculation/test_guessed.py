@@ -70,6 +70,14 @@ def test_a_merged_tree_holds_both_and_no_token_twice() -> None:
     assert draft.passes
 
 
+def test_one_draft_pass_looks_at_several_levels_of_a_guess() -> None:
+    draft = TableDraft(2)
+    tree = merged(COPYING, guide({1: 10.0, 24: 10.0}, 0.05, 0.1), draft)
+    known = np.isfinite(tree.probabilities)
+    levels = {int(depth) for depth in tree.depths[known]}
+    assert len(levels) > len(draft.passes) + 1, "the copied path was drafted upon in fewer passes than it has levels"
+
+
 def test_the_draft_is_not_asked_where_the_copy_is_certain_and_drafting_dear() -> None:
     draft = TableDraft(2)
     tree = merged(COPYING, guide({1: 10.0, 24: 10.0}, 9.0, 0.1), draft)

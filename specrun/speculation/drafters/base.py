@@ -38,7 +38,9 @@ class DraftModel(Protocol):
         ...
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """float32[len(nodes), n_vocab]: one pass over nodes whose parents were expanded before."""
+        """float32[len(nodes), n_vocab]: one pass over nodes whose parents were expanded before, or come before
+        them (one child of each at most).
+        """
         ...
 
 

@@ -7,11 +7,14 @@ more than the run's rate would have brought in the same time (`Guide`). OPT-Tree
 threshold instead; the threshold here is the machine's.
 
 Sources that need no draft model may join in: what they guess is offered before the draft is asked, for nothing, and a
-draft pass has to be worth its time beside that. A source that is never right ends up with no nodes.
+draft pass has to be worth its time beside that. A source that is never right ends up with no nodes. And as the sources
+draft for the target, so they do for the draft: of what they guessed, one draft pass looks at several levels at once
+(a cascade; CS Drafting, 2312.11462).
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,7 +47,7 @@ class CostAwareDrafter:
         target_row = self._guide.target_row(len(tokens))
         tables_row = self._guide.costs.levels_row(len(tokens))
         levels_row = tables_row * self._guide.draft_slowness
-        # The nodes whose children the draft can be asked for: those behind nodes that it has been asked about.
+        # The nodes behind those that the draft has been asked about.
         level, unexpanded = [ROOT], set[int]()
         if self._sources:
             self._guess(growth, [ROOT], limits)
@@ -58,10 +61,10 @@ class CostAwareDrafter:
                 if self._sources:
                     self._guess(growth, new, limits)
                 unexpanded.update(growth.children[node])
+            unexpanded.difference_update(level)
             if n_passes == limits.depth:
                 break
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
-            unexpanded.difference_update(level)
         chances = np.sort(np.exp(growth.scores))[::-1]
         n = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
         return growth.tree(DraftLimits(n, limits.depth, limits.width, limits.leaves))
@@ -98,8 +101,7 @@ class CostAwareDrafter:
         levels_row: Milliseconds,
     ) -> list[int]:
         """The nodes whose children are expected to be worth another draft pass, best first."""
-        deep = [n for n in unexpanded if growth.depths[n] < limits.depth]
-        best = growth.best(deep, min(limits.width, len(levels_row) - 1))
+        best = _next(growth, unexpanded, limits.depth, min(limits.width, len(levels_row) - 1))
         if best != [ROOT]:
             best = best[: self._source.expandable([growth.parents[n] for n in best])]
         if not best:
@@ -120,6 +122,24 @@ class CostAwareDrafter:
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         width = int(worth.argmax())
         return best[: width + 1] if worth[width] > 0 else []
+
+
+def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:
+    """The `count` best nodes for the next draft pass, parents first. Behind a node that is among them and has guessed
+    children already, the best of these may be, too: one, as the draft's sequences only part between passes.
+    """
+    waiting = [(-growth.scores[node], node) for node in unexpanded if growth.depths[node] < depth]
+    heapq.heapify(waiting)
+    best: list[int] = []
+    while waiting and len(best) < count:
+        _, node = heapq.heappop(waiting)
+        best.append(node)
+        if node == ROOT:
+            break  # the first pass is for it alone
+        for child in growth.best(growth.children[node], 1):
+            if growth.depths[child] < depth:
+                heapq.heappush(waiting, (-growth.scores[child], child))
+    return best
 
 
 def _marginal_ms(target_row: Milliseconds, n: int) -> float:
