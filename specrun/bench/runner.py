@@ -10,6 +10,7 @@ import psutil
 
 from specrun.bench.prompts import BenchPrompt
 from specrun.bench.rows import Row, Sample, summarise
+from specrun.errors import PromptError
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
@@ -62,10 +63,8 @@ class Bench:
 
         A kind with a single prompt is measured on that. The selection runs are the warm-up.
         """
-        kinds = list(dict.fromkeys(prompt.kind for prompt in prompts))
         rows: list[Row] = []
-        for kind in kinds:
-            texts = [self._tokens(prompt) for prompt in prompts if prompt.kind == kind]
+        for kind, texts in self._fitting(prompts).items():
             plans, predicted = self._select(kind, texts[0])
             plans |= self._named(plans)
             rows += self._measure(kind, texts[1:] or texts, plans, predicted)
@@ -78,15 +77,29 @@ class Bench:
         for budget in SWEEP_BUDGETS:
             grid |= {f"tree {budget} x {depth}": Plan.tree(budget, depth) for depth in SWEEP_DEPTHS if depth < budget}
         rows: list[Row] = []
-        for kind in dict.fromkeys(prompt.kind for prompt in prompts):
-            texts = [self._tokens(prompt) for prompt in prompts if prompt.kind == kind]
+        for kind, texts in self._fitting(prompts).items():
             self._write(texts[:1], FixedPlan(Plan.off()))
             tuned = self._runtime.predicted(self._settings.sampling.temperature)
             rows += self._measure(kind, texts, grid, {AUTO: tuned} if tuned is not None else {}, keep_all=True)
         return rows
 
-    def _tokens(self, prompt: BenchPrompt) -> list[int]:
-        return single_turn_tokens(self._runtime.model, prompt.text, self._template)
+    def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
+        """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
+        found: dict[str, list[list[int]]] = {}
+        room = self._runtime.ctx_size - self._settings.max_tokens
+        n_too_long = 0
+        for prompt in prompts:
+            tokens = single_turn_tokens(self._runtime.model, prompt.text, self._template)
+            if len(tokens) <= room:
+                found.setdefault(prompt.kind, []).append(tokens)
+            else:
+                n_too_long += 1
+        what = f"with {self._settings.max_tokens} more tokens beyond the context of {self._runtime.ctx_size}"
+        if not found:
+            raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
+        if n_too_long:
+            self._note(f"left out {n_too_long} of {len(prompts)} prompts: they are {what}")
+        return found
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The plan of every method, and the rate that it had on `text`."""

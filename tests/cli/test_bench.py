@@ -45,6 +45,18 @@ def test_rows_drafted_ahead(specrun: Specrun, tmp_path: Path) -> None:
     assert rows["off"]["draft_ms"] == 0 < rows["specexec"]["draft_ms"]
 
 
+def test_prompts_that_do_not_fit_are_left_out_before_anything_is_measured(specrun: Specrun, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    long = json.dumps({"prompt": "x = 1\n" * 200})
+    arguments = ["bench", "--prompts", file, "-c", "128", "--methods", "chain", *QUICK]
+    file.write_text(f'{{"prompt": "import os"}}\n{long}\n', encoding="utf-8")
+    result = specrun(*arguments)
+    assert result.code == 0, result.stderr
+    assert "left out 1 of 2 prompts" in result.stderr
+    file.write_text(long, encoding="utf-8")
+    specrun(*arguments).assert_fails(5, "all prompts", "128", "--ctx-size")
+
+
 def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
     result = specrun("bench", "--sweep", "--prompts", prompts_file(tmp_path), "-o", "jsonl", *QUICK)
     assert result.code == 0, result.stderr
