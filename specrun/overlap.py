@@ -8,8 +8,9 @@ next pass begins at once. Trees decide about speed alone, so the text is the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from threading import Thread
 
 from specrun.llama import DraftContext, TargetContext
 from specrun.llama.context import Logits
@@ -24,7 +25,7 @@ from specrun.speculation.tree import ROOT
 
 
 class Overlap:
-    """Runs target passes on a thread of its own, and drafts meanwhile.
+    """Runs target passes beside this thread, and drafts meanwhile.
 
     seconds: of draft passes that ran while a target pass did. Close it before the contexts.
     """
@@ -33,7 +34,7 @@ class Overlap:
         self.seconds = 0.0
         self._target = target
         self._draft = draft
-        self._worker = ThreadPoolExecutor(1, "target pass")
+        self._running: Future[Logits] | None = None
         self._plan = Plan.off()
         self._n_before = 0
         self._ready: dict[tuple[int, ...], TokenTree] = {}
@@ -64,7 +65,7 @@ class Overlap:
         """
         self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
         before = self._draft.context.decode_seconds
-        running = self._worker.submit(self._target.score, tree)
+        running = self._running = _beside(lambda: self._target.score(tree))
         try:
             self._draft_ahead(tree, drafting, limits, ends_text, running)
         except BaseException:
@@ -100,7 +101,8 @@ class Overlap:
 
     def close(self) -> None:
         """Wait for a pass that still runs."""
-        self._worker.shutdown()
+        if self._running:
+            _finish(self._running)
 
 
 class _PassOverError(Exception):
@@ -132,6 +134,25 @@ class _WhileRunning:
     def _check(self) -> None:
         if self._running.done():
             raise _PassOverError
+
+
+def _beside(work: Callable[[], Logits]) -> Future[Logits]:
+    """Do it on a thread that ends with it.
+
+    OpenMP keeps a team of its own for every thread that called it, as long as that thread lives, and once all teams
+    together are more than the cores, none of them waits for the next bit of work without going to sleep: short passes
+    took four times as long for as long as a thread was kept.
+    """
+    running: Future[Logits] = Future()
+
+    def run() -> None:
+        try:
+            running.set_result(work())
+        except BaseException as error:
+            running.set_exception(error)
+
+    Thread(target=run, name="target pass").start()
+    return running
 
 
 def _finish(running: Future[Logits]) -> None:

@@ -217,9 +217,10 @@ class Runtime:
         """This plan for every pass, weighed with the profile's tables, if there is one."""
         return FixedPlan(plan, self.profile.guide(temperature) if self.profile else None)
 
-    def forget(self) -> None:
+    def forget(self, keep_caches: bool = False) -> None:
         """Empty the caches, and draft from nothing that was written before."""
-        self.engine.reset()
+        if not keep_caches:
+            self.engine.reset()
         self.engine.sources = RunSources(self.model, self.datastore, False, self.notices.append).set
 
     def predicted(self, temperature: float) -> float | None:

@@ -119,7 +119,8 @@ class Bench:
             rates = {}
             for plan in options:
                 self._progress(f"{kind}: choosing, {plan}")
-                rates[plan] = self._write([text], FixedPlan(plan)).rate
+                # Only the rate behind the prompt counts, so a long prompt is read once.
+                rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
         if self._runtime.engine.draft:
@@ -185,14 +186,14 @@ class Bench:
             rows.append(summarise(name, str(chooser), kind, *of_row))
         return rows
 
-    def _write(self, texts: Sequence[list[int]], plans: PlanChooser) -> Sample:
+    def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> Sample:
         engine = self._runtime.engine
         tokens, seconds, passes, first = 0, 0.0, 0, 0.0
         target, draft = 0.0, 0.0
         accepted: list[int] = []
         for text in texts:
             # All rows write the same text, which draft sources would know from the rows before.
-            self._runtime.forget()
+            self._runtime.forget(keep_caches)
             for _ in engine.generate(text, self._settings.sampling, plans, self._settings.max_tokens, ignore_eos=True):
                 pass
             statistics = engine.statistics
