@@ -14,6 +14,7 @@ from threading import Thread
 
 from specrun.llama import DraftContext, TargetContext
 from specrun.llama.context import Logits
+from specrun.sampling import Candidates
 from specrun.speculation import Plan, TokenTree
 from specrun.speculation.drafters import DraftLimits
 from specrun.speculation.drafters.base import DraftModel, DraftNode
@@ -22,6 +23,8 @@ from specrun.speculation.method import Drafting
 from specrun.speculation.methods import drafter_for
 from specrun.speculation.outcomes import likeliest
 from specrun.speculation.tree import ROOT
+
+_LEAST_CHANCE = 0.005  # of an outcome; the target is seldom so idle that less likely ones are worth their passes
 
 
 class Overlap:
@@ -67,7 +70,8 @@ class Overlap:
         before = self._draft.context.decode_seconds
         running = self._running = _beside(lambda: self._target.score(tree))
         try:
-            self._draft_ahead(tree, drafting, limits, ends_text, running)
+            with self._draft.context.half_of_the_threads():
+                self._draft_ahead(tree, drafting, limits, ends_text, running)
         except BaseException:
             self._draft.reset()  # it may have been in the middle of its bookkeeping
             raise
@@ -87,8 +91,12 @@ class Overlap:
         model = _WhileRunning(self._draft, running)
         source = ModelCandidates(model, drafting.sampler)
         text = list(self._target.tokens)
+
+        def next_tokens(path: Sequence[int]) -> Candidates:
+            return source.children(TreeGrowth([*text, *path]), [ROOT])[0]
+
         try:
-            for path in likeliest(tree, lambda tokens: source.children(TreeGrowth([*text, *tokens]), [ROOT])[0]):
+            for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
                 its_limits = limits(len(path))
                 if ends_text(path[-1]) or its_limits.depth < 1:
                     continue

@@ -18,13 +18,14 @@ from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import DraftContext, LlamaModel, TargetContext, devices, library
-from specrun.llama.context import MAX_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.invariance import exact_up_to
 from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.sources import RunSources
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
 from specrun.speculation.method import DRAFT
 from specrun.speculation.methods import METHODS
+from specrun.speculation.shape import MAX_LEAVES
 
 if TYPE_CHECKING:
     from specrun.tuning.profile import Profile
@@ -302,7 +303,7 @@ def _context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
     """A context that any of the plans can run in, with `ctx_size` tokens of text."""
     budget = max(plan.budget for plan in plans)
     n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
-    n_seq_max = min(n_leaves, MAX_SEQUENCES)
+    n_seq_max = min(n_leaves, MAX_LEAVES)
     return ContextConfig(
         n_ctx=ctx_size + budget + _MAX_PENDING,
         n_seq_max=n_seq_max,

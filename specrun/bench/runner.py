@@ -16,6 +16,7 @@ from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
 from specrun.speculation import FixedPlan, Plan, PlanChooser, methods
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, PROFILE, Method
+from specrun.tuning import growth_maps
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
@@ -106,7 +107,7 @@ class Bench:
         candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
         wanted = set(self._settings.methods)
         tuned = self._runtime.predicted(self._settings.sampling.temperature)
-        if (AUTO in wanted and tuned is None) or not wanted <= set(METHODS):
+        if (AUTO in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
             wanted |= {CHAIN, TREE}  # without a profile, what `auto` should reach is the best of all
         if self._runtime.engine.draft and CHAIN in wanted:
             candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
@@ -128,23 +129,29 @@ class Bench:
         return plans, predicted
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
-        """Plans of the other methods, as large as the best chain or tree; those that stop by themselves, deeper."""
+        """Plans of the others: of the profile's size where they need one, else as large as the best chain or tree.
+
+        Those that stop by themselves may go deeper.
+        """
+        temperature = self._settings.sampling.temperature
         found: dict[str, Plan] = {}
         for name in self._settings.methods:
-            plain_name = name.removesuffix(OVERLAP)
-            method = methods.METHODS.get(methods.ALIASES.get(plain_name, plain_name))
+            method = _method(name)
             if method is None or name in best or method.name == OFF:
                 continue
-            if plain_name in best or method.name == methods.ALIASES[TREE]:
-                found[name] = best[TREE if method.name == methods.ALIASES[TREE] else plain_name]
+            if method.name in (CHAIN, methods.ALIASES[TREE]):
+                found[name] = best[CHAIN if method.name == CHAIN else TREE]
                 continue
             if lacking := self._lacking(method):
                 self._note(f"left out {name}: it needs {lacking}")
                 continue
+            if PROFILE in method.needs and self._runtime.profile:
+                found[name] = growth_maps.by_profile(method.plan(), self._runtime.profile, temperature, is_open=True)
+                continue
             size = best.get(CHAIN, Plan.chain(4)) if method.is_chain else best.get(TREE, Plan.tree(16, 8))
             depth = max(size.depth, _DEEPER) if method.stops else size.depth
             found[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
-        shaped = self._runtime.shaped(list(found.values()), self._settings.sampling.temperature)
+        shaped = self._runtime.shaped(list(found.values()), temperature)
         return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(found, shaped, strict=True)}
 
     def _lacking(self, method: Method) -> str:
@@ -205,3 +212,15 @@ class Bench:
             first += statistics.first_token_seconds
             accepted = [sum(counts) for counts in zip_longest(accepted, statistics.accepted, fillvalue=0)]
         return Sample(tokens, seconds, passes, first / len(texts), tuple(accepted), target, draft)
+
+
+def _method(name: str) -> Method | None:
+    """The method of a row's name; None for `auto`."""
+    plain = name.removesuffix(OVERLAP)
+    return methods.METHODS.get(methods.ALIASES.get(plain, plain))
+
+
+def _sized_by_the_best(name: str) -> bool:
+    """Whether the row's plan is as large as the best chain or tree, which has to be found for it."""
+    method = _method(name)
+    return method is not None and DRAFT in method.needs and PROFILE not in method.needs and name not in METHODS

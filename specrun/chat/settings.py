@@ -10,6 +10,7 @@ from typing import Any
 from specrun.errors import UsageError
 from specrun.session import Session
 from specrun.speculation import FixedPlan, Plan, PlanChooser
+from specrun.speculation.method import PROFILE
 from specrun.speculation.methods import ALIASES, METHODS
 
 # name in `/set` -> field of SamplingParameters
@@ -81,7 +82,7 @@ def _plans_of_method(method: str, candidates: Sequence[Plan], auto: Callable[[],
     if method == "auto" and len(candidates) > 1:
         return auto()
     # An adaptive plan is weighed with a profile's tables, so it is for `auto` alone.
-    fixed = [plan for plan in (*candidates, Plan.off()) if plan.method != "adaptive"]
+    fixed = [plan for plan in (*candidates, Plan.off()) if PROFILE not in METHODS[plan.method].needs]
     for plan in fixed:
         if method in (plan.method, _word(plan)):
             return FixedPlan(plan)

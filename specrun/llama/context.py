@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import llama_cpp
@@ -20,7 +22,6 @@ Logits = NDArray[np.float32]
 
 ALL_SEQUENCES = -1
 _TO_THE_END = -1
-MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
 
 # enum ggml_type
 _CACHE_TYPES: dict[CacheType, int] = {
@@ -89,6 +90,16 @@ class LlamaContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def half_of_the_threads(self) -> Iterator[None]:
+        """Passes inside take half of the threads, at least one, and leave the others to whoever needs them."""
+        threads = llama_cpp.llama_n_threads(self._context), llama_cpp.llama_n_threads_batch(self._context)
+        llama_cpp.llama_set_n_threads(self._context, *(max(n // 2, 1) for n in threads))
+        try:
+            yield
+        finally:
+            llama_cpp.llama_set_n_threads(self._context, *threads)
 
     def decode(self, batch: Batch) -> Logits:
         """One pass. Returns float32[outputs wanted, n_vocab], in batch order.

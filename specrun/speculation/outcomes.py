@@ -14,7 +14,7 @@ from specrun.speculation.tree import TokenTree
 NextTokens = Callable[[Sequence[int]], Candidates]
 
 
-def likeliest(tree: TokenTree, next_tokens: NextTokens) -> Iterator[tuple[int, ...]]:
+def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.0) -> Iterator[tuple[int, ...]]:
     """The tokens that a pass over `tree` may commit: drafted ones, and one more that is not among their children.
 
     A text ends at a node with the chance that the node is accepted and none of its children is, by the scores of the
@@ -32,6 +32,8 @@ def likeliest(tree: TokenTree, next_tokens: NextTokens) -> Iterator[tuple[int, .
     n_offered = len(tree)
     while waiting:
         chance, _, node, token = heapq.heappop(waiting)
+        if -chance < least_chance:
+            return
         path = [int(tree.tokens[i]) for i in tree.path_to(node)]
         if token is not None:
             yield (*path[1:], token)

@@ -80,7 +80,7 @@ class Plan:
         size = f"{self.budget} nodes, {self.depth} deep"
         if self.method == "specexec":
             return f"tree of {size}"
-        if self.method == "adaptive":
-            return f"adaptive tree of at most {size}"
+        if self.method in ("adaptive", "merged"):
+            return f"adaptive tree of at most {size}{', with draft sources' * (self.method == 'merged')}"
         name = f"{self.method} (lossy)" if self.method in LOSSY else self.method
         return f"{name}, {f'chain of {self.depth}' if self.is_chain else f'tree of {size}'}"

@@ -15,10 +15,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specrun.speculation.costs import CostModel
-from specrun.speculation.shape import TreeShape, acceptance_vector
+from specrun.speculation.shape import MAX_LEAVES, TreeShape, acceptance_vector
 from specrun.speculation.tree import NO_PARENT, ROOT
 
-MAX_LEAVES = 256
 MAX_CHILDREN = 32
 _PRICE_ROUNDS = 40
 

@@ -15,6 +15,8 @@ from specrun.speculation.tree import NO_PARENT, ROOT
 
 Chances = NDArray[np.float64]
 
+MAX_LEAVES = 256  # of a tree: LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
+
 
 def acceptance_vector(acceptance: Sequence[float]) -> Chances:
     """float64[k]: p_k, the chance that the k-th candidate is accepted and the k - 1 before it are not.
@@ -226,7 +228,7 @@ class TreeShape:
         return cls.from_json(json.loads(text))
 
 
-def widest_branching(budget: int, depth: int, max_leaves: int = 256) -> TreeShape:
+def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
     """The tree whose nodes of one level all have as many children, as the papers with tree-shaped draws use: from a
     chain of `depth`, or as deep as fits, the earliest level that may have one more child gets it, until none may.
     """

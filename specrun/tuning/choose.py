@@ -9,8 +9,9 @@ from specrun.speculation import sequoia
 from specrun.speculation.costs import CostModel
 from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
+from specrun.speculation.shape import MAX_LEAVES
 from specrun.tuning.acceptance import Acceptance
-from specrun.tuning.growth_maps import MAX_DEPTH, MAX_LEAVES
+from specrun.tuning.growth_maps import MAX_DEPTH
 from specrun.tuning.simulate import Prediction, predict
 
 CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -80,7 +81,9 @@ def ranked(
 def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Those worth running: the best, off, the best of each method, the best smaller and larger tree.
 
-    The likely ones are run once more with the draft working while the target does, which cannot be predicted.
+    The adaptive tree is run with draft sources: they cost nothing, join in only as far as they are right, and make it
+    the faster the more a text copies, which calibration texts do not tell. The likely plans are run once more with the
+    draft working while the target does, which cannot be predicted either.
     """
     best = predictions[0]
     chosen = [best]
@@ -92,10 +95,16 @@ def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
         middle = trees[0].plan.budget
         chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
         chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
+    chosen = [merged(p) if p.plan.method == "adaptive" else p for p in chosen]
     drafting = [p for p in chosen if p.plan.depth]
-    likely = [*drafting[:1], *(p for p in drafting if p.plan.method == "adaptive")]
+    likely = [*drafting[:1], *(p for p in drafting if p.plan.method == "merged")]
     chosen += [overlapped(p) for p in likely if METHODS[p.plan.method].can_overlap]
     return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)
+
+
+def merged(prediction: Prediction) -> Prediction:
+    """The adaptive plan with draft sources, of which as much is expected."""
+    return replace(prediction, plan=replace(prediction.plan, method="merged"))
 
 
 def overlapped(prediction: Prediction) -> Prediction:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.sampling import SamplingParameters
 from specrun.speculation import FixedPlan, sequoia
-from specrun.speculation.method import Method
+from specrun.speculation.method import PROFILE, Method
 from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.tuning.positional import PositionalMeter
 from specrun.tuning.texts import shipped
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from specrun.runtime import Runtime
     from specrun.tuning.profile import Profile
 
-MAX_LEAVES = 256  # LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
 MAX_DEPTH = 24
 _CTX = 64  # at which costs are judged
 _TEXTS = 3  # of as many kinds
@@ -27,10 +27,14 @@ _TOKENS = 40  # written behind each
 
 
 def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) -> Plan:
-    """The plan with a shape, if it needs one, from the profile's acceptance. is_open: choose its size by the profile's
-    cost tables; else its budget and depth are bounds.
+    """The plan with a shape, if it needs one, from the profile's acceptance. is_open: choose its size by the profile;
+    else its budget and depth are bounds.
     """
     method = METHODS[plan.method]
+    if is_open and PROFILE in method.needs:
+        tuned = profile.at(temperature)
+        sizes = [p for p in (tuned.plan, tuned.other) if p and PROFILE in METHODS[p.method].needs]
+        return replace(sizes[0], method=plan.method, overlap=False) if sizes else plan
     if not method.wants_shape or plan.shape or not profile.acceptance or plan.depth == 0:
         return plan
     acceptance = _saved(profile, method, temperature)

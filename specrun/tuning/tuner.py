@@ -191,7 +191,7 @@ class Tuner:
             share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
             tried = choose.neighbours(predictions[measured.temperature])
             results += validate(
-                self._runtime.engine, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
+                self._runtime, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
                 costs, measured.calibration, self._over(share), self._show,
             )  # fmt: skip
         return results
@@ -212,7 +212,7 @@ class Tuner:
         self._note_drift(off)
         expected = expectations(tried, drift)
         tried = [v for v in tried if v.plan in expected]
-        best = max(tried, key=lambda v: expected[v.plan] * (TIE if v.plan.method == "adaptive" else 1))
+        best = max(tried, key=lambda v: expected[v.plan] * (TIE if v.plan.method == "merged" else 1))
         other = max((v for v in tried if v.plan.depth), key=lambda v: expected[v.plan], default=None)
         if best.plan.depth:
             other = None

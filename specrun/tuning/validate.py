@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specrun.engine import Engine
+from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
 from specrun.speculation import FixedPlan, Plan
 from specrun.speculation.calibration import Calibration
@@ -65,7 +65,7 @@ class Validated:
 
 
 def validate(
-    engine: Engine,
+    runtime: Runtime,
     predictions: Sequence[Prediction],
     prompts: Sequence[list[int]],
     temperature: float,
@@ -76,6 +76,7 @@ def validate(
     progress: Callable[[str], None],
 ) -> list[Validated]:
     """Every plan on every prompt, plans taking turns. `over` is asked between prompts; one is run in any case."""
+    engine = runtime.engine
     results = [Validated(prediction, temperature) for prediction in predictions]
     sampling = SamplingParameters(temperature=temperature)
     for i, prompt in enumerate(prompts):
@@ -86,7 +87,7 @@ def validate(
             rate = result.prediction.tokens_per_second / 1e3
             # A calibration of its own: it shifts with the texts, and each plan begins from what was measured.
             guide = Guide(costs, Calibration.from_json(calibration.as_json()), rate)
-            engine.reset()
+            runtime.forget()  # all plans write the same text, which draft sources would know from the plan before
             for _ in engine.generate(prompt, sampling, FixedPlan(result.plan, guide), n_tokens, ignore_eos=True):
                 pass
             result.tokens += engine.statistics.completion_tokens

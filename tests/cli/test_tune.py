@@ -44,7 +44,7 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert [entry["temperature"] for entry in tuned["plans"]] == [0.8, 0.0]
     assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
     # Whatever cannot pay by the measured times is not even tried.
-    assert {entry["method"] for entry in tuned["validation"]} >= {"off", "adaptive"}
+    assert {entry["method"] for entry in tuned["validation"]} >= {"off", "merged"}
     assert tuned["exact_up_to"] > 1
 
 
@@ -96,7 +96,7 @@ def test_a_chat_can_leave_the_profiles_plan_and_come_back_to_it(specrun: Specrun
     assert result.code == 0, result.stderr
     assert "speculate is tree" in result.stderr
     assert "speculate is auto" in result.stderr
-    refused = specrun("chat", stdin="/set speculate adaptive\n", SPECRUN_DATA_DIR=str(data))
+    refused = specrun("chat", stdin="/set speculate merged\n", SPECRUN_DATA_DIR=str(data))
     assert "speculate can be auto, chain, off, tree" in refused.stderr
 
 

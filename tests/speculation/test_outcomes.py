@@ -53,3 +53,11 @@ def test_the_draft_is_asked_as_far_as_it_matters() -> None:
 def test_a_draft_with_nothing_to_say() -> None:
     nothing = Candidates(np.empty(0, np.int64), np.empty(0))
     assert list(likeliest(TREE, lambda _: nothing)) == []
+
+
+def test_unlikely_outcomes_are_left_out() -> None:
+    whole = list(likeliest(TREE, thinks([])))
+    likely = list(likeliest(TREE, thinks([]), 0.05))
+    assert likely == whole[: len(likely)]
+    assert all(_chance(path) >= 0.05 for path in likely)
+    assert _chance(whole[len(likely)]) < 0.05
