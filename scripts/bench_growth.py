@@ -145,7 +145,7 @@ def measure(runtime: Runtime, arguments: argparse.Namespace) -> dict[str, dict[s
     calibrate_on = passages(runtime, library, 12)
     prompts = passages(runtime, others, arguments.prompts)
     rows: dict[str, dict[str, dict[int, float]]] = {}
-    for temperature in (0.0, 0.8):
+    for temperature in arguments.temps:
         sampling = SamplingParameters(temperature=temperature)
         meter = AcceptanceMeter(engine, Plan.tree(16, 8), 64, 16)
         found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, 1e9, lambda _: None)
@@ -184,7 +184,8 @@ def draw(rows: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
 
     figure = Figure(figsize=(12, 4.5), layout="constrained", dpi=110)
     FigureCanvasAgg(figure)
-    for axes, (temperature, by_method) in zip(figure.subplots(1, len(rows)), rows.items(), strict=True):
+    panels = figure.subplots(1, len(rows), squeeze=False)[0]
+    for axes, (temperature, by_method) in zip(panels, rows.items(), strict=True):
         for name, rates in by_method.items():
             axes.plot(list(rates), list(rates.values()), "k.-" if name == "own growth" else ".-", label=name)
         axes.set_xscale("log", base=2)
@@ -214,6 +215,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--budgets", type=lambda text: [int(n) for n in text.split(",")], default=list(BUDGETS))
+    parser.add_argument("--temps", type=lambda text: [float(t) for t in text.split(",")], default=[0.0, 0.8])
     parser.add_argument("--plot", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()

@@ -53,6 +53,7 @@ class FixedPlan:
         """Lets the guide learn from the pass, if there is one; the plan stays."""
         if self.guide:
             self.guide.learn(step)
+            self.guide.follow(step)
 
     def __str__(self) -> str:
         return str(self.current)

@@ -11,6 +11,8 @@ from specrun.speculation.record import PassRecord
 _NEWS = 0.15  # weight of the newest pass in what is known of pass times
 _BOUNDS = (0.1, 10.0)
 _ENOUGH = 3  # passes of one size after which it is judged by its own times
+_RUN_DECAY = 0.98  # weight of what was known of the run's rate, per pass: about the last 50 passes count
+_PROMISED = 16.0  # tokens that the rate expected at first weighs in it
 
 
 class Guide:
@@ -25,14 +27,21 @@ class Guide:
     """
 
     def __init__(self, costs: CostModel, calibration: Calibration | None = None, rate: float = 0.0) -> None:
+        """rate: tokens a millisecond that the run is expected to reach."""
         self.costs = costs
         self.calibration = calibration or Calibration()
-        self.rate = rate
         self.expected_draft_ms = 0.0  # of the step in progress, as the tables had it
         self._slowness = 1.0
         self.draft_slowness = 1.0  # how much longer drafting takes now than the tables say
         self._by_size = np.ones(costs.target.largest + 1)
         self._n_passes = np.zeros(costs.target.largest + 1, np.int64)
+        self.expect(rate)
+
+    def expect(self, rate: float) -> None:
+        """A run begins that should reach `rate` tokens a millisecond; 0 if nobody knows."""
+        self.rate = rate
+        self._run_tokens = _PROMISED if rate else 0.0
+        self._run_ms = _PROMISED / rate if rate else 0.0
 
     def target_row(self, ctx: int) -> Milliseconds:
         """float64[n + 1]: milliseconds of a target pass over n tokens, as things are now."""
@@ -70,6 +79,16 @@ class Guide:
         if self.expected_draft_ms > 0:
             ratio = min(max(ms / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
             self.draft_slowness += _NEWS * (ratio - self.draft_slowness)
+
+    def follow(self, step: PassRecord) -> None:
+        """A step that drafted is over: keep the rate that further steps are weighed with that of the run.
+
+        A few lucky passes must not make every further node look too dear, nor a few unlucky ones each look worth it;
+        and plain decoding is always to be had.
+        """
+        self._run_tokens = _RUN_DECAY * self._run_tokens + step.n_tokens
+        self._run_ms = _RUN_DECAY * self._run_ms + step.seconds * 1e3
+        self.rate = max(self._run_tokens / self._run_ms if self._run_ms else 0.0, 1 / self.plain_ms(step.ctx))
 
     def learn(self, step: PassRecord) -> None:
         """Take in the times of a step, and which of the children that it saw were accepted."""

@@ -9,8 +9,6 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
 
 _DECAY = 0.94  # weight of what was known of the rate, per pass: about the last 16 passes count
-_SLOW_DECAY = 0.98  # the same for the rate that steps are weighed with: about the last 50 passes count
-_PROMISED = 16.0  # tokens that the profile's promise weighs in it at first
 _LEAST_PASSES = 6  # before a plan can be judged
 _LOSES = 0.97  # share of plain decoding's rate below which a plan is left
 _PROBE_PASSES = 5
@@ -43,8 +41,7 @@ class ProfiledPlan:
         self._is_drafting = bool(plan.depth)
         self._start_phase()
         self._hold_seconds = _FIRST_HOLD / self._plain_rate(0)
-        self._run_tokens = _PROMISED
-        self._run_seconds = _PROMISED / max(drafting_rate, self._plain_rate(0))
+        self.guide.expect(max(drafting_rate, self._plain_rate(0)) / 1e3)
         self._is_probe = False
 
     @property
@@ -90,10 +87,7 @@ class ProfiledPlan:
             self._tokens = _DECAY * self._tokens + step.n_tokens
             self._seconds = _DECAY * self._seconds + step.seconds
         rate = self._tokens / self._seconds if self._seconds else plain
-        # A few lucky passes must not make every further node look too dear, nor a few unlucky ones each look worth it.
-        self._run_tokens = _SLOW_DECAY * self._run_tokens + step.n_tokens
-        self._run_seconds = _SLOW_DECAY * self._run_seconds + step.seconds
-        self.guide.rate = max(self._run_tokens / self._run_seconds, plain) / 1e3
+        self.guide.follow(step)
         if self._is_probe:
             self._judge_probe(rate, plain)
         elif self._passes >= _LEAST_PASSES and rate < _LOSES * plain:

@@ -14,7 +14,7 @@ Use = Literal["calibrate", "validate"]
 
 @dataclass(frozen=True)
 class TuningText:
-    """A prompt and its kind (code, chat, prose or structured)."""
+    """A prompt and its kind (code, chat, prose, structured, or edit: one that copies)."""
 
     kind: str
     prompt: str
