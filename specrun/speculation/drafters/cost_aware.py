@@ -28,6 +28,7 @@ from specrun.speculation.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
 _LEAST_CHANCE = 1e-3
+_KNOWN = 0.5  # of what sources offer behind a node that the draft need not add; its opinion of it is of use as well
 
 
 class CostAwareDrafter:
@@ -115,10 +116,10 @@ class CostAwareDrafter:
         gains = []
         for node in best:
             reached = float(np.exp(growth.scores[node]))
-            # What is offered behind the node already, the draft cannot add once more.
+            # What is offered behind the node already, the draft adds in part only (scripts/bench_sources.py).
             offered = sum(np.exp(growth.scores[child]) for child in growth.children[node]) / reached
             gain = self._guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor)
-            gains.append(max(1.0 - float(offered), 0.0) * gain)
+            gains.append((1.0 - _KNOWN * float(offered)) * gain)
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         width = int(worth.argmax())
         return best[: width + 1] if worth[width] > 0 else []

@@ -1,0 +1,112 @@
+"""Tokens a pass with draft sources and without, by kind of text, as a machine's cost tables would have it.
+
+    python scripts/bench_sources.py PROFILE [--kinds edit,summary,code,chat] [--max-tokens 96]
+
+The embedded pair writes the prompts that ship with `specrun bench`, greedily; every step is weighed with the pass times
+of PROFILE (an export of `specrun tune`, as in docs/benchmarks/raw), and tokens a second follow from the same times. So
+the figures hang on no clock and are the same in every run; what they leave out is what a real machine does between two
+passes. One thread, since the machine of the tables may be another.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specrun.bench import prompts
+from specrun.catalog import embedded
+from specrun.formatting import single_turn_tokens
+from specrun.runtime import Runtime, RuntimeOptions
+from specrun.sampling import SamplingParameters
+from specrun.settings import LlamaSettings
+from specrun.speculation import FixedPlan, PassRecord, Plan
+from specrun.speculation.guide import Guide
+from specrun.tuning import profile
+
+METHODS = ("adaptive", "merged", "draftless")
+PLAN = Plan.adaptive(16, 15, 16)
+ONE_THREAD = LlamaSettings(threads=1)
+
+
+@dataclass
+class Total:
+    """What a method did on the texts of a kind, in milliseconds of the tables."""
+
+    tokens: int = 0
+    passes: int = 0
+    ms: float = 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return self.tokens / self.passes
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1e3 * self.tokens / self.ms
+
+
+class ByTheTables(Guide):
+    """A guide to which every step has taken just as long as its tables say."""
+
+    def __init__(self, known: Guide, total: Total) -> None:
+        super().__init__(known.costs, known.calibration, known.rate)
+        self._total = total
+
+    def learn(self, step: PassRecord) -> None:
+        """Which children were accepted; counts the step."""
+        self._total.tokens += step.n_tokens
+        self._total.passes += 1
+        self._total.ms += self._timed(step).seconds * 1e3
+        super().learn(self._timed(step))
+
+    def follow(self, step: PassRecord) -> None:
+        """The rate of the run."""
+        super().follow(self._timed(step))
+
+    def _timed(self, step: PassRecord) -> PassRecord:
+        target = float(self.costs.target.row(step.ctx)[step.n_target])
+        draft = self.expected_draft_ms if len(step.tree) > 1 else 0.0
+        whole = target + draft + self.costs.overhead.step
+        return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
+
+
+def measure(runtime: Runtime, found: profile.Profile, kind: str, method: str, max_tokens: int) -> Total:
+    """All texts of a kind, one after the other."""
+    total = Total()
+    for text in prompts.shipped((kind,)):
+        guide = ByTheTables(found.guide(0.0), total)
+        runtime.forget()
+        tokens = single_turn_tokens(runtime.model, text.text, None)
+        plans = FixedPlan(replace(PLAN, method=method), guide)
+        for _ in runtime.engine.generate(tokens, SamplingParameters(temperature=0), plans, max_tokens, ignore_eos=True):
+            pass
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profile", type=Path, metavar="PROFILE")
+    parser.add_argument("--kinds", default="edit,summary,code,chat")
+    parser.add_argument("--max-tokens", type=int, default=96)
+    arguments = parser.parse_args()
+    found = profile.load(arguments.profile)
+    options = RuntimeOptions(
+        embedded.TARGET, embedded.DRAFT, (PLAN,), settings=ONE_THREAD, draft_settings=ONE_THREAD
+    )  # fmt: skip
+    print(
+        "| kind | " + " | ".join(f"{m}: tok/pass | tok/s" for m in METHODS) + " | merged / adaptive: tok/pass | tok/s |"
+    )
+    print("| --- |" + " ---: |" * (2 * len(METHODS) + 2))
+    with Runtime(options) as runtime:
+        for kind in arguments.kinds.split(","):
+            totals = {m: measure(runtime, found, kind, m, arguments.max_tokens) for m in METHODS}
+            cells = [f"{t.tokens_per_pass:.2f} | {t.tokens_per_second:.1f}" for t in totals.values()]
+            merged, adaptive = totals["merged"], totals["adaptive"]
+            per_pass = merged.tokens_per_pass / adaptive.tokens_per_pass
+            per_second = merged.tokens_per_second / adaptive.tokens_per_second
+            print(f"| {kind} | " + " | ".join(cells) + f" | **{per_pass:.2f}** | {per_second:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
