@@ -81,9 +81,8 @@ def ranked(
 def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Those worth running: the best, off, the best of each method, the best smaller and larger tree.
 
-    The adaptive tree is run with draft sources: they cost nothing, join in only as far as they are right, and make it
-    the faster the more a text copies, which calibration texts do not tell. The likely plans are run once more with the
-    draft working while the target does, which cannot be predicted either.
+    The adaptive tree is run with draft sources as well, which make it the faster the more a text copies, as calibration
+    texts do not; and the likely plans once more with the draft working while the target does. Neither can be predicted.
     """
     best = predictions[0]
     chosen = [best]
@@ -95,9 +94,9 @@ def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
         middle = trees[0].plan.budget
         chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
         chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
-    chosen = [merged(p) if p.plan.method == "adaptive" else p for p in chosen]
-    drafting = [p for p in chosen if p.plan.depth]
-    likely = [*drafting[:1], *(p for p in drafting if p.plan.method == "merged")]
+    with_sources = [merged(p) for p in chosen if p.plan.method == "adaptive"]
+    chosen += with_sources
+    likely = [*[p for p in chosen if p.plan.depth and p.plan.method != "adaptive"][:1], *with_sources]
     chosen += [overlapped(p) for p in likely if METHODS[p.plan.method].can_overlap]
     return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)
 

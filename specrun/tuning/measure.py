@@ -16,6 +16,7 @@ from specrun.speculation.costs import CostTable, PassTime
 from specrun.speculation.drafters import DraftNode
 from specrun.speculation.tree import ROOT, TokenTree
 
+_SLOW_MS = 200.0  # of a pass over one token, above which a longer context need not be timed
 _DRIFT = 1.25  # a round is left out when its anchor took longer than this times the best rounds' anchor
 _JAGGED = 0.12  # share by which a pass may miss the straight line between its neighbours before they are looked into
 _FEWEST_ROUNDS = 2
@@ -171,10 +172,14 @@ def table(
     refine(timer, base, n_rounds, over)
     times, disturbed = base.times(), base.n_disturbed
     for ctx in contexts[1:]:
+        few = [n for n in sizes if n & (n - 1) == 0]
         if over():
-            break
+            # Where passes are short, what a long text adds to them is much of their time, and must be known.
+            if statistics.median(base.ms[1]) > _SLOW_MS:
+                break
+            few = [n for n in few if n in (1, 4, 16)]
         progress(f"passes at context {ctx}")
-        further = rounds(timer, ctx, [n for n in sizes if n & (n - 1) == 0], max(n_rounds // 2, 1), over)
+        further = rounds(timer, ctx, few, max(n_rounds // 2, 1), over)
         times += further.times()
         disturbed += further.n_disturbed
     return CostTable(times), disturbed

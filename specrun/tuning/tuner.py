@@ -10,6 +10,8 @@ from specrun.formatting import chat_template, single_turn_tokens
 from specrun.llama.invariance import exact_up_to
 from specrun.runtime import Runtime
 from specrun.speculation.costs import CostModel, CostTable
+from specrun.speculation.method import PROFILE
+from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
 from specrun.tuning import choose, texts
 from specrun.tuning.acceptance import TAIL, Acceptance, AcceptanceMeter
@@ -212,7 +214,7 @@ class Tuner:
         self._note_drift(off)
         expected = expectations(tried, drift)
         tried = [v for v in tried if v.plan in expected]
-        best = max(tried, key=lambda v: expected[v.plan] * (TIE if v.plan.method == "merged" else 1))
+        best = max(tried, key=lambda v: expected[v.plan] * (TIE if PROFILE in METHODS[v.plan.method].needs else 1))
         other = max((v for v in tried if v.plan.depth), key=lambda v: expected[v.plan], default=None)
         if best.plan.depth:
             other = None

@@ -97,16 +97,20 @@ def validate(
 
 
 def expectations(results: Sequence[Validated], drift: float) -> dict[Plan, float]:
-    """Tokens a second to be expected of each plan; of one that drafts ahead only where that was seen to pay.
+    """Tokens a second to be expected of each plan that may be chosen.
 
-    Every plan that drafts ahead was run beside the same one that does not. What it gains cannot be predicted, so only
-    their measurements count, and where they are equal up to noise there is no reason for it. drift: see
-    `Validated.expected`.
+    What draft sources and drafting ahead gain cannot be predicted, so a plan with them is measured against the same one
+    without. Sources take its place unless they were slower, as the next text may copy more; drafting ahead is there
+    only where it was seen to pay. drift: see `Validated.expected`.
     """
-    expected = {v.plan: v.expected(drift) for v in results if not v.plan.overlap}
     measured = {v.plan: v.measured for v in results}
+    expected = {v.plan: v.expected(drift) for v in results if not v.plan.overlap and v.plan.method != "merged"}
+    for plan in (plan for plan in measured if plan.method == "merged" and not plan.overlap):
+        alone = replace(plan, method="adaptive")
+        if TIE * measured[plan] >= measured[alone]:
+            expected[plan] = expected.pop(alone) * measured[plan] / measured[alone]
     for ahead in (plan for plan in measured if plan.overlap):
         alone = replace(ahead, overlap=False)
-        if measured[ahead] > TIE * measured[alone]:
+        if alone in expected and measured[ahead] > TIE * measured[alone]:
             expected[ahead] = expected[alone] * measured[ahead] / measured[alone]
     return expected

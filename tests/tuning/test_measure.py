@@ -74,3 +74,13 @@ def test_other_contexts_are_measured_at_fewer_sizes() -> None:
     found, _ = table(clock, [1, 2, 3, 4, 6, 8], [64, 1024], 3, never, lambda _: None)
     assert {t.n for t in found.times if t.ctx == 1024} == {1, 2, 4, 8}
     assert found.ms(6, 1024) == pytest.approx(100 + 6 * 10.24, rel=0.02)
+
+
+@pytest.mark.parametrize(("plain_ms", "contexts"), [(50.0, {64, 1024}), (500.0, {64})])
+def test_a_longer_context_is_left_out_only_where_passes_are_long_and_time_is_over(
+    plain_ms: float, contexts: set[int]
+) -> None:
+    clock = Clock(lambda n, ctx: plain_ms + n * ctx / 100)
+    found, _ = table(clock, [1, 2, 4, 8, 16, 32], [64, 1024], 3, lambda: True, lambda _: None)
+    assert {t.ctx for t in found.times} == contexts
+    assert {t.n for t in found.times if t.ctx == 1024} <= {1, 4, 16}
