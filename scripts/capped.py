@@ -286,6 +286,18 @@ def capped(size: int, files: list[Path], drop: bool, command: list[str]) -> int:
             group.remove()
 
 
+def options_and_command(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
+    """What stands before -- and the command behind it; ends the program if there is none."""
+    arguments, command = sys.argv[1:], []
+    if "--" in arguments:
+        split = arguments.index("--")
+        arguments, command = arguments[:split], arguments[split + 1 :]
+    options = parser.parse_args(arguments)
+    if not command:
+        parser.error("give a command after --")
+    return options, command
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -296,13 +308,7 @@ def main() -> int:
     parser.add_argument("--evict", metavar="FILE", type=Path, nargs="+", action="extend", default=[],
                         help="drop these files from the page cache first")  # fmt: skip
     parser.add_argument("--drop-caches", action="store_true", help="drop the whole page cache first (root)")
-    arguments, command = sys.argv[1:], []
-    if "--" in arguments:
-        split = arguments.index("--")
-        arguments, command = arguments[:split], arguments[split + 1 :]
-    options = parser.parse_args(arguments)
-    if not command:
-        parser.error("give a command after --")
+    options, command = options_and_command(parser)
     try:
         if sys.platform != "linux":
             raise CapError(NEEDS)

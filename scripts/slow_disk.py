@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from capped import CapError, parse_size
+from capped import CapError, options_and_command, parse_size
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -69,13 +69,7 @@ def main() -> int:
     )
     parser.add_argument("rate", metavar="RATE", help="bytes a second, like 400M or 1.5G")
     parser.add_argument("file", metavar="FILE", type=Path, help="any file on the disk, like the model's")
-    arguments, command = sys.argv[1:], []
-    if "--" in arguments:
-        split = arguments.index("--")
-        arguments, command = arguments[:split], arguments[split + 1 :]
-    options = parser.parse_args(arguments)
-    if not command:
-        parser.error("give a command after --")
+    options, command = options_and_command(parser)
     try:
         with limited(disk_of(options.file), parse_size(options.rate)) as members:
 
