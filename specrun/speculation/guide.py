@@ -6,11 +6,11 @@ import numpy as np
 
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel, Milliseconds
+from specrun.speculation.pass_times import PassTimes
 from specrun.speculation.record import PassRecord
 
-_NEWS = 0.15  # weight of the newest pass in what is known of pass times
+_NEWS = 0.15  # weight of the newest step in what is known of drafting times
 _BOUNDS = (0.1, 10.0)
-_ENOUGH = 3  # passes of one size after which it is judged by its own times
 _RUN_DECAY = 0.98  # weight of what was known of the run's rate, per pass: about the last 50 passes count
 _PROMISED = 16.0  # tokens that the rate expected at first weighs in it
 
@@ -22,8 +22,7 @@ class Guide:
     tokens per millisecond of the whole run: a step worth more than that raises the average, one worth less lowers it
     (Dinkelbach's condition for the maximum of a ratio of sums).
 
-    Pass times keep updating what the tables say, by one factor for each size and one for all: other programs, heat
-    and the file cache change them.
+    What the tables say is kept up to date by the times of the passes (`PassTimes`).
     """
 
     def __init__(self, costs: CostModel, calibration: Calibration | None = None, rate: float = 0.0) -> None:
@@ -31,10 +30,8 @@ class Guide:
         self.costs = costs
         self.calibration = calibration or Calibration()
         self.expected_draft_ms = 0.0  # of the step in progress, as the tables had it
-        self._slowness = 1.0
         self.draft_slowness = 1.0  # how much longer drafting takes now than the tables say
-        self._by_size = np.ones(costs.target.largest + 1)
-        self._n_passes = np.zeros(costs.target.largest + 1, np.int64)
+        self._target = PassTimes(costs.target)
         self.expect(rate)
 
     def expect(self, rate: float) -> None:
@@ -45,13 +42,11 @@ class Guide:
 
     def target_row(self, ctx: int) -> Milliseconds:
         """float64[n + 1]: milliseconds of a target pass over n tokens, as things are now."""
-        factors = np.where(self._n_passes >= _ENOUGH, self._by_size, self._slowness)
-        return np.asarray(self.costs.target.row(ctx) * factors)
+        return self._target.row(ctx)
 
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds of a step of plain decoding, as things are now."""
-        factor = self._by_size[1] if self._n_passes[1] >= _ENOUGH else self._slowness
-        return float(self.costs.target.row(ctx)[1] * factor) + self.costs.overhead.step
+        return self._target.ms(1, ctx) + self.costs.overhead.step
 
     def best_size(self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int) -> int:
         """Nodes, root included, that are worth a pass.
@@ -64,15 +59,6 @@ class Guide:
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
         value = np.cumsum(chances)[sizes - 1] - self.rate * target_row[sizes + pending]
         return int(sizes[value.argmax()])
-
-    def record_target(self, n: int, ctx: int, ms: float) -> None:
-        """A target pass over `n` tokens behind `ctx` took `ms`."""
-        if n > self.costs.target.largest:
-            return
-        ratio = min(max(ms / float(self.costs.target.row(ctx)[n]), _BOUNDS[0]), _BOUNDS[1])
-        self._slowness += _NEWS * (ratio - self._slowness)
-        self._by_size[n] += (_NEWS if self._n_passes[n] else 1.0) * (ratio - self._by_size[n])
-        self._n_passes[n] += 1
 
     def record_draft(self, ms: float) -> None:
         """The drafting of a step took `ms`, the drafter's own work included."""
@@ -92,7 +78,7 @@ class Guide:
 
     def learn(self, step: PassRecord) -> None:
         """Take in the times of a step, and which of the children that it saw were accepted."""
-        self.record_target(step.n_target, step.ctx, step.target_seconds * 1e3)
+        self._target.record(step.n_target, step.ctx, step.target_seconds * 1e3)
         if len(step.tree) == 1:
             return
         self.record_draft(step.draft_seconds * 1e3)

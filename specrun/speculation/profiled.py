@@ -15,14 +15,21 @@ _PROBE_PASSES = 5
 _PROBE_SHARE = 0.01  # of all time may be lost to probes
 _FIRST_HOLD = 32  # passes
 _HOPELESS = 0.6  # predicted share of plain decoding's rate below which a plan is never probed
+_PROMISED = 8.0  # tokens that what was expected of the plan weighs in its rate at first
+_NEAR = 2.0  # times plain decoding's rate; a plan that is faster needs no comparing with it
+_CHECKS = (16, 32, 64)  # passes between passes over one token, the last going on
+_SURPRISING = 1.25  # times what was expected of a plain pass; the next one follows soon
+_SOON = 3  # passes
+_CONFIRMED = 4  # plain passes of a hold after which it is known what plain decoding takes
 
 
 class ProfiledPlan:
     """Follows `plan`, turns it off where it does not pay, and looks now and then whether it pays again.
 
-    Whether it pays is judged by the measured rate of the last passes against what plain decoding costs by the cost
-    tables (kept up to date by the passes themselves), so nothing has to be tried to know it. While it is off, a few
-    passes of it are tried after each hold; holds last until what the last probe lost is a small share of their time.
+    Whether it pays is judged by the measured rate of the last passes against what plain decoding takes: by the cost
+    tables, kept up to date by the passes themselves, of which one is plain now and then where the two are near. When
+    the plan is left, the first plain passes show whether that was right. While it is off, a few passes of it are tried
+    after each hold; holds last until what the last probe lost is a small share of their time.
 
     plan: what to follow; `Plan.off()` if the profile says that nothing pays, with `other`, the best that drafts, to
     be looked at now and then. predicted: tokens a second that the profile expects of `plan`. other_predicted: of
@@ -39,15 +46,18 @@ class ProfiledPlan:
         drafting_rate = predicted if plan.depth else other_predicted
         self._may_probe = self._drafting is not None and drafting_rate > _HOPELESS * self._plain_rate(0)
         self._is_drafting = bool(plan.depth)
-        self._start_phase()
+        self._is_probe = self._is_check = False
+        self._checks = [*_CHECKS]
+        self._since_check = 0
+        self._left_rate = 0.0
+        self._start_phase(drafting_rate / self._plain_rate(0))
         self._hold_seconds = _FIRST_HOLD / self._plain_rate(0)
         self.guide.expect(max(drafting_rate, self._plain_rate(0)) / 1e3)
-        self._is_probe = False
 
     @property
     def current(self) -> Plan:
         """The plan of the next pass."""
-        return self._drafting if self._is_drafting and self._drafting else Plan.off()
+        return self._drafting if self._is_drafting and self._drafting and not self._is_check else Plan.off()
 
     @property
     def is_off(self) -> bool:
@@ -66,36 +76,65 @@ class ProfiledPlan:
         """Tokens a second of plain decoding, as things are now."""
         return 1e3 / self.guide.plain_ms(ctx)
 
-    def _start_phase(self) -> None:
+    def _start_phase(self, promise: float = 0.0) -> None:
+        """promise: times plain decoding's rate that is expected of drafting; 0 if nothing is."""
+        self._promise = promise
         self._tokens, self._seconds, self._passes = 0.0, 0.0, 0
         self._phase_seconds, self._phase_lost = 0.0, 0.0
 
     def record(self, step: PassRecord) -> None:
         """A pass by `current` is over."""
+        expected = self.guide.plain_ms(step.ctx)
         self.guide.learn(step)
         plain = self._plain_rate(step.ctx)
+        if self._is_check:
+            self._is_check = False
+            if not 1 / _SURPRISING < step.seconds * 1e3 / expected < _SURPRISING:
+                self._since_check = self._checks[0] - _SOON
+            return
         self._passes += 1
         self._phase_seconds += step.seconds
         if not self._is_drafting:
-            self.guide.rate = plain / 1e3
-            if self._may_probe and self._passes >= _FIRST_HOLD and self._phase_seconds >= self._hold_seconds:
-                self._begin_probe()
+            self._record_plain(plain)
             return
         self._phase_lost += step.seconds - step.n_tokens / plain
         # The first pass after a hold is left out: the draft had text to catch up with.
         if not (self._is_probe and self._passes == 1):
             self._tokens = _DECAY * self._tokens + step.n_tokens
             self._seconds = _DECAY * self._seconds + step.seconds
-        rate = self._tokens / self._seconds if self._seconds else plain
+        rate = self._rate(plain)
         self.guide.follow(step)
         if self._is_probe:
             self._judge_probe(rate, plain)
         elif self._passes >= _LEAST_PASSES and rate < _LOSES * plain:
             self._hold()
+        else:
+            self._since_check = 0 if step.n_target == 1 else self._since_check + 1
+            self._is_check = rate < _NEAR * plain and self._is_check_due()
 
-    def _begin_probe(self) -> None:
-        self._is_drafting = self._is_probe = True
-        self._start_phase()
+    def _rate(self, plain: float) -> float:
+        """Tokens a second of the last passes that drafted, and of what was promised as long as these are few."""
+        promised = _PROMISED * _DECAY**self._passes if self._promise else 0.0
+        tokens, seconds = self._tokens, self._seconds
+        if promised:
+            tokens, seconds = tokens + promised, seconds + promised / (self._promise * plain)
+        return tokens / seconds if seconds else plain
+
+    def _is_check_due(self) -> bool:
+        if self._since_check < self._checks[0]:
+            return False
+        self._since_check = 0
+        self._checks = self._checks[1:] or self._checks
+        return True
+
+    def _record_plain(self, plain: float) -> None:
+        self.guide.rate = plain / 1e3
+        if self._passes == _CONFIRMED and self._left_rate > plain:
+            self._is_drafting = True
+            self._start_phase(self._left_rate / plain)
+        elif self._may_probe and self._passes >= _FIRST_HOLD and self._phase_seconds >= self._hold_seconds:
+            self._is_drafting = self._is_probe = True
+            self._start_phase()
 
     def _judge_probe(self, rate: float, plain: float) -> None:
         if self._passes <= 1:
@@ -109,6 +148,7 @@ class ProfiledPlan:
     def _hold(self) -> None:
         lost = max(self._phase_lost, 0.0)
         self._is_drafting = False
+        self._left_rate = self._tokens / self._seconds
         self._hold_seconds = lost / _PROBE_SHARE
         self._start_phase()
 

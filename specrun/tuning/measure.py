@@ -20,6 +20,7 @@ _SLOW_MS = 200.0  # of a pass over one token, above which a longer context need 
 _DRIFT = 1.25  # a round is left out when its anchor took longer than this times the best rounds' anchor
 _JAGGED = 0.12  # share by which a pass may miss the straight line between its neighbours before they are looked into
 _FEWEST_ROUNDS = 2
+_ANCHORS = 5  # passes
 _SHORTEST_MS = 8.0  # of one timing: shorter passes are repeated, and their median taken
 _MOST_REPEATS = 9
 
@@ -112,6 +113,10 @@ class Measured:
         for n, ms in found.items():
             self.ms.setdefault(n, []).append(ms)
 
+    def scale(self, factor: float) -> None:
+        """Take all times as so many times as long."""
+        self.ms = {n: [factor * one for one in ms] for n, ms in self.ms.items()}
+
 
 def _spread(ms: Sequence[float]) -> float:
     low, high = np.percentile(ms, [25, 75])
@@ -166,23 +171,34 @@ def table(
 ) -> tuple[CostTable, int]:
     """The cost table: `sizes` at the first context length, looked into where it is jagged, then a few sizes at the
     others. Also the number of disturbed rounds.
+
+    The lengths are measured after each other, and a machine may be half as fast a minute later; so plain passes at the
+    first length, before and after those at another, say how fast it was meanwhile.
     """
     progress(f"passes over 1 to {sizes[-1]} tokens, context {contexts[0]}")
     base = rounds(timer, contexts[0], sizes, n_rounds, over)
     refine(timer, base, n_rounds, over)
     times, disturbed = base.times(), base.n_disturbed
+    plain = statistics.median(base.ms[1])
     for ctx in contexts[1:]:
         few = [n for n in sizes if n & (n - 1) == 0]
         if over():
             # Where passes are short, what a long text adds to them is much of their time, and must be known.
-            if statistics.median(base.ms[1]) > _SLOW_MS:
+            if plain > _SLOW_MS:
                 break
             few = [n for n in few if n in (1, 4, 16)]
         progress(f"passes at context {ctx}")
+        before = _anchor(timer, contexts[0])
         further = rounds(timer, ctx, few, max(n_rounds // 2, 1), over)
+        further.scale(2 * plain / (before + _anchor(timer, contexts[0])))
         times += further.times()
         disturbed += further.n_disturbed
     return CostTable(times), disturbed
+
+
+def _anchor(timer: PassTimer, ctx: int) -> float:
+    timer.fill(ctx)
+    return statistics.median(timer.ms(1) for _ in range(_ANCHORS))
 
 
 def refine(timer: PassTimer, base: Measured, n_rounds: int, over: Deadline) -> None:

@@ -229,11 +229,11 @@ class Tuner:
         )
 
     def _note_drift(self, off: Validated) -> None:
-        change = off.measured / off.prediction.tokens_per_second - 1
+        change = off.plain_seconds / off.seconds - 1
         if abs(change) > _DRIFT:
             faster = "faster" if change > 0 else "slower"
             self._notices.append(
-                f"plain decoding was {abs(change):.0%} {faster} when plans were run than when the tables were measured "
+                f"plain decoding was {abs(change):.0%} {faster} when plans were run than by the tables "
                 f"(temperature {off.temperature:g}): the speed of this machine varies"
             )
 

@@ -19,13 +19,16 @@ TIE = 1.03  # plans whose rates differ by less are equally fast, up to noise
 
 @dataclass
 class Validated:
-    """A plan, what was predicted of it (tokens a second and a pass), and what it did in `seconds` on other texts."""
+    """A plan, what was predicted of it (tokens a second and a pass), and what it did in `seconds` on other texts.
+    plain_seconds: what plain decoding should take for the same tokens by the cost tables.
+    """
 
     prediction: Prediction
     temperature: float
     tokens: int = 0
     passes: int = 0
     seconds: float = 0.0
+    plain_seconds: float = 0.0
 
     @property
     def plan(self) -> Plan:
@@ -44,7 +47,7 @@ class Validated:
         """Tokens a second to be expected: prediction and measurement are samples of the same thing on other texts, and
         weigh by the passes behind them, measurement at least half.
 
-        drift: how much faster plain decoding was when the plans were run than when the tables were measured.
+        drift: how much faster plain decoding was on these texts, when the plans were run, than was predicted on others.
         """
         before = sum(self.prediction.accepted)
         weight = max(self.passes / (self.passes + before), 0.5)
@@ -93,6 +96,8 @@ def validate(
             result.tokens += engine.statistics.completion_tokens
             result.passes += engine.statistics.passes
             result.seconds += engine.statistics.seconds
+            n_new = engine.statistics.completion_tokens
+            result.plain_seconds += sum(costs.plain_ms(len(prompt) + k) for k in range(n_new)) / 1e3
     return results
 
 

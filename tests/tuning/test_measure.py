@@ -84,3 +84,12 @@ def test_a_longer_context_is_left_out_only_where_passes_are_long_and_time_is_ove
     found, _ = table(clock, [1, 2, 4, 8, 16, 32], [64, 1024], 3, lambda: True, lambda _: None)
     assert {t.ctx for t in found.times} == contexts
     assert {t.n for t in found.times if t.ctx == 1024} <= {1, 4, 16}
+
+
+def test_a_machine_that_is_slower_later_does_not_make_a_long_context_dear() -> None:
+    clock = Clock(lambda n, ctx: 100.0 + n * ctx / 100)
+    table(clock, [1, 2, 4, 8], [64], 3, never, lambda _: None)
+    clock.slow_between, clock.n_passes = range(clock.n_passes + 1, 10_000), 0  # from the long context on
+    found, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, never, lambda _: None)
+    assert found.ms(1, 64) == pytest.approx(100.64)
+    assert found.ms(4, 1024) == pytest.approx(100 + 4 * 10.24, rel=0.02)

@@ -84,7 +84,10 @@ def test_a_real_model_is_timed_and_compared() -> None:
         return runtime.model.tokenize("def read(path):\n    return open(path).read()\n", add_special=False)
 
     found, tried = settings.choose(options, [F16], tokens, True, lambda: False, lambda _: None)
-    assert found == LlamaSettings()
     assert [entry.name for entry in tried] == ["defaults", "f16"]
-    assert tried[0].is_exact
+    defaults, f16 = tried
+    assert defaults.is_exact
+    # On a machine in use, sizes at which f16 is not exact may be left out as too slow.
+    takes_f16 = f16.is_exact and f16.score > settings._WORTH_IT * defaults.score
+    assert found == (f16.settings if takes_f16 else LlamaSettings())
     assert all(ms > 0 for entry in tried for ms in entry.ms.values())
