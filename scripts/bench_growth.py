@@ -22,7 +22,8 @@ import numpy as np
 from specrun.bench.plot import save
 from specrun.catalog import embedded
 from specrun.engine import Engine
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import Accepted, FixedPlan, PassRecord, Plan, sequoia
 from specrun.speculation.calibration import Calibration

@@ -18,7 +18,8 @@ from specrun.bench import prompts
 from specrun.catalog import embedded
 from specrun.engine import Engine
 from specrun.formatting import single_turn_tokens
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import Candidates, Sampler, SamplingParameters
 from specrun.speculation import FixedPlan, Plan
 from specrun.speculation.drafters import ModelCandidates

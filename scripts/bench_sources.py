@@ -17,7 +17,8 @@ from pathlib import Path
 from specrun.bench import prompts
 from specrun.catalog import embedded
 from specrun.formatting import single_turn_tokens
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import SamplingParameters
 from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, PassRecord, Plan

@@ -4,94 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine import Engine
 from specrun.errors import OutOfMemoryError, UsageError
-from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.memory import Memory
-from specrun.hardware.model_shape import ModelShape
-from specrun.hardware.placement import Placement, place
-from specrun.hardware.placement_request import PlacementRequest
-from specrun.llama import DraftContext, LlamaModel, TargetContext, devices, library
+from specrun.llama import DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.invariance import exact_up_to
-from specrun.settings import UNDECIDED, LlamaSettings
+from specrun.runtime_options import RuntimeOptions, context_config, needs_draft
+from specrun.runtime_placement import plan_placement
+from specrun.settings import LlamaSettings
 from specrun.sources import RunSources
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
-from specrun.speculation.method import DRAFT
 from specrun.speculation.methods import METHODS
-from specrun.speculation.shape import MAX_LEAVES
 
-if TYPE_CHECKING:
-    from specrun.tuning.profile import Profile
-
-DEFAULT_CTX_SIZE = 4096
-_PROMPT_BATCH = 512  # tokens of one prefill pass, llama.cpp's default ubatch
-_MAX_PENDING = 64  # committed tokens that can wait in front of a tree
-_MAX_SAFE_CTX_SIZE = 2**24
 _CTX_OF_EXACTNESS = 40  # tokens behind which passes are compared
 _PASSES_OF_EXACTNESS = 4
 _MAX_STEPS_DOWN = 4  # smaller placements tried when loading runs out of memory
-
-
-@dataclass(frozen=True)
-class RuntimeOptions:
-    """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
-    largest: another plan that the contexts must hold. ctx_size None: the model's, at most 4096.
-    settings, draft_settings: what is decided about running target and draft; the rest is chosen.
-    profile: of this pair on this machine; its settings then take the place of what is open, and its plans that of
-    `plans`, if `follow`.
-    exact: speculate only in passes whose logits are the same bits as those of plain decoding.
-    datastore, remember: more draft sources, see `specrun.sources`.
-    overlap: draft while the target's passes run; None: where the plan says so.
-    """
-
-    target: Path
-    draft: Path | None
-    plans: tuple[Plan, ...]
-    largest: Plan | None = None
-    ctx_size: int | None = None
-    settings: LlamaSettings = UNDECIDED
-    draft_settings: LlamaSettings = UNDECIDED
-    profile: Profile | None = None
-    follow: bool = True
-    exact: bool = False
-    datastore: Path | None = None
-    remember: bool = False
-    overlap: bool | None = None
-
-    @property
-    def with_profile(self) -> RuntimeOptions:
-        """The same with the profile's settings where they are open, and room for its plans."""
-        if not self.profile:
-            return self
-        settings = self.settings.over(self.profile.settings)
-        return replace(
-            self, settings=settings, plans=(*(self.profile.candidates() if self.follow else ()), *self.plans)
-        )
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the draft will be loaded: there is one, and a plan that wants it."""
-        return self.draft is not None and any(plan.depth and _needs_draft(plan) for plan in self.plans)
-
-    @property
-    def also(self) -> tuple[Plan, ...]:
-        """The plan to make room for beside those to follow, if there is one."""
-        return (self.largest,) if self.largest else ()
-
-    def context_length(self, n_ctx_train: int) -> int:
-        """Tokens of text, for a model trained on `n_ctx_train` of them (0: it does not say). Raises UsageError."""
-        if self.ctx_size is None:
-            return min(n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
-        if not 2 <= self.ctx_size <= _MAX_SAFE_CTX_SIZE:
-            raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {self.ctx_size}")
-        return self.ctx_size
 
 
 class Runtime:
@@ -146,7 +76,7 @@ class Runtime:
             draft_model = self._stack.enter_context(LlamaModel(options.draft, draft_settings))
             self._check_pair(draft_model)
         self.candidates = self._possible(options.plans, draft_model)
-        if not any(_needs_draft(plan) for plan in self.candidates):
+        if not any(needs_draft(plan) for plan in self.candidates):
             draft_model = None
         if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
             self.notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
@@ -156,7 +86,7 @@ class Runtime:
                 f"--ctx-size {self.ctx_size} is beyond the {self.model.n_ctx_train} tokens "
                 f"that {self.model.name} was trained for: expect nonsense past them"
             )
-        config = _context_config((*self.candidates, *options.also), self.ctx_size)
+        config = context_config((*self.candidates, *options.also), self.ctx_size)
         target = self._context(self.model, config, settings)
         draft = self._context(draft_model, config, draft_settings) if draft_model else None
         n_common = min(model.n_vocab for model in (self.model, draft_model or self.model))
@@ -185,7 +115,7 @@ class Runtime:
             which = "draft" if self.model.can_hold_tree else "target"
             self.notices.append(f"the {which} is recurrent and cannot take tokens back: decoding plainly")
             return (Plan.off(),)
-        if draft or not any(_needs_draft(plan) for plan in plans):
+        if draft or not any(needs_draft(plan) for plan in plans):
             return plans
         if len(plans) == 1:
             self.notices.append("no draft model: decoding plainly (give one with --draft)")
@@ -256,60 +186,6 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _needs_draft(plan: Plan) -> bool:
-    return DRAFT in METHODS[plan.method].needs
-
-
-def plan_placement(options: RuntimeOptions) -> Placement | None:
-    """Where the layers of the pair go; None without a GPU, where there is nothing to choose.
-
-    Raises ModelFileError for a file that cannot be read, UsageError for a GPU that is not there.
-    """
-    gpus = offload_devices(devices.devices())
-    if not gpus:
-        return None
-    _check_gpus(options.settings, gpus)
-    return place(placement_request(options, gpus))
-
-
-def placement_request(options: RuntimeOptions, gpus: Sequence[Device]) -> PlacementRequest:
-    """What has to be placed, and where it may go. Raises ModelFileError for a file that cannot be read."""
-    file = GgufFile.read(options.target)
-    config = _context_config((*options.plans, *options.also), options.context_length(file.n_ctx_train))
-    draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
-    return PlacementRequest(
-        target=ModelShape.of(file, config.n_ctx, options.settings),
-        draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
-        gpus=tuple(gpus),
-        ram_bytes=Memory.read().available_bytes,
-        n_tokens=config.n_batch,
-        n_rows=config.n_outputs,
-        settings=options.settings,
-        draft_settings=options.draft_settings,
-    )
-
-
-def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
-    there = f"there {'is' if len(gpus) == 1 else 'are'} {', '.join(gpu.name for gpu in gpus)}"
-    if settings.main_gpu is not None and settings.main_gpu >= len(gpus):
-        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1}, {there}; got {settings.main_gpu}")
-    if settings.tensor_split and len(settings.tensor_split) > len(gpus):
-        raise UsageError(f"--tensor-split has {len(settings.tensor_split)} shares, but {there} only; give one for each")
-
-
-def _context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
-    """A context that any of the plans can run in, with `ctx_size` tokens of text."""
-    budget = max(plan.budget for plan in plans)
-    n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
-    n_seq_max = min(n_leaves, MAX_LEAVES)
-    return ContextConfig(
-        n_ctx=ctx_size + budget + _MAX_PENDING,
-        n_seq_max=n_seq_max,
-        n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
-        n_outputs=max(budget, n_seq_max),
-    )
 
 
 def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:

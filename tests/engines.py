@@ -13,7 +13,8 @@ import numpy as np
 
 from specrun.engine import Engine
 from specrun.llama.context import Logits
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import SamplingParameters
 from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan, TokenTree

@@ -12,7 +12,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.llama import LlamaModel
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.settings import UNDECIDED, LlamaSettings
 from specrun.sources import fingerprint

@@ -9,7 +9,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.errors import PairError, UsageError
-from specrun.runtime import DEFAULT_CTX_SIZE, Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import DEFAULT_CTX_SIZE, RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.speculation import FastestPlan, FixedPlan, Plan
 from tests.models import random_llama

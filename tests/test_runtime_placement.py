@@ -12,7 +12,9 @@ from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
 from specrun.hardware.placement import place
 from specrun.llama import LlamaModel
-from specrun.runtime import Runtime, RuntimeOptions, placement_request
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
+from specrun.runtime_placement import placement_request
 from specrun.settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation import Plan
 

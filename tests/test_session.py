@@ -11,7 +11,8 @@ import pytest
 from specrun.completion import Completion
 from specrun.errors import ModelFileError, PromptError
 from specrun.formatting import chat_template
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import SamplingParameters
 from specrun.session import Session
 from specrun.settings import LlamaSettings

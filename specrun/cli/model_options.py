@@ -13,7 +13,7 @@ from specrun.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specrun.runtime import RuntimeOptions
+    from specrun.runtime_options import RuntimeOptions
     from specrun.speculation import Plan
 
 # What `auto` tries where no profile says more.
@@ -101,7 +101,7 @@ class ModelOptions:
         and HubError for models that cannot be had.
         """
         from specrun.cli.pulling import local_pair
-        from specrun.runtime import RuntimeOptions
+        from specrun.runtime_options import RuntimeOptions
         from specrun.speculation import methods
         from specrun.speculation.method import DRAFT
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from specrun.errors import ModelFileError, PairError
 from specrun.formatting import chat_template, single_turn_tokens
 from specrun.llama import TargetContext
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import Plan
 from specrun.speculation.costs import CostTable

@@ -10,7 +10,7 @@ from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
-from specrun.runtime import RuntimeOptions
+from specrun.runtime_options import RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.tuning import profile
 from specrun.tuning.profile import Profile

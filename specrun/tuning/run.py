@@ -18,7 +18,9 @@ from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_view import PlacementView
 from specrun.llama import devices
-from specrun.runtime import Runtime, RuntimeOptions, placement_request
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
+from specrun.runtime_placement import placement_request
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.tuning import profile, settings, texts

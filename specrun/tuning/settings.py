@@ -14,7 +14,8 @@ from typing import Any
 
 from specrun.errors import LlamaError
 from specrun.llama.invariance import exact_up_to
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.tuning.measure import TargetTimer, rounds

@@ -6,7 +6,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.errors import LlamaError
-from specrun.runtime import Runtime, RuntimeOptions
+from specrun.runtime import Runtime
+from specrun.runtime_options import RuntimeOptions
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.tuning import settings
