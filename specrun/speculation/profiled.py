@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
@@ -24,12 +25,13 @@ _CONFIRMED = 4  # plain passes of a hold after which it is known what plain deco
 
 
 class ProfiledPlan:
-    """Follows `plan`, turns it off where it does not pay, and looks now and then whether it pays again.
+    """Follows `plan`, leaves it where it does not pay, and looks now and then whether it pays again.
 
     Whether it pays is judged by the measured rate of the last passes against what plain decoding takes: by the cost
     tables, kept up to date by the passes themselves, of which one is plain now and then where the two are near. When
-    the plan is left, the first plain passes show whether that was right. While it is off, a few passes of it are tried
-    after each hold; holds last until what the last probe lost is a small share of their time.
+    the plan is left, the next passes show whether that was right. While it rests, a few passes of it are tried after
+    each hold; holds last until what was lost is a small share of their time. A plan with draft sources is left for
+    these alone first, which cost nothing as long as they have no guess, and for plain decoding if that loses, too.
 
     plan: what to follow; `Plan.off()` if the profile says that nothing pays, with `other`, the best that drafts, to
     be looked at now and then. predicted: tokens a second that the profile expects of `plan`. other_predicted: of
@@ -42,45 +44,49 @@ class ProfiledPlan:
         self.plan = plan
         self.predicted = predicted
         self.guide: Guide = guide
-        self._drafting = plan if plan.depth else other
-        drafting_rate = predicted if plan.depth else other_predicted
-        self._may_probe = self._drafting is not None and drafting_rate > _HOPELESS * self._plain_rate(0)
-        self._is_drafting = bool(plan.depth)
+        plain = self._plain_rate(0)
+        rate = predicted if plan.depth else other_predicted
+        self._ladder = _ladder(plan if plan.depth else other)
+        self._rung = 0 if plan.depth else min(1, len(self._ladder) - 1)
+        self._may_probe = len(self._ladder) > 1 and rate > _HOPELESS * plain
         self._is_probe = self._is_check = False
         self._checks = [*_CHECKS]
         self._since_check = 0
         self._left_rate = 0.0
-        self._start_phase(drafting_rate / self._plain_rate(0))
-        self._hold_seconds = _FIRST_HOLD / self._plain_rate(0)
-        self.guide.expect(max(drafting_rate, self._plain_rate(0)) / 1e3)
+        self._rest_passes, self._rest_seconds = 0, 0.0
+        self._hold_seconds = _FIRST_HOLD / plain
+        self._start_phase(rate / plain if plan.depth else 1.0)
+        self.guide.expect(max(rate if plan.depth else 0.0, plain) / 1e3)
 
     @property
     def current(self) -> Plan:
         """The plan of the next pass."""
-        return self._drafting if self._is_drafting and self._drafting and not self._is_check else Plan.off()
+        return Plan.off() if self._is_check else self._ladder[self._rung]
 
     @property
     def is_off(self) -> bool:
         """Whether speculation is off now."""
-        return not self._is_drafting
+        return not self._ladder[self._rung].depth
 
     def __str__(self) -> str:
         text = f"{self.plan}, by the profile of this machine"
-        if self.is_off and self.plan.depth:
+        if self._ladder[self._rung] == self.plan:
+            return text
+        if self.is_off:
             return f"{text}; off now, as it does not pay on this text"
-        if not self.is_off and not self.plan.depth:
-            return f"{text}; {self._drafting} now, as it pays on this text"
-        return text
+        if self._rung:
+            return f"{text}; from the text alone now, as a draft model does not pay on it"
+        return f"{text}; {self._ladder[0]} now, as it pays on this text"
 
     def _plain_rate(self, ctx: int) -> float:
         """Tokens a second of plain decoding, as things are now."""
         return 1e3 / self.guide.plain_ms(ctx)
 
     def _start_phase(self, promise: float = 0.0) -> None:
-        """promise: times plain decoding's rate that is expected of drafting; 0 if nothing is."""
+        """promise: times plain decoding's rate that is expected; 0 if nothing is."""
         self._promise = promise
         self._tokens, self._seconds, self._passes = 0.0, 0.0, 0
-        self._phase_seconds, self._phase_lost = 0.0, 0.0
+        self._phase_lost = 0.0
 
     def record(self, step: PassRecord) -> None:
         """A pass by `current` is over."""
@@ -92,11 +98,17 @@ class ProfiledPlan:
             if not 1 / _SURPRISING < step.seconds * 1e3 / expected < _SURPRISING:
                 self._since_check = self._checks[0] - _SOON
             return
+        before = self._rung
+        if self.is_off:
+            self.guide.rate = plain / 1e3
+        else:
+            self._judge(step, plain)
+        if before and before <= self._rung:
+            self._rest(step, plain)
+
+    def _judge(self, step: PassRecord, plain: float) -> None:
+        """Whether the plan of this pass pays."""
         self._passes += 1
-        self._phase_seconds += step.seconds
-        if not self._is_drafting:
-            self._record_plain(plain)
-            return
         self._phase_lost += step.seconds - step.n_tokens / plain
         # The first pass after a hold is left out: the draft had text to catch up with.
         if not (self._is_probe and self._passes == 1):
@@ -107,8 +119,8 @@ class ProfiledPlan:
         if self._is_probe:
             self._judge_probe(rate, plain)
         elif self._passes >= _LEAST_PASSES and rate < _LOSES * plain:
-            self._hold()
-        else:
+            self._leave(plain)
+        elif not self._rung:
             self._since_check = 0 if step.n_target == 1 else self._since_check + 1
             self._is_check = rate < _NEAR * plain and self._is_check_due()
 
@@ -127,15 +139,6 @@ class ProfiledPlan:
         self._checks = self._checks[1:] or self._checks
         return True
 
-    def _record_plain(self, plain: float) -> None:
-        self.guide.rate = plain / 1e3
-        if self._passes == _CONFIRMED and self._left_rate > plain:
-            self._is_drafting = True
-            self._start_phase(self._left_rate / plain)
-        elif self._may_probe and self._passes >= _FIRST_HOLD and self._phase_seconds >= self._hold_seconds:
-            self._is_drafting = self._is_probe = True
-            self._start_phase()
-
     def _judge_probe(self, rate: float, plain: float) -> None:
         if self._passes <= 1:
             return
@@ -143,14 +146,37 @@ class ProfiledPlan:
             return
         self._is_probe = False
         if rate < plain:
-            self._hold()
+            self._leave(plain)
 
-    def _hold(self) -> None:
-        lost = max(self._phase_lost, 0.0)
-        self._is_drafting = False
-        self._left_rate = self._tokens / self._seconds
-        self._hold_seconds = lost / _PROBE_SHARE
-        self._start_phase()
+    def _leave(self, plain: float) -> None:
+        if not self._rung:
+            self._left_rate = self._tokens / self._seconds
+            self._rest_passes, self._rest_seconds = 0, 0.0
+            self._hold_seconds = max(self._phase_lost, 0.0) / _PROBE_SHARE
+        self._rung += 1
+        self._start_phase(1.0)
+        self.guide.expect(plain / 1e3)
+
+    def _rest(self, step: PassRecord, plain: float) -> None:
+        """A pass without the plan is over: was it right to leave it, or is it time to look at it again?"""
+        self._rest_passes += 1
+        self._rest_seconds += step.seconds
+        if self._rest_passes == _CONFIRMED and self._left_rate > plain:
+            self._rung = 0
+            self._start_phase(self._left_rate / plain)
+            self.guide.expect(self._left_rate / 1e3)
+        elif self._may_probe and self._rest_passes >= _FIRST_HOLD and self._rest_seconds >= self._hold_seconds:
+            self._rung = 0
+            self._is_probe = True
+            self._start_phase()
+
+
+def _ladder(plan: Plan | None) -> tuple[Plan, ...]:
+    """The plan, and what takes its place where it does not pay, the last being plain decoding."""
+    if plan is None:
+        return (Plan.off(),)
+    sources = (replace(plan, method="draftless", overlap=False),) if plan.method == "merged" else ()
+    return (plan, *sources, Plan.off())
 
 
 class ByTemperature:

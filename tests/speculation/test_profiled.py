@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,32 @@ def test_a_plan_that_wrong_tables_make_look_good_is_left() -> None:
     run(plans, 1.0, 120)
     assert plans.is_off
     assert run(plans, 1.0, 1000)[0] > 0.98
+
+
+def test_a_plan_with_draft_sources_is_left_for_these_alone_and_comes_back_when_they_are_right() -> None:
+    merged = replace(Plan.adaptive(16, 8, 16), method="merged")
+    plans = ProfiledPlan(merged, 20.0, guide())
+    n_passes = 0
+    while plans.current == merged and n_passes < 20:
+        plans.record(step(merged, 1))
+        n_passes += 1
+    assert plans.current == replace(merged, method="draftless")
+    assert not plans.is_off
+    assert "from the text alone" in str(plans)
+    n_passes = 0
+    while plans.current != merged and n_passes < 200:
+        plans.record(step(Plan.off(), 1))  # the sources have no guess: passes over one token
+        n_passes += 1
+    assert plans.current == merged
+    run(plans, 3.0, 100)
+    assert plans.current == merged
+
+
+def test_draft_sources_alone_are_left_as_well_where_they_lose() -> None:
+    plans = ProfiledPlan(replace(Plan.adaptive(16, 8, 16), method="merged"), 20.0, guide())
+    run(plans, 1.0, 60)
+    assert plans.is_off
+    assert run(plans, 1.0, 1000)[0] > 0.97
 
 
 def test_off_looks_at_the_best_that_drafts_only_if_that_is_near_to_paying() -> None:
