@@ -99,7 +99,7 @@ def test_a_plan_with_draft_sources_is_left_for_these_alone_and_comes_back_when_t
     assert not plans.is_off
     assert "from the text alone" in str(plans)
     n_passes = 0
-    while plans.current != merged and n_passes < 200:
+    while plans.current != merged and n_passes < 1000:
         plans.record(step(Plan.off(), 1))  # the sources have no guess: passes over one token
         n_passes += 1
     assert plans.current == merged
