@@ -25,8 +25,12 @@ from specrun.speculation import FixedPlan, PassRecord, Plan
 from specrun.speculation.guide import Guide
 from specrun.tuning import profile
 
-METHODS = ("adaptive", "merged", "draftless")
-PLAN = Plan.adaptive(16, 15, 16)
+# Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
+PLANS = {
+    "adaptive": Plan.adaptive(16, 15, 16),
+    "merged": replace(Plan.adaptive(32, 31, 16), method="merged"),
+    "draftless": replace(Plan.adaptive(32, 31, 16), method="draftless"),
+}
 ONE_THREAD = LlamaSettings(threads=1)
 
 
@@ -72,14 +76,14 @@ class ByTheTables(Guide):
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
 
-def measure(runtime: Runtime, found: profile.Profile, kind: str, method: str, max_tokens: int) -> Total:
+def measure(runtime: Runtime, found: profile.Profile, kind: str, plan: Plan, max_tokens: int) -> Total:
     """All texts of a kind, one after the other."""
     total = Total()
     for text in prompts.shipped((kind,)):
         guide = ByTheTables(found.guide(0.0), total)
         runtime.forget()
         tokens = single_turn_tokens(runtime.model, text.text, None)
-        plans = FixedPlan(replace(PLAN, method=method), guide)
+        plans = FixedPlan(plan, guide)
         for _ in runtime.engine.generate(tokens, SamplingParameters(temperature=0), plans, max_tokens, ignore_eos=True):
             pass
     return total
@@ -93,15 +97,15 @@ def main() -> None:
     arguments = parser.parse_args()
     found = profile.load(arguments.profile)
     options = RuntimeOptions(
-        embedded.TARGET, embedded.DRAFT, (PLAN,), settings=ONE_THREAD, draft_settings=ONE_THREAD
+        embedded.TARGET, embedded.DRAFT, tuple(PLANS.values()), settings=ONE_THREAD, draft_settings=ONE_THREAD
     )  # fmt: skip
     print(
-        "| kind | " + " | ".join(f"{m}: tok/pass | tok/s" for m in METHODS) + " | merged / adaptive: tok/pass | tok/s |"
+        "| kind | " + " | ".join(f"{m}: tok/pass | tok/s" for m in PLANS) + " | merged / adaptive: tok/pass | tok/s |"
     )
-    print("| --- |" + " ---: |" * (2 * len(METHODS) + 2))
+    print("| --- |" + " ---: |" * (2 * len(PLANS) + 2))
     with Runtime(options) as runtime:
         for kind in arguments.kinds.split(","):
-            totals = {m: measure(runtime, found, kind, m, arguments.max_tokens) for m in METHODS}
+            totals = {m: measure(runtime, found, kind, plan, arguments.max_tokens) for m, plan in PLANS.items()}
             cells = [f"{t.tokens_per_pass:.2f} | {t.tokens_per_second:.1f}" for t in totals.values()]
             merged, adaptive = totals["merged"], totals["adaptive"]
             per_pass = merged.tokens_per_pass / adaptive.tokens_per_pass

@@ -78,11 +78,13 @@ def ranked(
     return sorted(found, key=lambda p: -p.tokens_per_second)
 
 
-def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
+def neighbours(predictions: Sequence[Prediction], largest: int) -> list[Prediction]:
     """Those worth running: the best, off, the best of each method, the best smaller and larger tree.
 
     The adaptive tree is run with draft sources as well, which make it the faster the more a text copies, as calibration
     texts do not; and the likely plans once more with the draft working while the target does. Neither can be predicted.
+
+    largest: nodes that a tree may have.
     """
     best = predictions[0]
     chosen = [best]
@@ -94,16 +96,22 @@ def neighbours(predictions: Sequence[Prediction]) -> list[Prediction]:
         middle = trees[0].plan.budget
         chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
         chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
-    with_sources = [merged(p) for p in chosen if p.plan.method == "adaptive"]
+    with_sources = [merged(p, largest) for p in chosen if p.plan.method == "adaptive"]
     chosen += with_sources
     likely = [*[p for p in chosen if p.plan.depth and p.plan.method != "adaptive"][:1], *with_sources]
     chosen += [overlapped(p) for p in likely if METHODS[p.plan.method].can_overlap]
     return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)
 
 
-def merged(prediction: Prediction) -> Prediction:
-    """The adaptive plan with draft sources, of which as much is expected."""
-    return replace(prediction, plan=replace(prediction.plan, method="merged"))
+def merged(prediction: Prediction, largest: int) -> Prediction:
+    """The adaptive plan with draft sources, of which as much is expected.
+
+    Where text is copied a guess goes on for dozens of tokens that cost no draft pass, so the tree may be twice as large
+    as the draft's alone ever was, and as deep as it is large (docs/benchmarks/sources.md).
+    """
+    budget = max(prediction.plan.budget, min(2 * prediction.plan.budget, largest))
+    plan = replace(prediction.plan, method="merged", budget=budget, depth=max(prediction.plan.depth, budget - 1))
+    return replace(prediction, plan=plan)
 
 
 def overlapped(prediction: Prediction) -> Prediction:

@@ -191,7 +191,8 @@ class Tuner:
         results: list[Validated] = []
         for i, measured in enumerate(acceptance):
             share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
-            tried = choose.neighbours(predictions[measured.temperature])
+            largest = min(self._largest_exact(costs) if self._exact else self._largest(), costs.target.largest)
+            tried = choose.neighbours(predictions[measured.temperature], largest)
             results += validate(
                 self._runtime, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
                 costs, measured.calibration, self._over(share), self._show,

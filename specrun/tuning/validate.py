@@ -111,7 +111,7 @@ def expectations(results: Sequence[Validated], drift: float) -> dict[Plan, float
     measured = {v.plan: v.measured for v in results}
     expected = {v.plan: v.expected(drift) for v in results if not v.plan.overlap and v.plan.method != "merged"}
     for plan in (plan for plan in measured if plan.method == "merged" and not plan.overlap):
-        alone = replace(plan, method="adaptive")
+        alone = next(p for p in measured if p.method == "adaptive" and not p.overlap)
         if TIE * measured[plan] >= measured[alone]:
             expected[plan] = expected.pop(alone) * measured[plan] / measured[alone]
     for ahead in (plan for plan in measured if plan.overlap):

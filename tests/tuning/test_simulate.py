@@ -82,10 +82,12 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
         best = max(p.tokens_per_second for p in found)
         adaptive = next(p for p in found if p.plan.method == "adaptive")
         assert adaptive.tokens_per_second > least * best
-        chosen = [p.plan for p in neighbours(found)]
+        chosen = [p.plan for p in neighbours(found, 48)]
         assert len(chosen) == len(set(chosen))
         ahead = [plan for plan in chosen if plan.overlap]
-        assert replace(adaptive.plan, method="merged", overlap=True) in ahead
+        merged = next(plan for plan in chosen if plan.method == "merged")
+        assert merged.budget == min(2 * adaptive.plan.budget, 48)
+        assert replace(merged, overlap=True) in ahead
         assert all(replace(plan, overlap=False) in chosen for plan in ahead)
     assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
     assert next(p for p in found if p.plan.method == "adaptive").tokens_per_pass < 2.0

@@ -29,7 +29,7 @@ def test_drafting_ahead_is_taken_where_it_was_seen_to_pay(rate: float, pays: boo
 @pytest.mark.parametrize(("rate", "taken"), [(10.0, True), (14.0, True), (9.8, True), (9.0, False)])
 def test_draft_sources_join_unless_they_were_slower(rate: float, taken: bool) -> None:
     adaptive = Plan.adaptive(16, 8, 8)
-    merged = replace(adaptive, method="merged")
+    merged = replace(adaptive, method="merged", budget=32, depth=31)
     ahead = replace(merged, overlap=True)
     found = expectations([ran(Plan.off(), 4.0), ran(adaptive, 10.0), ran(merged, rate), ran(ahead, 20.0)], 1.0)
     assert (merged in found, adaptive in found, ahead in found) == (taken, not taken, taken)
