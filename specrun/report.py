@@ -82,6 +82,10 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         tuned = plans.now
         plain = 1e3 / tuned.guide.plain_ms(0)
         expected = f"expects {rate_text(tuned.predicted)} tokens/s"
+        if tuned.plan.method == "draftless":
+            return (
+                f"plan: {tuned.plan}, each as large as pays by the profile; plain decoding {rate_text(plain)} tokens/s"
+            )
         if tuned.plan.depth:
             return f"plan: {tuned.plan}, as tuned; {expected}, plain decoding {rate_text(plain)}"
         return f"plan: off, as tuned, since speculation does not pay here; {expected}"

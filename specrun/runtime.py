@@ -98,12 +98,12 @@ class Runtime:
             options.overlap,
         )  # fmt: skip
         self._stack.callback(self.engine.close)
-        if options.exact and not options.profile and draft:
+        if options.exact and not options.profile and any(plan.depth for plan in self.candidates):
             self._keep_exact_plans()
         for plan in self.candidates:
             if not METHODS[plan.method].lossless:
                 self.notices.append(f"{plan.method} is lossy: the text is not the target's own")
-        self.profile = options.profile if draft else None
+        self.profile = options.profile if draft or not options.draft else None
         self._follow = options.follow
         self.plans = self.chooser()
 
@@ -121,8 +121,8 @@ class Runtime:
             self.notices.append("no draft model: decoding plainly (give one with --draft)")
             return (Plan.off(),)
         self.notices.append("no draft model (--draft gives one): drafting from the text itself, where that pays")
-        largest = max(plans, key=lambda plan: plan.budget)
-        return (METHODS["draftless"].plan(largest.budget, largest.depth), Plan.off())
+        drafting = [plan for plan in plans if plan.depth and not needs_draft(plan)]
+        return (*(drafting or [METHODS["draftless"].plan(max(plan.budget for plan in plans))]), Plan.off())
 
     def chooser(self) -> PlanChooser:
         """What chooses among `candidates`, knowing nothing yet but the profile."""

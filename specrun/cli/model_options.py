@@ -136,7 +136,7 @@ class ModelOptions:
         from specrun.tuning import growth_maps, lookup
 
         if options.draft is None:
-            return replace(options, profile=lookup.settings_of(options), follow=False)
+            return replace(options, profile=lookup.of_target(options), follow=follow)
         found = lookup.find(lookup.identify(options))
         if found.notice and (follow or self.method):
             note(found.notice)

@@ -174,7 +174,7 @@ def _list(json: bool) -> int:
     for name in ("fingerprint", "created", "target", "draft", "weights", "plan"):
         table.add_column(name)
     for found in profiles:
-        plan = report.sentence(found.plans[0])
+        plan = report.sentence(found, found.plans[0])
         table.add_row(found.fingerprint, found.created, found.target, found.draft or "none", found.regime, plan)
     output.print_table(table)
     return 0

@@ -118,7 +118,9 @@ class Method:
             plan = Plan.chain(min(drafted, budget - 1) if budget is not None else drafted, self.name)
         else:
             budget = 16 if budget is None else budget
-            depth = depth if depth is not None else 16 if self.stops else 8
+            if depth is None:
+                # Where a guess costs no draft pass, the tree may be as deep as it is large.
+                depth = 16 if self.stops else 8 if DRAFT in self.needs else budget - 1
             if PROFILE in self.needs:
                 return replace(Plan.adaptive(budget, depth, 16), method=self.name)
             plan = Plan.tree(budget, depth, self.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specrun.speculation.guide import Guide
 from specrun.speculation.plan import Plan
@@ -22,6 +22,35 @@ _CHECKS = (16, 32, 64)  # passes between passes over one token, the last going o
 _SURPRISING = 1.25  # times what was expected of a plain pass; the next one follows soon
 _SOON = 3  # passes
 _CONFIRMED = 4  # plain passes of a hold after which it is known what plain decoding takes
+
+
+@dataclass
+class _Phase:
+    """What a plan has done since it was taken up. promise: times plain decoding's rate that is expected; 0 if nothing
+    is. tokens, seconds: of the last passes. lost: seconds, against plain decoding.
+    """
+
+    promise: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    passes: int = 0
+    lost: float = 0.0
+
+    def record(self, step: PassRecord, plain: float, counts: bool) -> None:
+        """A pass is over. plain: tokens a second of plain decoding. counts: whether it says what others will take."""
+        self.passes += 1
+        self.lost += step.seconds - step.n_tokens / plain
+        if counts:
+            self.tokens = _DECAY * self.tokens + step.n_tokens
+            self.seconds = _DECAY * self.seconds + step.seconds
+
+    def rate(self, plain: float) -> float:
+        """Tokens a second of the last passes, and of what was promised as long as these are few."""
+        tokens, seconds = self.tokens, self.seconds
+        if self.promise:
+            promised = _PROMISED * _DECAY**self.passes
+            tokens, seconds = tokens + promised, seconds + promised / (self.promise * plain)
+        return tokens / seconds if seconds else plain
 
 
 class ProfiledPlan:
@@ -55,7 +84,7 @@ class ProfiledPlan:
         self._left_rate = 0.0
         self._rest_passes, self._rest_seconds = 0, 0.0
         self._hold_seconds = _FIRST_HOLD / plain
-        self._start_phase(rate / plain if plan.depth else 1.0)
+        self._phase = _Phase(rate / plain if plan.depth else 1.0)
         self.guide.expect(max(rate if plan.depth else 0.0, plain) / 1e3)
 
     @property
@@ -82,12 +111,6 @@ class ProfiledPlan:
         """Tokens a second of plain decoding, as things are now."""
         return 1e3 / self.guide.plain_ms(ctx)
 
-    def _start_phase(self, promise: float = 0.0) -> None:
-        """promise: times plain decoding's rate that is expected; 0 if nothing is."""
-        self._promise = promise
-        self._tokens, self._seconds, self._passes = 0.0, 0.0, 0
-        self._phase_lost = 0.0
-
     def record(self, step: PassRecord) -> None:
         """A pass by `current` is over."""
         expected = self.guide.plain_ms(step.ctx)
@@ -108,29 +131,17 @@ class ProfiledPlan:
 
     def _judge(self, step: PassRecord, plain: float) -> None:
         """Whether the plan of this pass pays."""
-        self._passes += 1
-        self._phase_lost += step.seconds - step.n_tokens / plain
-        # The first pass after a hold is left out: the draft had text to catch up with.
-        if not (self._is_probe and self._passes == 1):
-            self._tokens = _DECAY * self._tokens + step.n_tokens
-            self._seconds = _DECAY * self._seconds + step.seconds
-        rate = self._rate(plain)
+        # The first pass after a hold does not count: the draft had text to catch up with.
+        self._phase.record(step, plain, counts=not (self._is_probe and not self._phase.passes))
+        rate = self._phase.rate(plain)
         self.guide.follow(step)
         if self._is_probe:
             self._judge_probe(rate, plain)
-        elif self._passes >= _LEAST_PASSES and rate < _LOSES * plain:
+        elif self._phase.passes >= _LEAST_PASSES and rate < _LOSES * plain:
             self._leave(plain)
         elif not self._rung:
             self._since_check = 0 if step.n_target == 1 else self._since_check + 1
             self._is_check = rate < _NEAR * plain and self._is_check_due()
-
-    def _rate(self, plain: float) -> float:
-        """Tokens a second of the last passes that drafted, and of what was promised as long as these are few."""
-        promised = _PROMISED * _DECAY**self._passes if self._promise else 0.0
-        tokens, seconds = self._tokens, self._seconds
-        if promised:
-            tokens, seconds = tokens + promised, seconds + promised / (self._promise * plain)
-        return tokens / seconds if seconds else plain
 
     def _is_check_due(self) -> bool:
         if self._since_check < self._checks[0]:
@@ -140,9 +151,9 @@ class ProfiledPlan:
         return True
 
     def _judge_probe(self, rate: float, plain: float) -> None:
-        if self._passes <= 1:
+        if self._phase.passes <= 1:
             return
-        if self._passes < _PROBE_PASSES and rate > 0.5 * plain:
+        if self._phase.passes < _PROBE_PASSES and rate > 0.5 * plain:
             return
         self._is_probe = False
         if rate < plain:
@@ -150,11 +161,11 @@ class ProfiledPlan:
 
     def _leave(self, plain: float) -> None:
         if not self._rung:
-            self._left_rate = self._tokens / self._seconds
+            self._left_rate = self._phase.tokens / self._phase.seconds
             self._rest_passes, self._rest_seconds = 0, 0.0
-            self._hold_seconds = max(self._phase_lost, 0.0) / _PROBE_SHARE
+            self._hold_seconds = max(self._phase.lost, 0.0) / _PROBE_SHARE
         self._rung += 1
-        self._start_phase(1.0)
+        self._phase = _Phase(1.0)
         self.guide.expect(plain / 1e3)
 
     def _rest(self, step: PassRecord, plain: float) -> None:
@@ -163,12 +174,12 @@ class ProfiledPlan:
         self._rest_seconds += step.seconds
         if self._rest_passes == _CONFIRMED and self._left_rate > plain:
             self._rung = 0
-            self._start_phase(self._left_rate / plain)
+            self._phase = _Phase(self._left_rate / plain)
             self.guide.expect(self._left_rate / 1e3)
         elif self._may_probe and self._rest_passes >= _FIRST_HOLD and self._rest_seconds >= self._hold_seconds:
             self._rung = 0
             self._is_probe = True
-            self._start_phase()
+            self._phase = _Phase()
 
 
 def _ladder(plan: Plan | None) -> tuple[Plan, ...]:

@@ -17,6 +17,7 @@ from specrun.tuning.simulate import Prediction, predict
 CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 TREE_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 ADAPTIVE_DEPTH = 16
+_COPIED = 32  # nodes that a tree with draft sources may have in any case
 _ALWAYS = ("off", "chain", "sequoia-match", "adaptive")  # the first three take no time
 # Of a pass's committed tokens; a tree that takes longer than so many passes over one token can never pay.
 MOST_TOKENS = 17
@@ -106,10 +107,10 @@ def neighbours(predictions: Sequence[Prediction], largest: int) -> list[Predicti
 def merged(prediction: Prediction, largest: int) -> Prediction:
     """The adaptive plan with draft sources, of which as much is expected.
 
-    Where text is copied a guess goes on for dozens of tokens that cost no draft pass, so the tree may be twice as large
-    as the draft's alone ever was, and as deep as it is large (docs/benchmarks/sources.md).
+    Where text is copied a guess goes on for dozens of tokens that cost no draft pass, so the tree may be larger than
+    the draft's alone ever was, and as deep as it is large (docs/benchmarks/sources.md).
     """
-    budget = max(prediction.plan.budget, min(2 * prediction.plan.budget, largest))
+    budget = max(prediction.plan.budget, min(max(2 * prediction.plan.budget, _COPIED), largest))
     plan = replace(prediction.plan, method="merged", budget=budget, depth=max(prediction.plan.depth, budget - 1))
     return replace(prediction, plan=plan)
 

@@ -45,11 +45,12 @@ def identify(options: RuntimeOptions) -> dict[str, Any]:
     )
 
 
-def settings_of(options: RuntimeOptions) -> Profile | None:
-    """The profile whose settings text without a draft is written with, so that it is the text with one: the newest of
-    the same target, with any draft.
+def of_target(options: RuntimeOptions) -> Profile | None:
+    """What is known of the target alone, for text without a draft: from the newest profile of it, with any draft, so
+    that the settings are those that text with a draft is written with, and it is the same text.
     """
-    return profile.of_target(identify(options)) if profile.are_saved() else None
+    found = profile.of_target(identify(options)) if profile.are_saved() else None
+    return found.without_draft(options.exact) if found else None
 
 
 def _decided(settings: LlamaSettings) -> dict[str, Any]:

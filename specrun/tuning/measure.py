@@ -16,11 +16,12 @@ from specrun.speculation.costs import CostTable, PassTime
 from specrun.speculation.drafters import DraftNode
 from specrun.speculation.tree import ROOT, TokenTree
 
-_SLOW_MS = 200.0  # of a pass over one token, above which a longer context need not be timed
+_SLOW_MS = 200.0  # of a pass over one token, above which a longer context is timed at two sizes only
+_TOO_SLOW_MS = 2000.0  # above which it is not timed once the time is over
 _DRIFT = 1.25  # a round is left out when its anchor took longer than this times the best rounds' anchor
 _JAGGED = 0.12  # share by which a pass may miss the straight line between its neighbours before they are looked into
 _FEWEST_ROUNDS = 2
-_ANCHORS = 5  # passes
+_ANCHORS, _FEW_ANCHORS = 5, 2  # passes
 _SHORTEST_MS = 8.0  # of one timing: shorter passes are repeated, and their median taken
 _MOST_REPEATS = 9
 
@@ -183,22 +184,23 @@ def table(
     for ctx in contexts[1:]:
         few = [n for n in sizes if n & (n - 1) == 0]
         if over():
-            # Where passes are short, what a long text adds to them is much of their time, and must be known.
-            if plain > _SLOW_MS:
+            # What a long text adds to a pass grows with its tokens, and says how large trees may be: it must be known.
+            if plain > _TOO_SLOW_MS:
                 break
-            few = [n for n in few if n in (1, 4, 16)]
+            few = [n for n in few if n in ((1, 4, 16) if plain < _SLOW_MS else (1, 16))]
         progress(f"passes at context {ctx}")
-        before = _anchor(timer, contexts[0])
+        n_anchors = _ANCHORS if plain < _SLOW_MS else _FEW_ANCHORS
+        before = _anchor(timer, contexts[0], n_anchors)
         further = rounds(timer, ctx, few, max(n_rounds // 2, 1), over)
-        further.scale(2 * plain / (before + _anchor(timer, contexts[0])))
+        further.scale(2 * plain / (before + _anchor(timer, contexts[0], n_anchors)))
         times += further.times()
         disturbed += further.n_disturbed
     return CostTable(times), disturbed
 
 
-def _anchor(timer: PassTimer, ctx: int) -> float:
+def _anchor(timer: PassTimer, ctx: int, count: int) -> float:
     timer.fill(ctx)
-    return statistics.median(timer.ms(1) for _ in range(_ANCHORS))
+    return statistics.median(timer.ms(1) for _ in range(count))
 
 
 def refine(timer: PassTimer, base: Measured, n_rounds: int, over: Deadline) -> None:

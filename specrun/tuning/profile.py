@@ -21,6 +21,7 @@ from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance import Acceptance
 
 VERSION = 2
+_DRAFTLESS_BUDGET = 32  # a copied line has as many tokens; steps take what pays
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,19 @@ class Profile:
         # A copy: it shifts with the texts that are written.
         calibration = self.acceptance_at(temperature).calibration.as_json() if self.acceptance else None
         return Guide(self.costs, Calibration.from_json(calibration) if calibration else None, rate)
+
+    def without_draft(self, exact: bool) -> Profile:
+        """What it says of the target alone: its settings and pass times, by which drafting from the text itself is
+        weighed. exact: only in passes whose logits are bit-exact.
+        """
+        largest = min(_DRAFTLESS_BUDGET, self.costs.target.largest)
+        if exact and self.exact_up_to < self.costs.target.largest:
+            largest = max(1, self.exact_up_to // 2)  # as many committed tokens may come before a tree
+        plan = METHODS["draftless"].plan(largest) if largest > 1 else Plan.off()
+        rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
+        plans = [TunedPlan(temperature, plan, rate, 1.0, rate) for temperature, rate in rates]
+        costs = CostModel(self.costs.target, None, self.costs.overhead)
+        return replace(self, draft="", costs=costs, acceptance=[], plans=plans)
 
     def at(self, temperature: float) -> TunedPlan:
         """The plan measured nearest to `temperature`."""

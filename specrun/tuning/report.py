@@ -171,9 +171,10 @@ def _validation(entries: Sequence[dict[str, Any]]) -> Table:
 def _conclusion(profile: Profile) -> list[Text]:
     lines = []
     for plan in profile.plans:
-        lines.append(Text(f"temperature {plan.temperature:g}: {sentence(plan)}", style="bold"))
+        lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
         lines += _static_against_grown(profile.predictions.get(f"{plan.temperature}", []))
-    lines.append(Text(f"the same by hand: {options(profile.plans[0])}"))
+    if profile.costs.draft:
+        lines.append(Text(f"the same by hand: {options(profile.plans[0])}"))
     return lines
 
 
@@ -196,8 +197,11 @@ def _static_against_grown(predictions: Sequence[dict[str, Any]]) -> list[Text]:
     ]
 
 
-def sentence(plan: TunedPlan) -> str:
+def sentence(profile: Profile, plan: TunedPlan) -> str:
     """The plan, what it promises, and against what."""
+    if not profile.costs.draft:
+        rate = rate_text(plan.plain_tokens_per_second)
+        return f"no draft model: {rate} tokens/s plainly, and more where the text itself tells how it goes on"
     if not plan.plan.depth:
         text = f"speculation does not pay here, off: {rate_text(plan.predicted_tokens_per_second)} tokens/s"
         if plan.other:

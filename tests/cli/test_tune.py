@@ -67,6 +67,18 @@ def test_text_is_the_same_with_a_profile(specrun: Specrun, data: Path, temperatu
     assert "by the profile of this machine" in auto.stderr
 
 
+@pytest.mark.usefixtures("tuned")
+def test_without_a_draft_the_text_itself_is_drafted_from_as_the_targets_tables_have_it(
+    specrun: Specrun, data: Path
+) -> None:
+    arguments = ["generate", PROMPT * 3, "-n", "48", "--temp", "0", "--json", "--draft", "none"]
+    off = json.loads(specrun(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
+    auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
+    assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
+    assert "draftless" in auto.stderr
+    assert "by the profile of this machine" in auto.stderr
+
+
 def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     here: SpecrunHere, tuned: dict[str, Any], data: Path, tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def test_other_contexts_are_measured_at_fewer_sizes() -> None:
     assert found.ms(6, 1024) == pytest.approx(100 + 6 * 10.24, rel=0.02)
 
 
-@pytest.mark.parametrize(("plain_ms", "contexts"), [(50.0, {64, 1024}), (500.0, {64})])
+@pytest.mark.parametrize(("plain_ms", "contexts"), [(50.0, {64, 1024}), (500.0, {64, 1024}), (5000.0, {64})])
 def test_a_longer_context_is_left_out_only_where_passes_are_long_and_time_is_over(
     plain_ms: float, contexts: set[int]
 ) -> None:

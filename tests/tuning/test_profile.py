@@ -74,6 +74,24 @@ def test_its_chooser_follows_its_plans() -> None:
     assert chooser.current == Plan.off()
 
 
+@pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (4, 3))])
+def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[int, int]) -> None:
+    found = made(exact_up_to=8).without_draft(exact)
+    assert found.settings == made().settings
+    chooser = found.chooser()
+    chooser.begin(0.8)
+    assert (chooser.current.method, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
+    assert chooser.guide.rate == pytest.approx(10.0 / 1e3), "nothing is promised but plain decoding"
+    assert chooser.guide.costs.draft is None
+    assert found.candidates() == (chooser.current,)
+
+
+def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
+    chooser = made(exact_up_to=1).without_draft(exact=True).chooser()
+    chooser.begin(0.0)
+    assert chooser.current == Plan.off()
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[]", "null", '{"version": 1}', '{"version": 99}', "not json"],

@@ -86,7 +86,7 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
         assert len(chosen) == len(set(chosen))
         ahead = [plan for plan in chosen if plan.overlap]
         merged = next(plan for plan in chosen if plan.method == "merged")
-        assert merged.budget == min(2 * adaptive.plan.budget, 48)
+        assert merged.budget == min(max(2 * adaptive.plan.budget, 32), 48)
         assert replace(merged, overlap=True) in ahead
         assert all(replace(plan, overlap=False) in chosen for plan in ahead)
     assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
