@@ -122,7 +122,7 @@ class Tuner:
         which = "target" if isinstance(timer, TargetTimer) else "draft"
         # Short passes are measured more often: they scatter more, and cost little.
         n_rounds = self._budget.rounds if round_ms > 1000 else 3 * self._budget.rounds
-        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) < self._runtime.ctx_size] or [_CONTEXTS[0]]
+        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self._runtime.ctx_size] or [_CONTEXTS[0]]
         found, disturbed = table(
             timer, sizes, contexts, n_rounds, self._over(share), lambda text: self._show(f"{which}: {text}")
         )
