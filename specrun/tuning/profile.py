@@ -133,7 +133,8 @@ class Profile:
         """
         largest = min(_DRAFTLESS_BUDGET, self.costs.target.largest)
         if exact and self.exact_up_to < self.costs.target.largest:
-            largest = max(1, self.exact_up_to // 2)  # as many committed tokens may come before a tree
+            # As many committed tokens may come before a tree.
+            largest = max(1, min(largest, self.exact_up_to // 2))
         plan = METHODS["draftless"].plan(largest) if largest > 1 else Plan.off()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
         plans = [TunedPlan(temperature, plan, rate, 1.0, rate) for temperature, rate in rates]
