@@ -11,7 +11,7 @@ from specrun.catalog import embedded
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
 from specrun.hardware.placement import place
-from specrun.llama import LlamaModel
+from specrun.llama import LlamaModel, devices
 from specrun.runtime import Runtime
 from specrun.runtime_options import RuntimeOptions
 from specrun.runtime_placement import placement_request
@@ -46,7 +46,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 def have_gpus(monkeypatch: pytest.MonkeyPatch, *free: float) -> None:
     found = [Device(f"CUDA{i}", "a GPU", "GPU", "CUDA", int(n_bytes), int(n_bytes)) for i, n_bytes in enumerate(free)]
-    monkeypatch.setattr(runtime.devices, "devices", lambda: found)
+    monkeypatch.setattr(devices, "devices", lambda: found)
 
 
 def options(settings: LlamaSettings = UNDECIDED, draft: LlamaSettings = UNDECIDED) -> RuntimeOptions:
