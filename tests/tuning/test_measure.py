@@ -93,3 +93,10 @@ def test_a_machine_that_is_slower_later_does_not_make_a_long_context_dear() -> N
     found, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, never, lambda _: None)
     assert found.ms(1, 64) == pytest.approx(100.64)
     assert found.ms(4, 1024) == pytest.approx(100 + 4 * 10.24, rel=0.02)
+
+
+def test_a_longer_context_never_makes_a_pass_cheaper() -> None:
+    clock = Clock(lambda n, ctx: 100.0 + n if ctx == 64 else 80.0 + 20.0 * n)
+    found, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, never, lambda _: None)
+    assert found.ms(1, 1024) == pytest.approx(101.0), "measured were 100"
+    assert found.ms(4, 1024) == pytest.approx(160.0)
