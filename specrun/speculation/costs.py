@@ -36,7 +36,7 @@ class CostTable:
     """T(n, ctx) from measured points.
 
     The context length with the most sizes is the base; at another one, the difference from the base is drawn straight
-    between the sizes measured there. Between context lengths, and beyond the longest, times are drawn straight too.
+    between the sizes measured there, and grows in proportion to the tokens beyond them. Between context lengths, and beyond the longest, times are drawn straight too.
     Raises ValueError without any point.
     """
 
@@ -60,7 +60,10 @@ class CostTable:
         sizes = sorted(n for n in points if n in base)
         if not sizes:
             return base_row
-        return np.asarray(base_row + np.interp(self._n, sizes, [points[n] - base[n] for n in sizes]))
+        more = np.interp(self._n, sizes, [points[n] - base[n] for n in sizes])
+        # Every token of a pass attends to the whole context, so beyond the last size it adds up in proportion.
+        beyond = np.maximum(self._n / sizes[-1], 1.0) if more[-1] > 0 else 1.0
+        return np.asarray(base_row + more * beyond)
 
     @property
     def largest(self) -> int:

@@ -38,6 +38,14 @@ def test_few_sizes_at_another_context_shift_the_sizes_between_them() -> None:
     assert found.ms(8, 1088) == pytest.approx(125 + 10 + 150 * 7 / 15)
 
 
+def test_beyond_the_sizes_of_a_longer_context_what_it_adds_grows_with_the_tokens() -> None:
+    base = [PassTime(n, 64, 100.0) for n in (1, 16, 64)]
+    found = CostTable([*base, PassTime(1, 768, 100.0), PassTime(16, 768, 130.0)])
+    assert found.ms(16, 768) == pytest.approx(130.0)
+    assert found.ms(64, 768) == pytest.approx(220.0)
+    assert found.ms(64, 64) == pytest.approx(100.0)
+
+
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         CostTable([])
