@@ -36,7 +36,8 @@ class CostTable:
     """T(n, ctx) from measured points.
 
     The context length with the most sizes is the base; at another one, the difference from the base is drawn straight
-    between the sizes measured there, and grows in proportion to the tokens beyond them. Between context lengths, and beyond the longest, times are drawn straight too.
+    between the sizes measured there, and grows in proportion to the tokens beyond them. Between context lengths, and
+    beyond the longest, times are drawn straight too.
     Raises ValueError without any point.
     """
 
