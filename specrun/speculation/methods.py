@@ -48,6 +48,7 @@ from specrun.speculation.tree import TokenTree
 
 # Of the text itself, of what the target proposed, and of what the user names; as far as there are any.
 ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
+COPIED_NODES = 32  # that a tree from sources may have where pass times are known: a copied line has as many tokens
 
 
 def _specexec(d: Drafting) -> Drafter:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specrun.speculation import sequoia
 from specrun.speculation.costs import CostModel
-from specrun.speculation.methods import METHODS
+from specrun.speculation.methods import COPIED_NODES, METHODS
 from specrun.speculation.plan import Plan
 from specrun.speculation.shape import MAX_LEAVES
 from specrun.tuning.acceptance import Acceptance
@@ -17,7 +17,6 @@ from specrun.tuning.simulate import Prediction, predict
 CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 TREE_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 ADAPTIVE_DEPTH = 16
-_COPIED = 32  # nodes that a tree with draft sources may have in any case
 _ALWAYS = ("off", "chain", "sequoia-match", "adaptive")  # the first three take no time
 # Of a pass's committed tokens; a tree that takes longer than so many passes over one token can never pay.
 MOST_TOKENS = 17
@@ -110,7 +109,7 @@ def merged(prediction: Prediction, largest: int) -> Prediction:
     Where text is copied a guess goes on for dozens of tokens that cost no draft pass, so the tree may be larger than
     the draft's alone ever was, and as deep as it is large (docs/benchmarks/sources.md).
     """
-    budget = max(prediction.plan.budget, min(max(2 * prediction.plan.budget, _COPIED), largest))
+    budget = max(prediction.plan.budget, min(max(2 * prediction.plan.budget, COPIED_NODES), largest))
     plan = replace(prediction.plan, method="merged", budget=budget, depth=max(prediction.plan.depth, budget - 1))
     return replace(prediction, plan=plan)
 

@@ -14,14 +14,13 @@ from specrun.settings import LlamaSettings
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel
 from specrun.speculation.guide import Guide
-from specrun.speculation.methods import METHODS
+from specrun.speculation.methods import COPIED_NODES, METHODS
 from specrun.speculation.plan import Plan
 from specrun.speculation.profiled import ByTemperature, ProfiledPlan, nearest
 from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance import Acceptance
 
 VERSION = 2
-_DRAFTLESS_BUDGET = 32  # a copied line has as many tokens; steps take what pays
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class Profile:
         """What it says of the target alone: its settings and pass times, by which drafting from the text itself is
         weighed. exact: only in passes whose logits are bit-exact.
         """
-        largest = min(_DRAFTLESS_BUDGET, self.costs.target.largest)
+        largest = min(COPIED_NODES, self.costs.target.largest)
         if exact and self.exact_up_to < self.costs.target.largest:
             # As many committed tokens may come before a tree.
             largest = max(1, min(largest, self.exact_up_to // 2))

@@ -176,8 +176,7 @@ class Tuner:
         for i, measured in enumerate(acceptance):
             self._show(f"choosing among plans at temperature {measured.temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(acceptance)
-            largest = self._largest_exact(costs) if self._exact else self._largest()
-            plans = choose.candidates(costs, largest, ctx, measured.positional)
+            plans = choose.candidates(costs, self._largest_allowed(costs), ctx, measured.positional)
             found[measured.temperature] = choose.ranked(plans, measured, costs, self._over(share, _LEAST_REPLAY))
         return found
 
@@ -191,7 +190,7 @@ class Tuner:
         results: list[Validated] = []
         for i, measured in enumerate(acceptance):
             share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
-            largest = min(self._largest_exact(costs) if self._exact else self._largest(), costs.target.largest)
+            largest = min(self._largest_allowed(costs), costs.target.largest)
             tried = choose.neighbours(predictions[measured.temperature], largest)
             results += validate(
                 self._runtime, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
@@ -243,8 +242,12 @@ class Tuner:
     def _largest(self) -> int:
         return min(self._budget.largest, self._runtime.engine.target.context.config.n_outputs)
 
-    def _largest_exact(self, costs: CostModel) -> int:
-        """Nodes of the largest tree whose passes are bit-exact, with the committed tokens that may come before it."""
+    def _largest_allowed(self, costs: CostModel) -> int:
+        """Nodes of the largest tree that may be taken: with `exact`, of those whose passes are bit-exact with the
+        committed tokens that may come before them.
+        """
+        if not self._exact:
+            return self._largest()
         exact = self._partial.exact_up_to or 1
         return exact if exact >= costs.target.largest else max(1, exact - choose.ADAPTIVE_DEPTH)
 
