@@ -23,7 +23,8 @@ from specrun.sampling import SamplingParameters
 from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, PassRecord, Plan
 from specrun.speculation.guide import Guide
-from specrun.tuning import profile
+from specrun.tuning import storage
+from specrun.tuning.profile import Profile
 
 # Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
 PLANS = {
@@ -76,7 +77,7 @@ class ByTheTables(Guide):
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
 
-def measure(runtime: Runtime, found: profile.Profile, kind: str, plan: Plan, max_tokens: int) -> Total:
+def measure(runtime: Runtime, found: Profile, kind: str, plan: Plan, max_tokens: int) -> Total:
     """All texts of a kind, one after the other."""
     total = Total()
     for text in prompts.shipped((kind,)):
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="edit,summary,code,chat")
     parser.add_argument("--max-tokens", type=int, default=96)
     arguments = parser.parse_args()
-    found = profile.load(arguments.profile)
+    found = storage.load(arguments.profile)
     options = RuntimeOptions(
         embedded.TARGET, embedded.DRAFT, tuple(PLANS.values()), settings=ONE_THREAD, draft_settings=ONE_THREAD
     )  # fmt: skip

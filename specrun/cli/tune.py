@@ -109,10 +109,10 @@ def _tune(
     plot: Path | None,
 ) -> int:
     from specrun.bench import prompts as files
-    from specrun.tuning import lookup, partial, profile, run
+    from specrun.tuning import lookup, partial, run, storage
 
     texts = files.load(prompts) if prompts else None
-    profile.check_folder()
+    storage.check_folder()
     options = models.runtime_options()
     identity = lookup.identify(options)
     # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.
@@ -122,7 +122,7 @@ def _tune(
         except KeyboardInterrupt:
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
-    path = profile.save(found)
+    path = storage.save(found)
     partial.forget(found.fingerprint)
     _show(found, json, plot)
     output.note(f"saved as {path}")
@@ -143,15 +143,15 @@ def _show(result: Profile, json: bool, plot: Path | None) -> None:
 def _use_saved(
     models: ModelOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
 ) -> int:
-    from specrun.tuning import lookup, profile
+    from specrun.tuning import lookup, storage
 
     found = lookup.find(lookup.identify(models.runtime_options()))
     if found.profile is None:
         raise UsageError(found.notice or "no profile of this pair on this machine; `specrun tune` makes one")
     if forget:
-        output.note(f"deleted {profile.forget(found.profile)}")
+        output.note(f"deleted {storage.forget(found.profile)}")
     elif export:
-        profile.export(found.profile, export)
+        storage.export(found.profile, export)
         output.note(f"wrote {export}")
     elif show:
         _show(found.profile, json, plot)
@@ -161,9 +161,9 @@ def _use_saved(
 def _list(json: bool) -> int:
     from rich.table import Table
 
-    from specrun.tuning import profile, report
+    from specrun.tuning import report, storage
 
-    profiles = [found for _, found in profile.saved()]
+    profiles = [found for _, found in storage.saved()]
     if json:
         output.write(jsonlib.dumps([found.as_json() for found in profiles]) + "\n")
         return 0
@@ -181,8 +181,8 @@ def _list(json: bool) -> int:
 
 
 def _import(path: Path) -> int:
-    from specrun.tuning import profile
+    from specrun.tuning import storage
 
-    found = profile.load(path)
-    output.note(f"saved as {profile.save(found)}")
+    found = storage.load(path)
+    output.note(f"saved as {storage.save(found)}")
     return 0

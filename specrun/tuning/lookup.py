@@ -12,7 +12,7 @@ from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.runtime_options import RuntimeOptions
 from specrun.settings import LlamaSettings
-from specrun.tuning import profile
+from specrun.tuning import storage
 from specrun.tuning.profile import Profile
 
 _NAMES = {"memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options"}
@@ -49,7 +49,7 @@ def of_target(options: RuntimeOptions) -> Profile | None:
     """What is known of the target alone, for text without a draft: from the newest profile of it, with any draft, so
     that the settings are those that text with a draft is written with, and it is the same text.
     """
-    found = profile.of_target(identify(options)) if profile.are_saved() else None
+    found = storage.of_target(identify(options)) if storage.are_saved() else None
     return found.without_draft(options.exact) if found else None
 
 
@@ -60,12 +60,12 @@ def _decided(settings: LlamaSettings) -> dict[str, Any]:
 def find(identity: dict[str, Any]) -> Found:
     """The profile of this identity; else whether a profile of the same files is stale, and by what."""
     try:
-        found = profile.find(machine.fingerprint(identity))
+        found = storage.find(machine.fingerprint(identity))
     except ProfileError as error:
         return Found(None, f"{error}; going on without it (`specrun tune` makes a new one)")
     if found:
         return Found(found)
-    old = profile.stale(identity)
+    old = storage.stale(identity)
     if old is None:
         return Found(None)
     _, changed = old

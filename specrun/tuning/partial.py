@@ -12,7 +12,7 @@ from specrun.locations import write_json
 from specrun.settings import LlamaSettings
 from specrun.speculation.costs import CostTable, Overhead
 from specrun.tuning.acceptance import Acceptance
-from specrun.tuning.profile import folder
+from specrun.tuning.storage import folder
 from specrun.tuning.trace import Trace
 
 _MOST_SECONDS = 3600.0  # after which a machine may have become another

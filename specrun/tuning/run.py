@@ -23,9 +23,10 @@ from specrun.runtime_options import RuntimeOptions
 from specrun.runtime_placement import placement_request
 from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
-from specrun.tuning import profile, settings, texts
+from specrun.tuning import settings, texts
 from specrun.tuning.effort import BUDGETS, Effort, largest_plan
 from specrun.tuning.partial import Partial
+from specrun.tuning.profile import Profile
 from specrun.tuning.result import predictions_json
 from specrun.tuning.tuner import Tuner
 
@@ -43,7 +44,7 @@ def tune(
     progress: Callable[[str], None],
     notice: Callable[[str], None],
     interrupted: Callable[[], bool] = lambda: False,
-) -> profile.Profile:
+) -> Profile:
     """Measure a pair and make its profile, which is not saved yet. Raises KeyboardInterrupt, between two passes, once
     `interrupted`.
 
@@ -69,7 +70,7 @@ def tune(
         template = None if raw else chat_template(runtime.model)
         prompts = [(t.kind, single_turn_tokens(runtime.model, t.text, template)) for t in own] if own else None
         result = tuner.run(prompts)
-    return profile.Profile(
+    return Profile(
         fingerprint=fingerprint,
         identity=dict(identity),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -13,7 +13,7 @@ from specrun.settings import LlamaSettings
 from specrun.speculation import Plan
 from specrun.speculation.calibration import Calibration
 from specrun.speculation.costs import CostModel, CostTable, Overhead, PassTime
-from specrun.tuning import lookup, profile
+from specrun.tuning import lookup, storage
 from specrun.tuning.acceptance import Acceptance
 from specrun.tuning.profile import Profile, TunedPlan
 
@@ -56,15 +56,15 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
 
 
 def test_a_profile_is_read_back_as_it_was_written() -> None:
-    path = profile.save(made())
-    assert profile.load(path).as_json() == made().as_json()
-    assert profile.find("abc") is not None
-    assert profile.find("abd") is None
+    path = storage.save(made())
+    assert storage.load(path).as_json() == made().as_json()
+    assert storage.find("abc") is not None
+    assert storage.find("abd") is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
 
 
 def test_its_chooser_follows_its_plans() -> None:
-    found = profile.load(profile.save(made()))
+    found = storage.load(storage.save(made()))
     assert set(found.candidates()) == {ADAPTIVE, Plan.off(), Plan.chain(2)}
     chooser = found.chooser()
     chooser.begin(0.0)
@@ -100,7 +100,7 @@ def test_what_is_not_a_profile_is_refused_in_one_line(text: str, tmp_path: Path)
     path = tmp_path / "profile.json"
     path.write_text(text)
     with pytest.raises(ProfileError) as error:
-        profile.load(path)
+        storage.load(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -115,11 +115,11 @@ def test_a_broken_profile_is_passed_over_with_a_word(data_dir: Path) -> None:
     found = lookup.find(identity)
     assert found.profile is None
     assert "going on without it" in (found.notice or "")
-    assert list(profile.saved()) == []
+    assert list(storage.saved()) == []
 
 
 def test_what_has_changed_since_is_named() -> None:
-    profile.save(made())
+    storage.save(made())
     found = lookup.find({"files": ["t", "d"], "llama.cpp": "2", "memory": 8})
     assert found.profile is None
     assert "llama.cpp, RAM changed" in (found.notice or "")
@@ -129,20 +129,20 @@ def test_what_has_changed_since_is_named() -> None:
 def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
     data_dir.write_text("a file")
     with pytest.raises(ProfileError, match="SPECRUN_DATA_DIR"):
-        profile.check_folder()
+        storage.check_folder()
     with pytest.raises(ProfileError, match="cannot be written"):
-        profile.save(made())
+        storage.save(made())
     with pytest.raises(ProfileError, match="cannot be written"):
-        profile.export(made(), data_dir / "x.json")
+        storage.export(made(), data_dir / "x.json")
 
 
 def test_forgetting_deletes_it() -> None:
-    path = profile.save(made())
-    assert profile.forget(made()) == path
+    path = storage.save(made())
+    assert storage.forget(made()) == path
     assert not path.exists()
-    profile.forget(made())
+    storage.forget(made())
 
 
 def test_checking_the_folder_leaves_nothing_behind(data_dir: Path) -> None:
-    profile.check_folder()
+    storage.check_folder()
     assert [path for path in data_dir.rglob("*") if path.is_file()] == []
