@@ -19,7 +19,7 @@ from specrun.sources import RunSources
 from specrun.speculation import FastestPlan, FixedPlan, Plan, PlanChooser
 from specrun.speculation.methods import METHODS
 
-_CTX_OF_EXACTNESS = 40  # tokens behind which passes are compared
+_CTX_OF_EXACTNESS = 600  # tokens behind which passes are compared: from 512 on some kernels are others
 _PASSES_OF_EXACTNESS = 4
 _MAX_STEPS_DOWN = 4  # smaller placements tried when loading runs out of memory
 
@@ -98,8 +98,8 @@ class Runtime:
             options.overlap,
         )  # fmt: skip
         self._stack.callback(self.engine.close)
-        if options.exact and not options.profile and any(plan.depth for plan in self.candidates):
-            self._keep_exact_plans()
+        if options.exact and any(plan.depth for plan in self.candidates):
+            self._keep_to_exact_passes(options.profile.exact_up_to if options.profile else self._exact_up_to())
         for plan in self.candidates:
             if not METHODS[plan.method].lossless:
                 self.notices.append(f"{plan.method} is lossy: the text is not the target's own")
@@ -158,16 +158,23 @@ class Runtime:
         """Tokens a second that the profile promises at `temperature`; None without a profile."""
         return self.profile.at(temperature).predicted_tokens_per_second if self.profile else None
 
-    def _keep_exact_plans(self) -> None:
-        """Drop the plans with passes that would not give plain decoding's bits, as measured on these contexts."""
-        sizes = sorted({2, 4, *(plan.budget for plan in self.candidates)})
-        n = exact_up_to(self.engine.target, range(1, 32), sizes, _CTX_OF_EXACTNESS, _PASSES_OF_EXACTNESS)
+    def _exact_up_to(self) -> int:
+        """Tokens of a pass up to which these contexts give plain decoding's bits, as measured now."""
+        budgets = [plan.budget for plan in self.candidates if plan.depth]
+        sizes = sorted({size for size in (2, 4, *budgets) if size <= max(budgets)})
+        ctx = max(1, min(_CTX_OF_EXACTNESS, self.ctx_size - sizes[-1] - _PASSES_OF_EXACTNESS))
+        n = exact_up_to(self.engine.target, range(1, 32), sizes, ctx, _PASSES_OF_EXACTNESS)
         self.engine.reset()
-        exact = tuple(plan for plan in self.candidates if plan.budget <= n)
-        if exact != self.candidates:
-            left_out = ", ".join(str(plan) for plan in self.candidates if plan not in exact)
-            self.notices.append(f"--exact: left out {left_out}, whose passes change a token's last bits here")
-        self.candidates = exact or (Plan.off(),)
+        return n
+
+    def _keep_to_exact_passes(self, n: int) -> None:
+        """Allow no pass over more than `n` tokens."""
+        self.engine.target.largest_pass = n
+        if n == 1:
+            self.notices.append("--exact: decoding plainly, as any larger pass changes a token's last bits here")
+            self.candidates = (Plan.off(),)
+        elif n < max(plan.budget for plan in self.candidates):
+            self.notices.append(f"--exact: passes of at most {n} tokens, larger ones change a token's last bits here")
 
     def _check_pair(self, draft: LlamaModel) -> None:
         check_sizes(self.model.n_bytes, draft.n_bytes)

@@ -25,12 +25,15 @@ class TargetContext:
 
     `tokens` is all committed text. The cache holds its first `n_cached` tokens; the rest is pending, and its last
     token is the root of the next tree. Between passes no other cell is occupied.
+
+    largest_pass: tokens that a pass over a tree may have, pending ones included; None is as many as the context takes.
     """
 
     def __init__(self, context: LlamaContext) -> None:
         self.context = context
         self.tokens: list[int] = []
         self.n_cached = 0
+        self.largest_pass: int | None = None
 
     @property
     def n_vocab(self) -> int:
@@ -47,11 +50,15 @@ class TargetContext:
         return len(self.tokens) - 1 - self.n_cached
 
     def room(self) -> int:
-        """Nodes (root included) that the next tree can have: cells, batch and logits rows that are left."""
+        """Nodes (root included) that the next tree can have: cells, batch and logits rows that are left.
+
+        Never none for want of batch: fewer tokens are pending than the tree before had nodes.
+        """
         config = self.context.config
         n_pending = max(len(self.tokens) - self.n_cached, 1)
         cells = config.n_ctx - self.n_cached - n_pending + 1
-        return min(cells, config.n_batch - n_pending + 1, config.n_outputs)
+        batch = config.n_batch if self.largest_pass is None else min(config.n_batch, self.largest_pass)
+        return min(cells, batch - n_pending + 1, config.n_outputs)
 
     def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
         """Make `tokens` the committed text, keeping what the cache already shares with it.

@@ -126,10 +126,7 @@ class Profile:
         """What it says of the target alone: its settings and pass times, by which drafting from the text itself is
         weighed. exact: only in passes whose logits are bit-exact.
         """
-        largest = min(COPIED_NODES, self.costs.target.largest)
-        if exact and self.exact_up_to < self.costs.target.largest:
-            # As many committed tokens may come before a tree.
-            largest = max(1, min(largest, self.exact_up_to // 2))
+        largest = min(COPIED_NODES, self.costs.target.largest, self.exact_up_to if exact else COPIED_NODES)
         plan = METHODS["draftless"].plan(largest) if largest > 1 else Plan.off()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
         plans = [TunedPlan(temperature, plan, rate, 1.0, rate) for temperature, rate in rates]

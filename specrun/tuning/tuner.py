@@ -188,10 +188,11 @@ class Tuner:
         prompts: Sequence[list[int]],
     ) -> list[Validated]:
         results: list[Validated] = []
+        if self._exact:
+            self._runtime.engine.target.largest_pass = self._partial.exact_up_to
         for i, measured in enumerate(acceptance):
             share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
-            largest = min(self._largest_allowed(costs), costs.target.largest)
-            tried = choose.neighbours(predictions[measured.temperature], largest)
+            tried = choose.neighbours(predictions[measured.temperature], self._largest_allowed(costs))
             results += validate(
                 self._runtime, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
                 costs, measured.calibration, self._over(share), self._show,
@@ -243,13 +244,10 @@ class Tuner:
         return min(self._budget.largest, self._runtime.engine.target.context.config.n_outputs)
 
     def _largest_allowed(self, costs: CostModel) -> int:
-        """Nodes of the largest tree that may be taken: with `exact`, of those whose passes are bit-exact with the
-        committed tokens that may come before them.
+        """Nodes of the largest tree that may be taken: of those whose passes were measured, and with `exact` are
+        bit-exact.
         """
-        if not self._exact:
-            return self._largest()
-        exact = self._partial.exact_up_to or 1
-        return exact if exact >= costs.target.largest else max(1, exact - choose.ADAPTIVE_DEPTH)
+        return min(costs.target.largest, (self._partial.exact_up_to or 1) if self._exact else costs.target.largest)
 
     def _over(self, share: float, least_seconds: float = 0.0) -> Callable[[], bool]:
         """Whether a stage that should end with this share of the time should end now."""

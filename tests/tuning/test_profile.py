@@ -74,7 +74,7 @@ def test_its_chooser_follows_its_plans() -> None:
     assert chooser.current == Plan.off()
 
 
-@pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (4, 3))])
+@pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (8, 7))])
 def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[int, int]) -> None:
     found = made(exact_up_to=8).without_draft(exact)
     assert found.settings == made().settings
