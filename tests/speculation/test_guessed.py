@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -18,6 +21,21 @@ from tests.speculation.test_drafters import N_VOCAB, TableDraft, guide, limits
 VERSE = [3, 7, 1, 9, 4, 4, 8, 2, 11, 6, 5, 12, 13, 14, 15, 16, 17, 18, 19, 20]
 COPYING = [*VERSE, 21, *VERSE[:12]]
 NEW = [24]
+
+
+class Reader(TableDraft):
+    """A draft that has read the verse, and expects it to go on, more or less."""
+
+    def __init__(self, height: float) -> None:
+        super().__init__(2)
+        self._height = height
+
+    def logits(self, path: Sequence[int]) -> np.ndarray:
+        row = super().logits(path)
+        for token, following in itertools.pairwise(VERSE):
+            if token == path[-1]:
+                row[following] += self._height
+        return row
 
 
 def follow(text: list[int]) -> SourceSet:
@@ -61,7 +79,7 @@ def merged(text: list[int], weighed: Guide, draft: TableDraft) -> TokenTree:
 
 
 def test_a_merged_tree_holds_both_and_no_token_twice() -> None:
-    draft = TableDraft(2)
+    draft = Reader(8.0)
     tree = merged(COPYING, guide({1: 10.0, 24: 10.0}, 0.0, 0.1), draft)
     for children in tree.children:
         assert len({int(tree.tokens[child]) for child in children}) == len(children)
@@ -70,8 +88,19 @@ def test_a_merged_tree_holds_both_and_no_token_twice() -> None:
     assert draft.passes
 
 
+def test_a_copy_that_the_draft_confirms_is_followed_further_than_one_that_it_contradicts() -> None:
+    weighed = guide({1: 10.0, 24: 10.0}, 0.05, 0.1)
+
+    def copied(draft: TableDraft) -> int:
+        """Tokens of the verse on the likeliest path."""
+        path = merged(COPYING, weighed, draft).tokens[1:].tolist()
+        return next((i for i, (a, b) in enumerate(zip(path, VERSE[12:], strict=False)) if a != b), len(path))
+
+    assert copied(Reader(8.0)) > copied(Reader(-30.0))
+
+
 def test_one_draft_pass_looks_at_several_levels_of_a_guess() -> None:
-    draft = TableDraft(2)
+    draft = Reader(8.0)
     tree = merged(COPYING, guide({1: 10.0, 24: 10.0}, 0.05, 0.1), draft)
     known = np.isfinite(tree.probabilities)
     levels = {int(depth) for depth in tree.depths[known]}

@@ -15,6 +15,7 @@ draft for the target, so they do for the draft: of what they guessed, one draft 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,7 +24,8 @@ from specrun.sampling import Candidates
 from specrun.speculation.costs import Milliseconds
 from specrun.speculation.drafters.base import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
-from specrun.speculation.drafters.guessed import Guesses, add_guesses
+from specrun.speculation.drafters.guessed import PER_NODE, Guesses, add_guesses
+from specrun.speculation.drafters.pooling import pooled
 from specrun.speculation.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -78,18 +80,21 @@ class CostAwareDrafter:
         add_guesses(growth, self._sources, worth, limits, float(np.exp(floor)))
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates) -> list[int]:
-        """Offer the draft's candidates; returns the ids of those that no source had offered."""
-        own = candidates.shares
-        chances = self._guide.calibration.chances(growth.depths[node] + 1, own)
-        scores = growth.scores[node] + np.log(np.maximum(chances, 1e-9))
-        least = np.log(_LEAST_CHANCE)
+        """Offer the draft's candidates, and think again of what sources guessed there; returns the ids of new nodes."""
+        tokens = candidates.tokens.tolist()
+        shares = dict(zip(tokens, candidates.shares.tolist(), strict=True))
+        own = self._guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
+        drafted = dict(zip(tokens, own.tolist(), strict=True))
+        guessed = dict(self._sources.children(growth.path(node), PER_NODE)) if self._sources else {}
         new = []
-        for token, score, share in zip(candidates.tokens.tolist(), scores.tolist(), own.tolist(), strict=True):
+        for token, chance in pooled(drafted, guessed).items():
+            score = growth.scores[node] + math.log(max(chance, 1e-9))
+            share = shares.get(token, math.nan)
             known = growth.child(node, token)
             if known is not None:
                 growth.probabilities[known] = share
-                growth.raise_score(known, score)
-            elif score >= least:
+                growth.rescore(known, score)
+            elif score >= math.log(_LEAST_CHANCE):
                 new.append(growth.add(token, node, score, share))
         return new
 

@@ -50,9 +50,14 @@ class TreeGrowth:
         """The child of `parent` that holds `token`, if it was offered."""
         return self._ids.get((parent, token))
 
-    def raise_score(self, node: int, score: float) -> None:
-        """Another source thinks more of `node`, or less, which changes nothing."""
-        self.scores[node] = max(self.scores[node], min(score, self.scores[self.parents[node]]))
+    def rescore(self, node: int, score: float) -> None:
+        """More is known of `node`: its score is `score` now, and what is below it gains or loses as much."""
+        change = score - self.scores[node]
+        below = [node]
+        while below:
+            found = below.pop()
+            self.scores[found] += change
+            below += self.children[found]
 
     def best(self, nodes: Iterable[int], count: int) -> list[int]:
         """The `count` best of `nodes`, best first; of equal ones the first that was offered."""

@@ -14,7 +14,7 @@ from specrun.speculation.drafters.growth import TreeGrowth
 from specrun.speculation.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
-_PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
+PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
 _LEAST_CHANCE = 0.04  # of a node, where pass times are not known
 
 
@@ -33,8 +33,8 @@ class Guesses(Protocol):
 def add_guesses(
     growth: TreeGrowth, sources: Guesses, nodes: Iterable[int], limits: DraftLimits, least_chance: float
 ) -> list[int]:
-    """Offer what the sources guess behind `nodes`, and behind that again, best first, at most a budget of nodes;
-    returns the new ones. A token that is there already keeps its node.
+    """Offer what the sources guess behind `nodes`, which have no children yet, and behind that again, best first, at
+    most a budget of nodes; returns the new ones.
     """
     waiting = [(-growth.scores[node], node) for node in nodes]
     heapq.heapify(waiting)
@@ -44,17 +44,11 @@ def add_guesses(
         _, node = heapq.heappop(waiting)
         if growth.depths[node] >= limits.depth:
             continue
-        for token, chance in sources.children(growth.path(node), _PER_NODE):
+        for token, chance in sources.children(growth.path(node), PER_NODE):
             score = growth.scores[node] + math.log(max(chance, 1e-9))
-            if score < least:
-                continue
-            known = growth.child(node, token)
-            if known is None:
-                known = growth.add(token, node, score, math.nan)
-                added.append(known)
-                heapq.heappush(waiting, (-score, known))
-            else:
-                growth.raise_score(known, score)
+            if score >= least:
+                added.append(growth.add(token, node, score, math.nan))
+                heapq.heappush(waiting, (-score, added[-1]))
     return added
 
 

@@ -1,0 +1,60 @@
+"""Draft and sources as one distribution: together they know more than either."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from specrun.speculation.drafters.growth import TreeGrowth
+from specrun.speculation.drafters.pooling import pooled
+
+DRAFTED = {1: 0.5, 2: 0.2, 3: 0.05}
+
+
+def test_without_guesses_the_draft_is_what_is_known() -> None:
+    assert pooled(DRAFTED, {}) == DRAFTED
+
+
+def test_what_both_name_is_likelier_than_either_says() -> None:
+    found = pooled(DRAFTED, {1: 0.6})
+    assert found[1] > 0.6
+    assert found[2] < 0.2
+    assert found[3] < 0.05
+
+
+def test_a_source_that_is_sure_of_another_token_makes_the_drafts_unlikelier() -> None:
+    found = pooled(DRAFTED, {2: 0.9})
+    assert found[2] > found[1]
+
+
+def test_what_the_draft_looked_at_and_did_not_name_is_unlikely() -> None:
+    found = pooled(DRAFTED, {9: 0.6})
+    assert found[9] < 0.6 / 2
+    assert found[1] < DRAFTED[1]
+
+
+@pytest.mark.parametrize("guessed", [{}, {1: 0.98}, {9: 0.98}, {1: 0.3, 9: 0.5}, {7: 0.01}])
+@pytest.mark.parametrize("drafted", [{}, {1: 1.0}, DRAFTED, {1: 0.6, 2: 0.5}, {1: 1e-9}])
+def test_chances_are_a_distribution(drafted: dict[int, float], guessed: dict[int, float]) -> None:
+    found = pooled(drafted, guessed)
+    assert set(found) == {*drafted, *guessed}
+    assert all(0 <= chance <= 1 for chance in found.values())
+    if guessed:
+        assert sum(found.values()) < 1
+
+
+def test_a_token_is_the_likelier_the_likelier_each_finds_it() -> None:
+    rising = [pooled({1: a, 2: 0.1}, {1: b, 5: 0.1})[1] for a in (0.1, 0.4, 0.8) for b in (0.1, 0.4, 0.8)]
+    rows = [rising[i : i + 3] for i in range(0, 9, 3)]
+    for line in (*rows, *zip(*rows, strict=True)):
+        assert all(low < high for low, high in itertools.pairwise(line))
+
+
+def test_what_is_below_a_node_changes_with_it() -> None:
+    growth = TreeGrowth([1])
+    child = growth.add(2, 0, -1.0, 0.5)
+    other = growth.add(3, 0, -2.0, 0.2)
+    grandchild = growth.add(4, child, -1.5, 0.6)
+    growth.rescore(child, -0.25)
+    assert [growth.scores[node] for node in (child, other, grandchild)] == [-0.25, -2.0, -0.75]
