@@ -25,11 +25,12 @@ from specrun.speculation.costs import Milliseconds
 from specrun.speculation.drafters.base import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
 from specrun.speculation.drafters.guessed import PER_NODE, Guesses, add_guesses
-from specrun.speculation.drafters.pooling import pooled
 from specrun.speculation.guide import Guide
+from specrun.speculation.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT, TokenTree
 
 _LEAST_CHANCE = 1e-3
+_PASSED_OVER = 0.25  # a draft model lists many candidates, so what it does not list it has looked at
 _KNOWN = 0.5  # of what sources offer behind a node that the draft need not add; its opinion of it is of use as well
 
 
@@ -84,10 +85,10 @@ class CostAwareDrafter:
         tokens = candidates.tokens.tolist()
         shares = dict(zip(tokens, candidates.shares.tolist(), strict=True))
         own = self._guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
-        drafted = dict(zip(tokens, own.tolist(), strict=True))
-        guessed = dict(self._sources.children(growth.path(node), PER_NODE)) if self._sources else {}
+        drafted = Opinion(dict(zip(tokens, own.tolist(), strict=True)), passed_over=_PASSED_OVER)
+        guessed = Opinion(dict(self._sources.children(growth.path(node), PER_NODE)) if self._sources else {})
         new = []
-        for token, chance in pooled(drafted, guessed).items():
+        for token, chance in pooled([drafted, guessed]).items():
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             share = shares.get(token, math.nan)
             known = growth.child(node, token)

@@ -16,6 +16,7 @@ from specrun.speculation.tree import ROOT, TokenTree
 
 PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
 _LEAST_CHANCE = 0.04  # of a node, where pass times are not known
+_LEAST_OFFERED = 0.015  # where they are, and decide
 
 
 class Guesses(Protocol):
@@ -67,7 +68,8 @@ class GuessedDrafter:
         growth = TreeGrowth(tokens)
         if limits.budget < 2 or limits.depth < 1:
             return growth.tree(limits)
-        add_guesses(growth, self._sources, [ROOT], limits, _LEAST_CHANCE)
+        least = _LEAST_OFFERED if self._guide else _LEAST_CHANCE
+        add_guesses(growth, self._sources, [ROOT], limits, least)
         if self._guide is None:
             return growth.tree(limits)
         chances, row = np.sort(np.exp(growth.scores))[::-1], self._guide.target_row(len(tokens))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from specrun.sampling import filters
 from specrun.speculation.acceptance import Accepted
+from specrun.speculation.pooling import Opinion, pooled
 from specrun.speculation.sources.base import Source
 from specrun.speculation.sources.evidence import N_EVIDENCE, PRIOR
 from specrun.speculation.sources.lookahead import NgramPool
@@ -18,6 +19,10 @@ from specrun.speculation.tree import TokenTree
 _PRIOR_WEIGHT = 4.0  # guesses that the first idea of a chance weighs
 _DECAY = 0.99  # of what was seen, per pass: about the last hundred passes count
 _MOST = 0.98  # of the chances of siblings together
+# Sources mostly look at the same text, so two that agree know little more than one; and one with nothing to say must
+# not speak against one that is sure. Each is trusted by its share of what all name, to this power (1: as one source).
+_SHARED = 0.7
+_PASSED_OVER = 0.4
 _ROWS_LEARNED = 64  # of one pass
 
 
@@ -26,7 +31,7 @@ Permitted = Callable[[Sequence[int], Sequence[int]], Sequence[bool]]
 
 
 class SourceSet:
-    """Sources that draft together. A token that several guess has the chance of the best evidence for it."""
+    """Sources that draft together: what they guess is pooled to one distribution."""
 
     def __init__(self, sources: Mapping[str, Source], keep_texts: bool = False) -> None:
         """sources: by the names that methods ask for them. keep_texts: for `finished_texts`."""
@@ -78,14 +83,15 @@ class SourceSet:
             allowed = self._permitted([*self._text, *path], [token for token, _, _ in asked])
             asked = [entry for entry, ok in zip(asked, allowed, strict=True) if ok]
         self._asked[tuple(path)] = asked
-        chances: dict[int, float] = {}
+        by_source: dict[int, dict[int, float]] = {}
         for token, i, evidence in asked:
-            chance = float(self._right[i][evidence] / self._seen[i][evidence])
-            chances[token] = max(chances.get(token, 0.0), chance)
-        total = sum(chances.values())
-        scale = _MOST / total if total > _MOST else 1.0
-        best = sorted(chances.items(), key=lambda item: -item[1])[:count]
-        return [(token, scale * chance) for token, chance in best]
+            by_source.setdefault(i, {})[token] = float(self._right[i][evidence] / self._seen[i][evidence])
+        total = sum(sum(chances.values()) for chances in by_source.values())
+        opinions = []
+        for chances in by_source.values():
+            trust = (sum(chances.values()) / total) ** _SHARED
+            opinions.append(Opinion(_scaled(chances), trust, _PASSED_OVER))
+        return sorted(pooled(opinions).items(), key=lambda item: -item[1])[:count]
 
     def finished_texts(self) -> list[list[int]]:
         """All texts that were followed, the last one included; they are not kept any longer."""
@@ -133,6 +139,12 @@ class GuessesBehind:
     def behind(self, path: Sequence[int]) -> GuessesBehind:
         """As `SourceSet.behind`."""
         return GuessesBehind(self._sources, [*self._path, *path])
+
+
+def _scaled(chances: dict[int, float]) -> dict[int, float]:
+    """Each class of evidence was counted by itself, so that siblings may come to more than 1."""
+    total = sum(chances.values())
+    return {token: _MOST / total * chance for token, chance in chances.items()} if total > _MOST else chances
 
 
 def _prior(source: Source) -> NDArray[np.float64]:

@@ -43,7 +43,7 @@ def passed(sources: SourceSet, committed: list[int]) -> None:
     sources.learn(tree, np.zeros((len(tree), N_VOCAB), np.float32), Accepted(list(range(len(tree))), committed))
 
 
-def test_a_token_that_two_guess_is_there_once_with_the_better_chance() -> None:
+def test_a_token_that_two_guess_is_there_once_and_likelier_than_either_says() -> None:
     weak, strong = Fixed("weak", (7, 0), (8, 0)), Fixed("strong", (7, 1))
     sources = SourceSet({"weak": weak, "strong": strong})
     sources.follow([1, 2], ["weak", "strong"])
