@@ -1,8 +1,8 @@
 """Tokens a pass with draft sources and without, by kind of text, as a machine's cost tables would have it.
 
-    python scripts/bench_sources.py PROFILE [--kinds edit,summary,code,chat] [--max-tokens 96]
+    python scripts/bench_sources.py PROFILE [--kinds edit,summary,code,chat] [--max-tokens 96] [--temp 0]
 
-The embedded pair writes the prompts that ship with `specrun bench`, greedily; every step is weighed with the pass times
+The embedded pair writes the prompts that ship with `specrun bench`; every step is weighed with the pass times
 of PROFILE (an export of `specrun tune`, as in docs/benchmarks/raw), and tokens a second follow from the same times. So
 the figures hang on no clock and are the same in every run; what they leave out is what a real machine does between two
 passes. One thread, since the machine of the tables may be another.
@@ -77,15 +77,16 @@ class ByTheTables(Guide):
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
 
-def measure(runtime: Runtime, found: Profile, kind: str, plan: Plan, max_tokens: int) -> Total:
+def measure(runtime: Runtime, found: Profile, kind: str, plan: Plan, max_tokens: int, temperature: float) -> Total:
     """All texts of a kind, one after the other."""
     total = Total()
+    sampling = SamplingParameters(temperature=temperature)
     for text in prompts.shipped((kind,)):
-        guide = ByTheTables(found.guide(0.0), total)
+        guide = ByTheTables(found.guide(temperature), total)
         runtime.forget()
         tokens = single_turn_tokens(runtime.model, text.text, None)
         plans = FixedPlan(plan, guide)
-        for _ in runtime.engine.generate(tokens, SamplingParameters(temperature=0), plans, max_tokens, ignore_eos=True):
+        for _ in runtime.engine.generate(tokens, sampling, plans, max_tokens, ignore_eos=True):
             pass
     return total
 
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("profile", type=Path, metavar="PROFILE")
     parser.add_argument("--kinds", default="edit,summary,code,chat")
     parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--temp", type=float, default=0.0)
     arguments = parser.parse_args()
     found = storage.load(arguments.profile)
     options = RuntimeOptions(
@@ -106,7 +108,10 @@ def main() -> None:
     print("| --- |" + " ---: |" * (2 * len(PLANS) + 2))
     with Runtime(options) as runtime:
         for kind in arguments.kinds.split(","):
-            totals = {m: measure(runtime, found, kind, plan, arguments.max_tokens) for m, plan in PLANS.items()}
+            totals = {
+                name: measure(runtime, found, kind, plan, arguments.max_tokens, arguments.temp)
+                for name, plan in PLANS.items()
+            }
             cells = [f"{t.tokens_per_pass:.2f} | {t.tokens_per_second:.1f}" for t in totals.values()]
             merged, adaptive = totals["merged"], totals["adaptive"]
             per_pass = merged.tokens_per_pass / adaptive.tokens_per_pass

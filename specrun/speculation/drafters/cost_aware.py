@@ -7,9 +7,10 @@ more than the run's rate would have brought in the same time (`Guide`). OPT-Tree
 threshold instead; the threshold here is the machine's.
 
 Sources that need no draft model may join in: what they guess is offered before the draft is asked, for nothing, and a
-draft pass has to be worth its time beside that. A source that is never right ends up with no nodes. And as the sources
-draft for the target, so they do for the draft: of what they guessed, one draft pass looks at several levels at once
-(a cascade; CS Drafting, 2312.11462).
+draft pass has to be worth its time beside that. What both say of a position is one distribution (`pooling`), so a guess
+that the draft confirms is followed further, and one that it does not list makes room. As the sources draft for the
+target, so they do for the draft: of what they guessed, one draft pass looks at several levels at once (a cascade; CS
+Drafting, 2312.11462).
 """
 
 from __future__ import annotations
