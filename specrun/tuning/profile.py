@@ -83,7 +83,7 @@ class Profile:
 
     fingerprint: of everything that the figures depend on. identity: the parts of it, to tell what has changed.
     created: ISO 8601, UTC. settings: llama.cpp's, as measured. exact_up_to: tokens of a pass up to which logits are
-    the same bits as one by one; 0 if they never are. regime: where the weights are.
+    the same bits as one by one; 1 if not even two are. regime: where the weights are.
     """
 
     fingerprint: str
@@ -126,7 +126,9 @@ class Profile:
         """What it says of the target alone: its settings and pass times, by which drafting from the text itself is
         weighed. exact: only in passes whose logits are bit-exact.
         """
-        largest = min(COPIED_NODES, self.costs.target.largest, self.exact_up_to if exact else COPIED_NODES)
+        largest = min(COPIED_NODES, self.costs.target.largest)
+        if exact:
+            largest = min(largest, self.exact_up_to)
         plan = METHODS["draftless"].plan(largest) if largest > 1 else Plan.off()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
         plans = [TunedPlan(temperature, plan, rate, 1.0, rate) for temperature, rate in rates]

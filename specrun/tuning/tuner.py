@@ -247,7 +247,8 @@ class Tuner:
         """Nodes of the largest tree that may be taken: of those whose passes were measured, and with `exact` are
         bit-exact.
         """
-        return min(costs.target.largest, (self._partial.exact_up_to or 1) if self._exact else costs.target.largest)
+        largest = costs.target.largest
+        return min(largest, self._partial.exact_up_to or 1) if self._exact else largest
 
     def _over(self, share: float, least_seconds: float = 0.0) -> Callable[[], bool]:
         """Whether a stage that should end with this share of the time should end now."""

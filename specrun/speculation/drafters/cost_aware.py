@@ -30,7 +30,7 @@ from specrun.speculation.guide import Guide
 from specrun.speculation.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT, TokenTree
 
-_LEAST_CHANCE = 1e-3
+_LEAST_SCORE = math.log(1e-3)  # of a node that is offered
 _PASSED_OVER = 0.25  # a draft model lists many candidates, so what it does not list it has looked at
 _KNOWN = 0.5  # of what sources offer behind a node that the draft need not add; its opinion of it is of use as well
 
@@ -77,7 +77,7 @@ class CostAwareDrafter:
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
         """Offer what the sources think of these nodes, as far as it may be among the best."""
         assert self._sources
-        floor = max(growth.worst_kept(limits.budget), float(np.log(_LEAST_CHANCE)))
+        floor = max(growth.worst_kept(limits.budget), _LEAST_SCORE)
         worth = [node for node in nodes if growth.scores[node] > floor]
         add_guesses(growth, self._sources, worth, limits, float(np.exp(floor)))
 
@@ -96,7 +96,7 @@ class CostAwareDrafter:
             if known is not None:
                 growth.probabilities[known] = share
                 growth.rescore(known, score)
-            elif score >= math.log(_LEAST_CHANCE):
+            elif score >= _LEAST_SCORE:
                 new.append(growth.add(token, node, score, share))
         return new
 

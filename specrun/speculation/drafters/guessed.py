@@ -33,24 +33,22 @@ class Guesses(Protocol):
 
 def add_guesses(
     growth: TreeGrowth, sources: Guesses, nodes: Iterable[int], limits: DraftLimits, least_chance: float
-) -> list[int]:
+) -> None:
     """Offer what the sources guess behind `nodes`, which have no children yet, and behind that again, best first, at
-    most a budget of nodes; returns the new ones.
+    most a budget of nodes.
     """
     waiting = [(-growth.scores[node], node) for node in nodes]
     heapq.heapify(waiting)
     least = math.log(least_chance)
-    added: list[int] = []
-    while waiting and len(added) < limits.budget:
+    most = len(growth.tokens) + limits.budget
+    while waiting and len(growth.tokens) < most:
         _, node = heapq.heappop(waiting)
         if growth.depths[node] >= limits.depth:
             continue
         for token, chance in sources.children(growth.path(node), PER_NODE):
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             if score >= least:
-                added.append(growth.add(token, node, score, math.nan))
-                heapq.heappush(waiting, (-score, added[-1]))
-    return added
+                heapq.heappush(waiting, (-score, growth.add(token, node, score, math.nan)))
 
 
 class GuessedDrafter:

@@ -89,8 +89,11 @@ class SourceSet:
         total = sum(sum(chances.values()) for chances in by_source.values())
         opinions = []
         for chances in by_source.values():
-            trust = (sum(chances.values()) / total) ** _SHARED
-            opinions.append(Opinion(_scaled(chances), trust, _PASSED_OVER))
+            named = sum(chances.values())
+            # Each class of evidence was counted by itself, so that siblings may come to more than 1.
+            scale = min(_MOST / named, 1.0)
+            scaled = {token: scale * chance for token, chance in chances.items()}
+            opinions.append(Opinion(scaled, (named / total) ** _SHARED, _PASSED_OVER))
         return sorted(pooled(opinions).items(), key=lambda item: -item[1])[:count]
 
     def finished_texts(self) -> list[list[int]]:
@@ -139,12 +142,6 @@ class GuessesBehind:
     def behind(self, path: Sequence[int]) -> GuessesBehind:
         """As `SourceSet.behind`."""
         return GuessesBehind(self._sources, [*self._path, *path])
-
-
-def _scaled(chances: dict[int, float]) -> dict[int, float]:
-    """Each class of evidence was counted by itself, so that siblings may come to more than 1."""
-    total = sum(chances.values())
-    return {token: _MOST / total * chance for token, chance in chances.items()} if total > _MOST else chances
 
 
 def _prior(source: Source) -> NDArray[np.float64]:
