@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from specrun.catalog import embedded
-from specrun.completion import Completion, Request
 from specrun.constraints import schema_to_gbnf
-from specrun.formatting import chat_template, single_turn_tokens
+from specrun.engine.completion import Completion, Request
+from specrun.engine.growth_maps import by_profile
+from specrun.engine.loading import Runtime
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
+from specrun.engine.run_options import RuntimeOptions
 from specrun.llama.grammar import loaded_grammar
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
+from specrun.profiles import lookup
 from specrun.sampling import SamplingParameters
 from specrun.speculation import Plan
-from specrun.speculation.methods import METHODS
-from specrun.tuning import lookup
-from specrun.tuning.growth_maps import by_profile
+from specrun.speculation.registry import METHODS
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

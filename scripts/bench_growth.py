@@ -19,15 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun.bench.plot import save
 from specrun.catalog import embedded
-from specrun.engine import Engine
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
+from specrun.engine.decoding import Engine
+from specrun.engine.loading import Runtime
+from specrun.engine.run_options import RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Accepted, FixedPlan, PassRecord, Plan, sequoia
-from specrun.speculation.calibration import Calibration
-from specrun.speculation.costs import CostModel, CostTable, PassTime
+from specrun.speculation import Accepted, FixedPlan, PassRecord, Plan
 from specrun.speculation.drafters import (
     ChainDrafter,
     CostAwareDrafter,
@@ -37,13 +34,17 @@ from specrun.speculation.drafters import (
     SpecExecDrafter,
     sharpness_at,
 )
-from specrun.speculation.drafters.opt_tree import OptTreeDrafter
 from specrun.speculation.drafters.static import StaticDrafter
-from specrun.speculation.guide import Guide
-from specrun.speculation.methods import METHODS
+from specrun.speculation.papers.opt_tree import OptTreeDrafter
+from specrun.speculation.planning import sequoia
+from specrun.speculation.planning.calibration import Calibration
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.tuning.acceptance import Acceptance, AcceptanceMeter
+from specrun.tuning.acceptance_meter import Acceptance, AcceptanceMeter
+from specrun.views.bench_plot import save
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
 DEPTH = 24

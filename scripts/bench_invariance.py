@@ -22,7 +22,7 @@ from specrun.hardware.cpu import usable_cores
 from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.settings import CacheType, LlamaSettings
+from specrun.llama_settings import CacheType, LlamaSettings
 
 SIZES = (1, 2, 4, 8, 16, 32, 63, 64, 128)
 N_MEASURED = 128

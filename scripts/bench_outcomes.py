@@ -14,17 +14,17 @@ from itertools import islice
 
 import numpy as np
 
-from specrun.bench import prompts
+from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
-from specrun.engine import Engine
-from specrun.formatting import single_turn_tokens
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
+from specrun.engine.decoding import Engine
+from specrun.engine.loading import Runtime
+from specrun.engine.prompt_tokens import single_turn_tokens
+from specrun.engine.run_options import RuntimeOptions
 from specrun.sampling import Candidates, Sampler, SamplingParameters
 from specrun.speculation import FixedPlan, Plan
 from specrun.speculation.drafters import ModelCandidates
 from specrun.speculation.drafters.growth import TreeGrowth
-from specrun.speculation.outcomes import likeliest
+from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT
 
 PLACES = (1, 2, 4, 8, 16, 32, 64, 128)

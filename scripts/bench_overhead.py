@@ -19,11 +19,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from specrun.engine import Engine
+from specrun.engine.decoding import Engine
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan
 
 N_EMBD = 64

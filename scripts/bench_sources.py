@@ -14,17 +14,17 @@ import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.bench import prompts
+from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
-from specrun.formatting import single_turn_tokens
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
+from specrun.engine.loading import Runtime
+from specrun.engine.prompt_tokens import single_turn_tokens
+from specrun.engine.run_options import RuntimeOptions
+from specrun.llama_settings import LlamaSettings
+from specrun.profiles import profile_files as storage
+from specrun.profiles.profile import Profile
 from specrun.sampling import SamplingParameters
-from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, PassRecord, Plan
-from specrun.speculation.guide import Guide
-from specrun.tuning import storage
-from specrun.tuning.profile import Profile
+from specrun.speculation.planning.guide import Guide
 
 # Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
 PLANS = {

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun.engine import Engine
+from specrun.engine.decoding import Engine
+from specrun.engine.loading import Runtime
+from specrun.engine.run_options import RuntimeOptions
 from specrun.llama.context import Logits
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
+from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.settings import LlamaSettings
 from specrun.speculation import FixedPlan, Plan, TokenTree
-from specrun.speculation.costs import CostModel, CostTable, PassTime
-from specrun.speculation.guide import Guide
 from specrun.speculation.method import PROFILE
-from specrun.speculation.methods import METHODS
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.registry import METHODS
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specrun.llama import LlamaModel
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
-from specrun.settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings
 
 N_TEXT = 200
 N_GREEDY = 64

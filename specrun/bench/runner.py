@@ -8,15 +8,16 @@ from itertools import zip_longest
 
 import psutil
 
-from specrun.bench.prompts import BenchPrompt
+from specrun.bench.bench_prompts import BenchPrompt
 from specrun.bench.rows import Row, Sample, summarise
+from specrun.engine import growth_maps
+from specrun.engine.loading import Runtime
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.errors import PromptError
-from specrun.formatting import chat_template, single_turn_tokens
-from specrun.runtime import Runtime
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan, PlanChooser, methods
+from specrun.speculation import FixedPlan, Plan, PlanChooser
+from specrun.speculation import registry as methods
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, PROFILE, Method
-from specrun.tuning import growth_maps
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))

@@ -10,7 +10,7 @@ from specrun.units import size_text
 
 
 class VocabularyLike(Protocol):
-    """A tokenizer's identity, as `specrun.llama.model.Vocabulary` gives it for a loaded model and
+    """A tokenizer's identity, as `specrun.llama.loaded_model.Vocabulary` gives it for a loaded model and
     `specrun.catalog.vocabulary.FileVocabulary` for a file.
     """
 

@@ -8,16 +8,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from specrun import report
-from specrun.chat import commands, settings, tree_view
-from specrun.chat.files import load_messages, save_messages
+from specrun.chat import commands
+from specrun.chat import set_command as settings
 from specrun.chat.reader import MessageReader
 from specrun.chat.terminal import without_echo
-from specrun.completion import Completion
+from specrun.chat.transcripts import load_messages, save_messages
+from specrun.engine.completion import Completion
+from specrun.engine.session import Session
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
-from specrun.session import Session
 from specrun.speculation import Plan, PlanChooser
+from specrun.views import answer_report as report
+from specrun.views import tree_view
 
 
 class ChatLoop:

@@ -18,7 +18,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
-from specrun.chat import commands, settings
+from specrun.chat import commands
+from specrun.chat import set_command as settings
 from specrun.errors import PromptError, SpecrunError
 
 _QUOTES = '"""'

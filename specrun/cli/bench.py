@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from specrun.cli import options as o
 from specrun.cli import output
-from specrun.cli.expand import expanded
-from specrun.cli.machine_options import MachineOptions
-from specrun.cli.model_options import ModelOptions
 from specrun.errors import UsageError
+from specrun.options import common_options as o
+from specrun.options.expand import expanded
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
 
 if TYPE_CHECKING:
     from specrun.bench.rows import Row
@@ -75,12 +75,12 @@ def bench(
     """
     if context.invoked_subcommand:
         return
-    from specrun.bench import plot as drawing
-    from specrun.bench import prompts as bench_prompts
+    from specrun.bench import bench_prompts
     from specrun.bench.runner import ALL, METHODS, OVERLAPPED, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
-    from specrun.runtime import Runtime
+    from specrun.engine.loading import Runtime
     from specrun.sampling import SamplingParameters
     from specrun.speculation import Plan
+    from specrun.views import bench_plot as drawing
 
     known = tuple(dict.fromkeys((*METHODS, *ALL, *OVERLAPPED)))
     chosen = ALL if methods == "all" else _listed(methods, known, "--methods")
@@ -112,7 +112,7 @@ def compare(
     after: Annotated[Path, typer.Argument(metavar="B.json")],
 ) -> None:
     """Set two results of `specrun bench -o json` side by side."""
-    from specrun.bench import tables
+    from specrun.views import bench_table as tables
 
     lines = tables.compare(_read_rows(before), _read_rows(after))
     if not lines:
@@ -128,7 +128,7 @@ def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]
 
 
 def _print(rows: list[Row], form: Format) -> None:
-    from specrun.bench import tables
+    from specrun.views import bench_table as tables
 
     if form == "table":
         output.print_table(tables.as_table(rows))

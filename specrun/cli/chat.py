@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from specrun import report
-from specrun.cli import options as o
 from specrun.cli import output
-from specrun.cli.expand import expanded
-from specrun.cli.machine_options import MachineOptions
-from specrun.cli.model_options import ModelOptions
+from specrun.options import common_options as o
+from specrun.options.expand import expanded
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
+from specrun.views import answer_report as report
 
 
 @expanded
@@ -63,10 +63,10 @@ def chat(
 
     from specrun.chat import ChatLoop, PipeReader, TerminalReader
     from specrun.constraints import read_grammar
+    from specrun.engine.loading import Runtime
+    from specrun.engine.session import Session
     from specrun.llama.grammar import check_grammar, loaded_grammar
     from specrun.locations import data_dir
-    from specrun.runtime import Runtime
-    from specrun.session import Session
 
     models.check_constrained(grammar, json_schema)
     gbnf = check_grammar(read_grammar(grammar, json_schema))

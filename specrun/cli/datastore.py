@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import options as o
 from specrun.cli import output
+from specrun.options import common_options as o
 
 
 def datastore(
@@ -20,10 +20,10 @@ def datastore(
 
     It belongs to the tokenizer of one target, takes 8 bytes a token on disk, and is mapped, not read.
     """
-    from specrun import sources
     from specrun.cli.pulling import local_pair
+    from specrun.engine import run_sources as sources
     from specrun.llama import LlamaModel
-    from specrun.settings import UNDECIDED
+    from specrun.llama_settings import UNDECIDED
     from specrun.speculation.sources import datastore as store
     from specrun.units import size_text
 

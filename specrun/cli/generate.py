@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun import report
-from specrun.cli import options as o
 from specrun.cli import output
-from specrun.cli.expand import expanded
-from specrun.cli.machine_options import MachineOptions
-from specrun.cli.model_options import ModelOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.options import common_options as o
+from specrun.options.expand import expanded
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
+from specrun.views import answer_report as report
 
 if TYPE_CHECKING:
-    from specrun.completion import Completion
+    from specrun.cli.prompt_input import PromptLine
+    from specrun.engine.completion import Completion
+    from specrun.engine.loading import Runtime
     from specrun.llama.grammar import Grammar
-    from specrun.prompts import PromptLine
-    from specrun.runtime import Runtime
     from specrun.sampling import SamplingParameters
 
 
@@ -85,10 +85,10 @@ def generate(
     )
     limit = o.check_max_tokens(max_tokens)
 
-    from specrun import prompts
+    from specrun.cli import prompt_input as prompts
     from specrun.constraints import read_grammar
+    from specrun.engine.loading import Runtime
     from specrun.llama.grammar import check_grammar, loaded_grammar
-    from specrun.runtime import Runtime
 
     # What a user gives is read before the model is loaded: what is wrong with it should not take a minute to be said.
     models.check_constrained(grammar, json_schema)
@@ -120,7 +120,7 @@ class _Writer:
         raw: bool,
         stats: bool,
     ) -> None:
-        from specrun import formatting
+        from specrun.engine import prompt_tokens as formatting
 
         self._runtime = runtime
         self._sampling = sampling
@@ -166,8 +166,8 @@ class _Writer:
         return code
 
     def _completion(self, text: str) -> Completion:
-        from specrun.completion import Completion, Request
-        from specrun.formatting import single_turn_tokens
+        from specrun.engine.completion import Completion, Request
+        from specrun.engine.prompt_tokens import single_turn_tokens
 
         tokens = single_turn_tokens(self._runtime.model, text, self._template)
         request = Request(tokens, self._sampling, self._runtime.plans, self._max_tokens, self._stops, self._grammar)

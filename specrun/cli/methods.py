@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from specrun.cli import options as o
 from specrun.cli import output
-from specrun.cli.expand import expanded
-from specrun.cli.machine_options import MachineOptions
-from specrun.cli.model_options import ModelOptions
 from specrun.errors import UsageError
+from specrun.options import common_options as o
+from specrun.options.expand import expanded
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
@@ -26,7 +26,7 @@ def methods(
     """List the methods of drafting and accepting: what each is, needs and is worth, and its paper."""
     if context.invoked_subcommand:
         return
-    from specrun.speculation.methods import METHODS
+    from specrun.speculation.registry import METHODS
 
     if json:
         output.write(jsonlib.dumps([_object(method) for method in METHODS.values()], indent=1) + "\n")
@@ -76,10 +76,11 @@ def growth_map(
 
     Its size follows from the profile of `specrun tune`, if there is one, or from --budget and --depth.
     """
-    from specrun.bench import plot as drawing
-    from specrun.runtime import Runtime
-    from specrun.speculation.methods import find
-    from specrun.tuning import growth_maps, shape_view
+    from specrun.engine import growth_maps
+    from specrun.engine.loading import Runtime
+    from specrun.speculation.registry import find
+    from specrun.views import bench_plot as drawing
+    from specrun.views import shape_view
 
     if not find(method).wants_shape:
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun.cli import options as o
 from specrun.cli import output
-from specrun.cli.expand import expanded
-from specrun.cli.machine_options import MachineOptions
-from specrun.cli.model_options import ModelOptions
 from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.options import common_options as o
+from specrun.options.expand import expanded
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
 
 if TYPE_CHECKING:
+    from specrun.profiles.profile import Profile
     from specrun.tuning.effort import Effort
-    from specrun.tuning.profile import Profile
 
 _PROFILES = "Profiles"
 
@@ -82,7 +82,7 @@ def tune(
         return _use_saved(models, show, forget, export, json, plot)
     temperatures = _temperatures(temp)
     if plot:
-        from specrun.bench import plot as drawing
+        from specrun.views import bench_plot as drawing
 
         drawing.check(plot)
     effort: Effort = "quick" if quick else "thorough" if thorough else "default"
@@ -108,8 +108,10 @@ def _tune(
     json: bool,
     plot: Path | None,
 ) -> int:
-    from specrun.bench import prompts as files
-    from specrun.tuning import lookup, partial, run, storage
+    from specrun.bench import bench_prompts as files
+    from specrun.profiles import lookup
+    from specrun.profiles import profile_files as storage
+    from specrun.tuning import partial, run
 
     texts = files.load(prompts) if prompts else None
     storage.check_folder()
@@ -130,7 +132,8 @@ def _tune(
 
 
 def _show(result: Profile, json: bool, plot: Path | None) -> None:
-    from specrun.tuning import plots, report
+    from specrun.views import profile_plot as plots
+    from specrun.views import tune_report as report
 
     if json:
         output.write_json(result.as_json())
@@ -143,7 +146,8 @@ def _show(result: Profile, json: bool, plot: Path | None) -> None:
 def _use_saved(
     models: ModelOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
 ) -> int:
-    from specrun.tuning import lookup, storage
+    from specrun.profiles import lookup
+    from specrun.profiles import profile_files as storage
 
     found = lookup.find(lookup.identify(models.runtime_options()))
     if found.profile is None:
@@ -161,7 +165,8 @@ def _use_saved(
 def _list(json: bool) -> int:
     from rich.table import Table
 
-    from specrun.tuning import report, storage
+    from specrun.profiles import profile_files as storage
+    from specrun.views import tune_report as report
 
     profiles = [found for _, found in storage.saved()]
     if json:
@@ -181,7 +186,7 @@ def _list(json: bool) -> int:
 
 
 def _import(path: Path) -> int:
-    from specrun.tuning import storage
+    from specrun.profiles import profile_files as storage
 
     found = storage.load(path)
     output.note(f"saved as {storage.save(found)}")

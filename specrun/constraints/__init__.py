@@ -1,6 +1,6 @@
 """From what a user wants of a text to a grammar: files read, JSON schemas converted. Pure Python."""
 
-from specrun.constraints.files import read_grammar
+from specrun.constraints.grammar_files import read_grammar
 from specrun.constraints.json_schema import schema_to_gbnf
 
 __all__ = ["read_grammar", "schema_to_gbnf"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specrun.settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings
 
 if TYPE_CHECKING:
     from specrun.catalog.gguf_file import GgufFile

@@ -12,7 +12,7 @@ from typing import Literal
 
 from specrun.hardware.placement_request import MARGIN_BYTES, MARGIN_SHARE, PlacementRequest, decided_units
 from specrun.hardware.target_layout import TargetLayout, lay_out
-from specrun.settings import UNDECIDED, LlamaSettings
+from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specrun.hardware.device import Device
 from specrun.hardware.model_shape import ModelShape
-from specrun.settings import ALL_LAYERS, UNDECIDED, LlamaSettings
+from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 
 # Left free on every GPU: what drivers, libraries and other programs take beside what is planned here.
 MARGIN_SHARE = 0.05

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specrun.hardware.layer_split import counts_of_split, divide, holds
 from specrun.hardware.placement_request import PlacementRequest, decided_cpu_moe, decided_units
-from specrun.settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings
 
 _OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH: passes of so many tokens copy weights from RAM to the GPU
 

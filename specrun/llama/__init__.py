@@ -5,7 +5,7 @@ when a model is needed.
 """
 
 from specrun.llama.draft import DraftContext
-from specrun.llama.model import LlamaModel
+from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.target import TargetContext
 
 __all__ = ["DraftContext", "LlamaModel", "TargetContext"]

@@ -15,8 +15,8 @@ from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, Usage
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import library
 from specrun.llama.batch import Batch, BatchBuffer
-from specrun.llama.model import LlamaModel, lacks_memory
-from specrun.settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
+from specrun.llama.loaded_model import LlamaModel, lacks_memory
+from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
 
 Logits = NDArray[np.float32]
 

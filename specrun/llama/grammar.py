@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import UsageError
 from specrun.llama import library
-from specrun.llama.model import LlamaModel
+from specrun.llama.loaded_model import LlamaModel
 
 _ROOT = b"root"
 _KEPT_PLACES = 256

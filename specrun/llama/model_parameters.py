@@ -7,7 +7,7 @@ import ctypes
 import llama_cpp
 
 from specrun.llama.devices import cpu_buffer_type
-from specrun.settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode
+from specrun.llama_settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode
 
 # LLM_FFN_EXPS_REGEX in llama.cpp's common.h, which is what its --n-cpu-moe keeps in RAM.
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"

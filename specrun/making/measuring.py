@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.engine import calibration_texts as texts
+from specrun.engine.loading import Runtime
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
+from specrun.engine.run_options import RuntimeOptions
 from specrun.errors import ModelFileError, PairError
-from specrun.formatting import chat_template, single_turn_tokens
 from specrun.llama import TargetContext
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import Plan
-from specrun.speculation.costs import CostTable
+from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.tree import TokenTree
-from specrun.tuning import texts
-from specrun.tuning.measure import TargetTimer, rounds
+from specrun.tuning.pass_timer import TargetTimer, rounds
 
 TEMPERATURE = 0.8
 _TOKENS, _FEWEST_TOKENS = 64, 8  # written behind every prompt

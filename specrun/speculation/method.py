@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from specrun.sampling import Sampler
-from specrun.speculation.acceptance import AcceptTree
-from specrun.speculation.drafters.base import Drafter, DraftModel
+from specrun.speculation.drafters.drafter import Drafter, DraftModel
 from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates
 from specrun.speculation.drafters.guessed import Guesses
-from specrun.speculation.guide import Guide
+from specrun.speculation.papers import AcceptTree
 from specrun.speculation.plan import LOSSY, Plan
+from specrun.speculation.planning.guide import Guide
 from specrun.speculation.shape import TreeShape
 
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
@@ -66,7 +66,7 @@ class Method:
     pays: when, in a sentence. needs: beside the target. stops: whether it ends a tree by itself, so that a depth is
     only a bound. drafter: None for plain decoding. accept: how a tree is accepted at temperatures above 0; None is
     sample and match, which is also what all of these rules come to when greedy. shape: of its trees, from budget and
-    depth, where that is all it takes. sources: the draft sources that it asks, by the names of `specrun.sources`.
+    depth, where that is all it takes. sources: the draft sources that it asks, by their names.
     """
 
     name: str

@@ -13,7 +13,7 @@ LOSSY = frozenset({"typical"})  # methods that change what is written, not only 
 
 @dataclass(frozen=True)
 class Plan:
-    """A method of `specrun.speculation.methods` and the bounds of its trees.
+    """A method of `specrun.speculation.registry` and the bounds of its trees.
 
     budget: nodes of a tree, root included. depth: drafted tokens on its longest path. width: nodes that one draft
     pass expands. shape: of every tree, for methods whose trees all have one. overlap: whether the draft works on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specrun.speculation.acceptance import Accepted
+from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 
 

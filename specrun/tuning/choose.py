@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from specrun.speculation import sequoia
-from specrun.speculation.costs import CostModel
-from specrun.speculation.methods import COPIED_NODES, METHODS
+from specrun.engine.growth_maps import MAX_DEPTH
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning import sequoia
+from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.registry import COPIED_NODES, METHODS
 from specrun.speculation.shape import MAX_LEAVES
-from specrun.tuning.acceptance import Acceptance
-from specrun.tuning.growth_maps import MAX_DEPTH
-from specrun.tuning.simulate import Prediction, predict
+from specrun.tuning.acceptance_meter import Acceptance
+from specrun.tuning.replay import Prediction, predict
 
 CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 TREE_DEPTHS = (2, 3, 4, 6, 8, 12, 16)

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from specrun.llama_settings import LlamaSettings
 from specrun.locations import write_json
-from specrun.settings import LlamaSettings
-from specrun.speculation.costs import CostTable, Overhead
-from specrun.tuning.acceptance import Acceptance
-from specrun.tuning.storage import folder
+from specrun.profiles.profile_files import folder
+from specrun.speculation.planning.costs import CostTable, Overhead
+from specrun.tuning.acceptance_meter import Acceptance
 from specrun.tuning.trace import Trace
 
 _MOST_SECONDS = 3600.0  # after which a machine may have become another

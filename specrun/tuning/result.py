@@ -6,10 +6,10 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from specrun.speculation.costs import CostModel
-from specrun.tuning.acceptance import Acceptance
-from specrun.tuning.profile import TunedPlan
-from specrun.tuning.simulate import Prediction
+from specrun.profiles.profile import TunedPlan
+from specrun.speculation.planning.costs import CostModel
+from specrun.tuning.acceptance_meter import Acceptance
+from specrun.tuning.replay import Prediction
 from specrun.tuning.validate import Validated
 
 

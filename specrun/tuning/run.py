@@ -11,24 +11,25 @@ from typing import Any
 
 from rich.console import Console
 
-from specrun.bench.prompts import BenchPrompt
-from specrun.formatting import chat_template, single_turn_tokens
+from specrun.bench.bench_prompts import BenchPrompt
+from specrun.engine import calibration_texts as texts
+from specrun.engine.loading import Runtime
+from specrun.engine.placing import placement_request
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
+from specrun.engine.run_options import RuntimeOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
-from specrun.hardware.placement_view import PlacementView
 from specrun.llama import devices
-from specrun.runtime import Runtime
-from specrun.runtime_options import RuntimeOptions
-from specrun.runtime_placement import placement_request
-from specrun.settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings
+from specrun.profiles.profile import Profile
 from specrun.speculation import Plan
-from specrun.tuning import settings, texts
+from specrun.tuning import settings_trials as settings
 from specrun.tuning.effort import BUDGETS, Effort, largest_plan
 from specrun.tuning.partial import Partial
-from specrun.tuning.profile import Profile
 from specrun.tuning.result import predictions_json
 from specrun.tuning.tuner import Tuner
+from specrun.views.placement_view import PlacementView
 
 GB = 1e9
 SETTINGS_SHARE = 0.3  # of the seconds of the other stages

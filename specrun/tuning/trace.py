@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.calibration import Calibration
 from specrun.speculation.drafters import CandidateSource, DraftLimits, SpecExecDrafter, TreeGrowth
+from specrun.speculation.planning.calibration import Calibration
 
 Path = tuple[int, ...]
 

@@ -6,21 +6,22 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from specrun.formatting import chat_template, single_turn_tokens
+from specrun.engine import calibration_texts as texts
+from specrun.engine.loading import Runtime
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.llama.invariance import exact_up_to
-from specrun.runtime import Runtime
-from specrun.speculation.costs import CostModel, CostTable
+from specrun.profiles.profile import TunedPlan
 from specrun.speculation.method import PROFILE
-from specrun.speculation.methods import METHODS
 from specrun.speculation.plan import Plan
-from specrun.tuning import choose, texts
-from specrun.tuning.acceptance import TAIL, Acceptance, AcceptanceMeter
+from specrun.speculation.planning.costs import CostModel, CostTable
+from specrun.speculation.registry import METHODS
+from specrun.tuning import choose
+from specrun.tuning.acceptance_meter import TAIL, Acceptance, AcceptanceMeter
 from specrun.tuning.effort import BUDGETS, Effort
-from specrun.tuning.measure import DraftTimer, TargetTimer, table
 from specrun.tuning.partial import Partial
-from specrun.tuning.profile import TunedPlan
+from specrun.tuning.pass_timer import DraftTimer, TargetTimer, table
+from specrun.tuning.replay import Prediction
 from specrun.tuning.result import Result
-from specrun.tuning.simulate import Prediction
 from specrun.tuning.validate import TIE, Validated, expectations, validate
 
 Progress = Callable[[str], None]

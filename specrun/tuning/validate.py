@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specrun.runtime import Runtime
+from specrun.engine.loading import Runtime
 from specrun.sampling import SamplingParameters
 from specrun.speculation import FixedPlan, Plan
-from specrun.speculation.calibration import Calibration
-from specrun.speculation.costs import CostModel
-from specrun.speculation.guide import Guide
-from specrun.tuning.simulate import Prediction
+from specrun.speculation.planning.calibration import Calibration
+from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.guide import Guide
+from specrun.tuning.replay import Prediction
 
 TIE = 1.03  # plans whose rates differ by less are equally fast, up to noise
 

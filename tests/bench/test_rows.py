@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specrun.bench.rows import Sample, summarise
-from specrun.bench.tables import as_text, compare
 from specrun.speculation import Plan
+from specrun.views.bench_table import as_text, compare
 
 
 def sample(rate: float, passes: int = 10) -> Sample:

@@ -13,7 +13,7 @@ from specrun.catalog.pairs import check_families, check_pair, check_sizes, warni
 from specrun.catalog.vocabulary import FileVocabulary, read_vocabulary
 from specrun.errors import PairError
 from specrun.llama import LlamaModel
-from specrun.llama.model import Vocabulary
+from specrun.llama.loaded_model import Vocabulary
 from tests.models import random_gemma3
 
 TARGET = Vocabulary("gpt2", "qwen2", None, (b"a", b"b", b"<|end|>"))

@@ -14,7 +14,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.hardware.model_shape import ModelShape
 from specrun.llama import LlamaModel, library
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings
 from tests.models import random_gemma3, random_llama, random_qwen3_moe
 
 MiB = 2**20

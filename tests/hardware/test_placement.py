@@ -15,7 +15,7 @@ from specrun.hardware.device import Device
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
-from specrun.settings import ALL_LAYERS, UNDECIDED, LlamaSettings
+from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from tests.models import random_gemma3, random_qwen3_moe
 
 MB, GB = 10**6, 10**9

@@ -10,7 +10,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.llama import DraftContext
 from specrun.speculation import Plan
-from specrun.speculation.drafters.base import DraftNode
+from specrun.speculation.drafters.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 from tests.engines import engine
 

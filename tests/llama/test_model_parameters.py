@@ -10,9 +10,9 @@ import pytest
 
 from specrun.catalog.gguf_file import is_expert
 from specrun.llama import LlamaModel
-from specrun.llama.model import lacks_memory
+from specrun.llama.loaded_model import lacks_memory
 from specrun.llama.model_parameters import ModelParameters, expert_patterns
-from specrun.settings import ALL_LAYERS, LlamaSettings
+from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from tests.models import random_qwen3_moe
 
 EXPERTS = [f"blk.{layer}.ffn_{part}_exps.weight" for layer in (0, 1, 10) for part in ("up", "down", "gate", "gate_up")]

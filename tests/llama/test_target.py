@@ -11,7 +11,7 @@ from specrun.catalog import embedded
 from specrun.errors import ContextFullError
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.trees import random_tree
 

@@ -8,7 +8,7 @@ import pytest
 
 from specrun.errors import PairError
 from specrun.making.measuring import Reference, measure, read_target
-from specrun.speculation.costs import CostTable, PassTime
+from specrun.speculation.planning.costs import CostTable, PassTime
 from tests.models import random_llama, random_mamba
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specrun.speculation import Plan
-from specrun.tuning.simulate import Prediction
+from specrun.tuning.replay import Prediction
 from specrun.tuning.validate import Validated, expectations
 
 TREE = Plan.tree(16, 8)

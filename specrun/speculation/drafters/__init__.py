@@ -1,8 +1,8 @@
-"""Drafters: what proposes token trees. One file for each kind; `specrun.speculation.methods` names them."""
+"""Drafters: what proposes token trees. One file for each kind; `specrun.speculation.registry` names them."""
 
-from specrun.speculation.drafters.base import Drafter, DraftLimits, DraftModel, DraftNode
 from specrun.speculation.drafters.chain import ChainDrafter
 from specrun.speculation.drafters.cost_aware import CostAwareDrafter
+from specrun.speculation.drafters.drafter import Drafter, DraftLimits, DraftModel, DraftNode
 from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates, TreeGrowth
 from specrun.speculation.drafters.specexec import SpecExecDrafter, sharpness_at
 

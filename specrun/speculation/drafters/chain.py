@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from specrun.sampling import NO_TOKEN, Sampler
-from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafters.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import ROOT, TokenTree
 
 # Nobody asks how sure the draft was; each token is taken to be accepted that often.

@@ -22,12 +22,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.costs import Milliseconds
-from specrun.speculation.drafters.base import DraftLimits
+from specrun.speculation.drafters.drafter import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
 from specrun.speculation.drafters.guessed import PER_NODE, Guesses, add_guesses
-from specrun.speculation.guide import Guide
-from specrun.speculation.pooling import Opinion, pooled
+from specrun.speculation.planning.costs import Milliseconds
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT, TokenTree
 
 _LEAST_SCORE = math.log(1e-3)  # of a node that is offered

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import Candidates, Sampler
-from specrun.speculation.drafters.base import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafters.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
 MAX_CHILDREN = 16

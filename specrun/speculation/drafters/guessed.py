@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from specrun.speculation.drafters.base import DraftLimits
+from specrun.speculation.drafters.drafter import DraftLimits
 from specrun.speculation.drafters.growth import TreeGrowth
-from specrun.speculation.guide import Guide
+from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
 PER_NODE = 4  # guesses behind a node; later ones are hardly ever right

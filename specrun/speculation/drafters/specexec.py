@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafters.base import DraftLimits
+from specrun.speculation.drafters.drafter import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
 from specrun.speculation.tree import ROOT, TokenTree
 

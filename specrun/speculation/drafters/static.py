@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.speculation.drafters.base import DraftLimits
+from specrun.speculation.drafters.drafter import DraftLimits
 from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree

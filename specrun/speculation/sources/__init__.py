@@ -3,11 +3,11 @@ what the target wrote before. Pure data structures; how their guesses become a t
 """
 
 from specrun.speculation.sources import datastore
-from specrun.speculation.sources.base import Guess, Source
 from specrun.speculation.sources.history import History
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.ngram import PromptLookup
 from specrun.speculation.sources.recycling import TokenRecycling
+from specrun.speculation.sources.source import Guess, Source
 from specrun.speculation.sources.suffix_array import SuffixArraySource
 from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 

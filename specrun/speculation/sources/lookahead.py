@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from specrun.speculation.sources.base import Guess, last_tokens
+from specrun.speculation.sources.source import Guess, last_tokens
 
 LENGTH = 5  # tokens of an n-gram, the first one, its key, included
 PER_KEY = 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specrun.speculation.sources.base import Guess, last_tokens
+from specrun.speculation.sources.source import Guess, last_tokens
 
 LONGEST = 3
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import DraftSourceError
 from specrun.speculation.sources import files
-from specrun.speculation.sources.base import Guess
+from specrun.speculation.sources.source import Guess
 
 N_SUCCESSORS = 8
 MAX_ROWS = 50_000

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
-from specrun.speculation.acceptance import Accepted
-from specrun.speculation.pooling import Opinion, pooled
-from specrun.speculation.sources.base import Source
+from specrun.speculation.planning.pooling import Opinion, pooled
+from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.evidence import N_EVIDENCE, PRIOR
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
+from specrun.speculation.sources.source import Source
 from specrun.speculation.tree import TokenTree
 
 _PRIOR_WEIGHT = 4.0  # guesses that the first idea of a chance weighs

@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.sources.base import Guess, PathStates
 from specrun.speculation.sources.evidence import N_EVIDENCE, ONCE, SHORTER, base_evidence, shares
+from specrun.speculation.sources.source import Guess, PathStates
 
 MAX_MATCH = 16
 MAX_TOKENS = 1 << 26

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specrun.speculation.sources.base import Guess, PathStates
 from specrun.speculation.sources.evidence import N_EVIDENCE, SHORTER, base_evidence, shares
+from specrun.speculation.sources.source import Guess, PathStates
 
 # Longer matches are as good as this one. The bound keeps a text of one repeated token from costing O(n) a token.
 MAX_MATCH = 32

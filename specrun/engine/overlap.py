@@ -1,0 +1,175 @@
+"""Drafting while the target's pass runs, for what the pass may end with (PEARL, arXiv 2408.11850).
+
+Where the target waits for a disk, a bus or another device, the cores that draft have nothing to do meanwhile. So
+trees are drafted ahead for the likeliest outcomes of the pass; if one of them comes true, its tree is ready and the
+next pass begins at once. Trees decide about speed alone, so the text is the same however far this gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from threading import Thread
+
+from specrun.llama import DraftContext, TargetContext
+from specrun.llama.context import Logits
+from specrun.sampling import Candidates
+from specrun.speculation import Plan, TokenTree
+from specrun.speculation.drafters import DraftLimits
+from specrun.speculation.drafters.drafter import DraftModel, DraftNode
+from specrun.speculation.drafters.growth import ModelCandidates, TreeGrowth
+from specrun.speculation.method import Drafting
+from specrun.speculation.planning.outcomes import likeliest
+from specrun.speculation.registry import drafter_for
+from specrun.speculation.tree import ROOT
+
+_LEAST_CHANCE = 0.005  # of an outcome; the target is seldom so idle that less likely ones are worth their passes
+
+
+class Overlap:
+    """Runs target passes beside this thread, and drafts meanwhile.
+
+    seconds: of draft passes that ran while a target pass did. Close it before the contexts.
+    """
+
+    def __init__(self, target: TargetContext, draft: DraftContext) -> None:
+        self.seconds = 0.0
+        self._target = target
+        self._draft = draft
+        self._running: Future[Logits] | None = None
+        self._plan = Plan.off()
+        self._n_before = 0
+        self._ready: dict[tuple[int, ...], TokenTree] = {}
+
+    def forget(self) -> None:
+        """Another text begins."""
+        self._ready = {}
+
+    def take(self, plan: Plan, limits: DraftLimits) -> TokenTree | None:
+        """The tree that was drafted ahead for the committed text as it is now, if there is one within `limits`."""
+        tree = self._ready.get(tuple(self._target.tokens[self._n_before :])) if plan == self._plan else None
+        if tree is None or len(tree) > limits.budget or tree.depth > limits.depth:
+            return None
+        return tree
+
+    def score(
+        self,
+        tree: TokenTree,
+        drafting: Drafting,
+        limits: Callable[[int], DraftLimits],
+        ends_text: Callable[[int], bool],
+    ) -> Logits:
+        """The target's pass over `tree`, as `TargetContext.score`, and trees drafted ahead until it is over.
+
+        drafting: what the tree was drafted with. limits: of a tree behind so many more committed tokens. ends_text:
+        whether no tree is wanted behind a token.
+        However this ends, the pass is over then, and the draft's cache is that of some text.
+        """
+        self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
+        before = self._draft.context.decode_seconds
+        running = self._running = _beside(lambda: self._target.score(tree))
+        try:
+            with self._draft.context.half_of_the_threads():
+                self._draft_ahead(tree, drafting, limits, ends_text, running)
+        except BaseException:
+            self._draft.reset()  # it may have been in the middle of its bookkeeping
+            raise
+        finally:
+            _finish(running)
+            self.seconds += self._draft.context.decode_seconds - before
+        return running.result()
+
+    def _draft_ahead(
+        self,
+        tree: TokenTree,
+        drafting: Drafting,
+        limits: Callable[[int], DraftLimits],
+        ends_text: Callable[[int], bool],
+        running: Future[Logits],
+    ) -> None:
+        model = _WhileRunning(self._draft, running)
+        source = ModelCandidates(model, drafting.sampler)
+        text = list(self._target.tokens)
+
+        def next_tokens(path: Sequence[int]) -> Candidates:
+            return source.children(TreeGrowth([*text, *path]), [ROOT])[0]
+
+        try:
+            for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
+                its_limits = limits(len(path))
+                if ends_text(path[-1]) or its_limits.depth < 1:
+                    continue
+                sources = drafting.sources.behind(path) if drafting.sources else None
+                drafter = drafter_for(replace(drafting, draft=model, sources=sources))
+                assert drafter is not None
+                self._ready[path] = drafter.draft([*text, *path], its_limits)
+        except _PassOverError:
+            pass
+
+    def close(self) -> None:
+        """Wait for a pass that still runs."""
+        if self._running:
+            _finish(self._running)
+
+
+class _PassOverError(Exception):
+    """There is no time left to draft ahead."""
+
+
+class _WhileRunning:
+    """The draft model for as long as a pass runs; after that every draft pass raises `_PassOverError`."""
+
+    def __init__(self, model: DraftModel, running: Future[Logits]) -> None:
+        self._model = model
+        self._running = running
+
+    @property
+    def n_vocab(self) -> int:
+        return self._model.n_vocab
+
+    def start(self, tokens: Sequence[int]) -> Logits:
+        self._check()
+        return self._model.start(tokens)
+
+    def expandable(self, parents: Sequence[int]) -> int:
+        return self._model.expandable(parents)
+
+    def expand(self, nodes: Sequence[DraftNode]) -> Logits:
+        self._check()
+        return self._model.expand(nodes)
+
+    def _check(self) -> None:
+        if self._running.done():
+            raise _PassOverError
+
+
+def _beside(work: Callable[[], Logits]) -> Future[Logits]:
+    """Do it on a thread that ends with it.
+
+    OpenMP keeps a team of its own for every thread that called it, as long as that thread lives, and once all teams
+    together are more than the cores, none of them waits for the next bit of work without going to sleep: short passes
+    took four times as long for as long as a thread was kept.
+    """
+    running: Future[Logits] = Future()
+
+    def run() -> None:
+        try:
+            running.set_result(work())
+        except BaseException as error:
+            running.set_exception(error)
+
+    Thread(target=run, name="target pass").start()
+    return running
+
+
+def _finish(running: Future[Logits]) -> None:
+    """Wait for the pass, which cannot be interrupted, and only then let Ctrl-C have its way."""
+    interrupted = False
+    while not running.done():
+        try:
+            wait([running])
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt

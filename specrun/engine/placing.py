@@ -1,0 +1,53 @@
+"""Where the layers of the pair that a run asks for go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.engine.run_options import RuntimeOptions, context_config
+from specrun.errors import UsageError
+from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.memory import Memory
+from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement_request import PlacementRequest
+from specrun.llama import devices
+from specrun.llama_settings import LlamaSettings
+
+
+def plan_placement(options: RuntimeOptions) -> Placement | None:
+    """Where the layers of the pair go; None without a GPU, where there is nothing to choose.
+
+    Raises ModelFileError for a file that cannot be read, UsageError for a GPU that is not there.
+    """
+    gpus = offload_devices(devices.devices())
+    if not gpus:
+        return None
+    _check_gpus(options.settings, gpus)
+    return place(placement_request(options, gpus))
+
+
+def placement_request(options: RuntimeOptions, gpus: Sequence[Device]) -> PlacementRequest:
+    """What has to be placed, and where it may go. Raises ModelFileError for a file that cannot be read."""
+    file = GgufFile.read(options.target)
+    config = context_config((*options.plans, *options.also), options.context_length(file.n_ctx_train))
+    draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
+    return PlacementRequest(
+        target=ModelShape.of(file, config.n_ctx, options.settings),
+        draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
+        gpus=tuple(gpus),
+        ram_bytes=Memory.read().available_bytes,
+        n_tokens=config.n_batch,
+        n_rows=config.n_outputs,
+        settings=options.settings,
+        draft_settings=options.draft_settings,
+    )
+
+
+def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
+    there = f"there {'is' if len(gpus) == 1 else 'are'} {', '.join(gpu.name for gpu in gpus)}"
+    if settings.main_gpu is not None and settings.main_gpu >= len(gpus):
+        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1}, {there}; got {settings.main_gpu}")
+    if settings.tensor_split and len(settings.tensor_split) > len(gpus):
+        raise UsageError(f"--tensor-split has {len(settings.tensor_split)} shares, but {there} only; give one for each")

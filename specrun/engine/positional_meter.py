@@ -1,0 +1,64 @@
+"""Measures positional acceptance teacher-forced: a pass of the target and one of the draft over each text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.engine.decoding import Engine
+from specrun.llama.teacher_forced import rows_along
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.planning import positional
+from specrun.speculation.planning.calibration import MAX_RANK
+
+_NOISE_DRAWS = 32
+_REJECTION_DRAWS = 4
+
+
+@dataclass
+class PositionalMeter:
+    """Sums of one temperature. match: for sample and match, greedy or with the noise that target and draft share.
+    sampled: for draws without replacement.
+    """
+
+    sampling: SamplingParameters
+    n_positions: int = 0
+    match: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
+    sampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
+
+    def add(self, engine: Engine, tokens: Sequence[int], skip: int = 0) -> None:
+        """Take in one text, but for its first `skip` tokens. The engine's caches are empty afterwards."""
+        assert engine.draft is not None, "only pairs are measured"
+        sampler = Sampler(self.sampling, engine.target.n_vocab)
+        rng = np.random.default_rng(0)
+        place = 0
+        for target_rows, draft_rows in rows_along(engine.target, engine.draft, tokens):
+            for target_row, draft_row in zip(target_rows, draft_rows, strict=True):
+                place += 1
+                if place > skip:
+                    self._add_position(sampler, target_row, draft_row, rng)
+
+    def _add_position(
+        self,
+        sampler: Sampler,
+        target_row: NDArray[np.float32],
+        draft_row: NDArray[np.float32],
+        rng: np.random.Generator,
+    ) -> None:
+        self.n_positions += 1
+        if self.sampling.temperature == 0:
+            found = positional.greedy(target_row, draft_row)
+            self.match += found
+            self.sampled += found
+            return
+        p, q = sampler.distribution(target_row, ()), sampler.distribution(draft_row, ())
+        self.match += positional.shared_noise(p, q, rng, _NOISE_DRAWS)
+        self.sampled += positional.without_replacement(p, q, rng, _REJECTION_DRAWS)
+
+    def vectors(self) -> tuple[list[float], list[float]]:
+        """`match` and `sampled` as chances, child by child."""
+        n = max(self.n_positions, 1)
+        return [round(float(p), 4) for p in self.match / n], [round(float(p), 4) for p in self.sampled / n]

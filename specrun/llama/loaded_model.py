@@ -1,0 +1,221 @@
+"""A GGUF model file in memory: its facts, its vocabulary, its tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp
+
+from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
+from specrun.llama import library
+from specrun.llama.model_parameters import ModelParameters
+from specrun.llama_settings import UNDECIDED, LlamaSettings
+
+_GGUF_MAGIC = b"GGUF"
+
+_LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
+
+# What llama.cpp says when it cannot load a file -> what to do about it.
+_LOAD_ADVICE = {
+    "not within the file bounds": "download the file again",
+    "failed to read": "the file is incomplete, download it again",
+    "unexpectedly reached end of file": "the file is incomplete, download it again",
+    "' not found": "the file lacks weights (a vocabulary-only file?), choose another",
+    "missing tensor": "the file lacks weights (a vocabulary-only file?), choose another",
+    "unknown model architecture": "this llama.cpp does not know it, upgrade llama-cpp-python",
+    "allocate": "not enough memory, choose a smaller quantization or fewer --gpu-layers",
+}
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise ModelFileError(f"{path} is a directory; give the .gguf file inside it")
+    if not path.exists():
+        raise ModelFileError(f"{path}: no such file; give the path of a GGUF model")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+    if magic != _GGUF_MAGIC:
+        raise ModelFileError(f"{path} is not a GGUF file; convert the model to GGUF or download a .gguf file of it")
+
+
+class LlamaModel:
+    """A loaded model. Close it (or use it in a `with`) after its contexts.
+
+    path: the GGUF file (the first shard of a split one). settings: where the weights go, and how they come there.
+
+    Raises `ModelFileError` if the file is not a model that can generate text, `OutOfMemoryError` if it does not fit.
+    """
+
+    def __init__(self, path: Path, settings: LlamaSettings = UNDECIDED) -> None:
+        _check_file(path)
+        self.path = path
+        self._parameters = ModelParameters(settings)
+        with library.captured_errors() as errors:
+            self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), self._parameters.struct)
+        if not self._model:
+            failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
+            raise failure(f"{path} cannot be loaded: {_load_failure(errors)}")
+        self._vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        try:
+            self._check_generates()
+        except ModelFileError:
+            self.close()
+            raise
+
+    def _check_generates(self) -> None:
+        architecture = self.metadata("general.architecture") or "unknown"
+        causal = self.metadata(f"{architecture}.attention.causal")
+        if not llama_cpp.llama_model_has_decoder(self._model) or causal == "false":
+            raise ModelFileError(f"{self.path} is an embedding model ({architecture}); it cannot generate text")
+        if llama_cpp.llama_model_has_encoder(self._model):
+            raise ModelFileError(
+                f"{self.path} is an encoder-decoder model ({architecture}); specrun runs decoders only"
+            )
+
+    @property
+    def handle(self) -> llama_cpp.llama_model_p:
+        """The C pointer, for contexts."""
+        return self._model
+
+    @property
+    def vocab(self) -> llama_cpp.llama_vocab_p:
+        """The C pointer to the vocabulary, for grammars."""
+        return self._vocab
+
+    def close(self) -> None:
+        """Free the weights. Safe to call twice."""
+        if self._model:
+            llama_cpp.llama_model_free(self._model)
+            self._model = None
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- facts -----------------------------------------------------------------------------------------------------
+
+    def metadata(self, key: str) -> str | None:
+        """The value of a GGUF metadata key as text, or None if the file lacks it."""
+        size = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), None, 0)
+        if size < 0:
+            return None
+        buffer = ctypes.create_string_buffer(size + 1)
+        llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, size + 1)
+        return buffer.value.decode("utf-8", errors="replace")
+
+    @property
+    def name(self) -> str:
+        """`general.name`, or the file's name."""
+        return self.metadata("general.name") or self.path.name
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Context length in tokens that the model was trained for; 0 if the file does not say."""
+        return max(int(llama_cpp.llama_model_n_ctx_train(self._model)), 0)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the weights in bytes."""
+        return int(llama_cpp.llama_model_size(self._model))
+
+    @property
+    def can_hold_tree(self) -> bool:
+        """False for recurrent and hybrid models: their state has no cells that a branch could be cut from."""
+        return not (llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
+
+    @property
+    def allows_two_kv_types(self) -> bool:
+        """Whether K and V may be cached in different types; latent attention (MLA) keeps both in one tensor."""
+        architecture = self.metadata("general.architecture")
+        return architecture != "deepseek4" and self.metadata(f"{architecture}.attention.key_length_mla") is None
+
+    # --- tokens ----------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`. add_special adds what the model wants around a text (BOS); parse_special reads control
+        tokens such as `<|im_end|>` written in the text as those tokens. Raises PromptError for lone surrogates.
+        """
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:  # how Python shows bytes of the command line that are not UTF-8
+            raise PromptError("the prompt is not UTF-8; convert it first") from error
+        size = len(data) + 16
+        while True:
+            buffer = (llama_cpp.llama_token * size)()
+            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
+            if n >= 0:
+                return list(buffer[:n])
+            size = -n
+
+    def token_bytes(self, token: int, special: bool = False) -> bytes:
+        """The bytes that `token` stands for; none for no token (-1), and for control tokens unless `special`."""
+        if token < 0:
+            return b""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def is_end_of_generation(self, token: int) -> bool:
+        """True for EOS, end-of-turn and their like."""
+        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What decides whether another model can draft for this one."""
+        return Vocabulary(
+            kind=self.metadata("tokenizer.ggml.model") or "none",
+            pre=self.metadata("tokenizer.ggml.pre") or "default",
+            bos=llama_cpp.llama_vocab_bos(self._vocab) if llama_cpp.llama_vocab_get_add_bos(self._vocab) else None,
+            tokens=tuple(self._token_text(i) for i in range(self.n_vocab)),
+        )
+
+    def _token_text(self, token: int) -> bytes:
+        return bytes(llama_cpp.llama_vocab_get_text(self._vocab, token) or b"")
+
+    def special_token_text(self, which: str) -> str:
+        """Text of the `"bos"` or `"eos"` token as chat templates write it; empty if the model has none."""
+        token = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}[which](self._vocab)
+        return "" if token < 0 else self._token_text(token).decode("utf-8", errors="replace")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the file's own chat template, or None."""
+        return self.metadata("tokenizer.chat_template")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer's identity: kind (`gpt2`, `llama`, ...), pre-tokenizer, added BOS id, token texts by id."""
+
+    kind: str
+    pre: str
+    bos: int | None
+    tokens: tuple[bytes, ...]
+
+
+def _load_failure(errors: list[str]) -> str:
+    """llama.cpp's own reason in one line, with the advice that fits it."""
+    reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
+    reason = _LOG_PREFIX.sub("", reason)
+    text = " ".join(errors)
+    advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
+    return f"{reason}; {advice}"
+
+
+def lacks_memory(errors: list[str]) -> bool:
+    """Whether llama.cpp's error lines say that something could not be allocated."""
+    return any(sign in line for line in errors for sign in ("allocat", "bad_alloc", "out of memory"))

@@ -1,0 +1,1 @@
+"""The options that commands and the Python API share, each group a dataclass."""

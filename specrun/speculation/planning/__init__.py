@@ -1,0 +1,1 @@
+"""What a pass costs and brings, and which plan and tree size follow from that."""

@@ -1,0 +1,1 @@
+"""Everything that is drawn for people, with rich, plotille or matplotlib."""

@@ -1,0 +1,36 @@
+"""A token tree drawn for people: what was drafted, and the path that the target took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rich.text import Text
+from rich.tree import Tree
+
+from specrun.engine.decoding import Step
+from specrun.speculation.tree import ROOT
+
+
+def draw(step: Step, token_bytes: Callable[[int], bytes]) -> Tree:
+    """The tree of one pass; accepted nodes bold green with a mark, the rest dim with the draft's probability."""
+    tree, accepted = step.tree, set(step.accepted.path)
+
+    def label(node: int) -> Text:
+        text = _shown(token_bytes(int(tree.tokens[node])))
+        if node == ROOT:
+            return Text(text, style="bold")
+        if node in accepted:
+            return Text(f"{text}  accepted", style="bold green")
+        return Text(f"{text}  {min(math.exp(float(tree.scores[node])), 1.0):.2f}", style="dim")
+
+    branches = {ROOT: Tree(label(ROOT))}
+    for node in range(1, len(tree)):
+        branches[node] = branches[int(tree.parents[node])].add(label(node))
+    own = _shown(token_bytes(step.accepted.tokens[-1]))
+    branches[step.accepted.path[-1]].add(Text(f"{own}  the target's own", style="bold"))
+    return branches[ROOT]
+
+
+def _shown(data: bytes) -> str:
+    return repr(data.decode("utf-8", errors="replace"))

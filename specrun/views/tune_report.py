@@ -1,0 +1,228 @@
+"""What a profile says, for people: tables, plots in the terminal, and the options to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specrun.profiles.profile import Profile, TunedPlan
+from specrun.speculation.planning.costs import CostTable
+from specrun.tuning.result import best_by_size
+from specrun.units import rate_text
+
+_PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
+
+
+def render(profile: Profile) -> Group:
+    """The whole report."""
+    parts: list[RenderableType] = [_head(profile), Text(), Text(profile.picture), Text()]
+    if len(profile.tried) > 1:
+        parts += [_tried(profile), Text()]
+    parts.append(_costs(profile))
+    parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
+    for plan in profile.plans:
+        found = profile.predictions.get(f"{plan.temperature}")
+        if found and profile.costs.draft:
+            parts += [Text(), Text(f"predicted tokens/s by tree size at temperature {plan.temperature:g}, chosen: x")]
+            parts.append(_size_plot(found, plan))
+    if profile.validation:
+        parts += [Text(), _validation(profile.validation)]
+    parts += [Text(), *_conclusion(profile)]
+    parts += [Text(f"note: {notice}", style="yellow") for notice in profile.notices]
+    return Group(*parts)
+
+
+def _head(profile: Profile) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("target", profile.target)
+    table.add_row("draft", profile.draft or "none")
+    for name, value in profile.hardware.get("summary", {}).items():
+        table.add_row(name, str(value))
+    table.add_row("weights", profile.regime)
+    decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
+    table.add_row("settings", ", ".join(decided) or "defaults")
+    table.add_row("exactness", exactness(profile))
+    table.add_row("profile", f"{profile.fingerprint}, {profile.created}")
+    return table
+
+
+def exactness(profile: Profile) -> str:
+    """How near the text is to plain decoding's."""
+    if profile.exact_up_to <= 1:
+        return "exact up to near-ties (a token's logits change in their last bits with the size of the pass)"
+    return f"bit-exact, for passes of up to {profile.exact_up_to} tokens"
+
+
+def _tried(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False, title="settings tried, ms by tokens of a pass", title_justify="left")
+    sizes = sorted({int(n) for entry in profile.tried for n in entry["ms"]})
+    table.add_column("settings")
+    for n in sizes:
+        table.add_column(str(n), justify="right")
+    table.add_column("bit-exact up to", justify="right")
+    for entry in profile.tried:
+        cells = [entry["ms"].get(str(n)) for n in sizes]
+        exact = str(entry["exact_up_to"]) if entry["exact_up_to"] > 1 else "no"
+        table.add_row(entry["name"], *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells), exact)
+    return table
+
+
+def _costs(profile: Profile) -> Table:
+    target, draft = profile.costs.target, profile.costs.draft
+    contexts = sorted({t.ctx for t in target.times})
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tokens", justify="right")
+    for ctx in contexts:
+        table.add_column(f"target ms, context {ctx}", justify="right")
+    table.add_column("times a pass of 1", justify="right")
+    if draft:
+        table.add_column("draft ms", justify="right")
+    plain = target.ms(1, contexts[0])
+    for n in target.sizes:
+        row = [str(n), *(_cell(target, n, ctx) for ctx in contexts), f"{target.ms(n, contexts[0]) / plain:.2f}"]
+        if draft:
+            row.append(_cell(draft, n, draft.times[0].ctx))
+        table.add_row(*row)
+    return table
+
+
+def _cell(table: CostTable, n: int, ctx: int) -> str:
+    found = next((t for t in table.times if t.n == n and t.ctx == ctx), None)
+    return f"{found.ms:.{_digits(found.ms)}f}" if found else ""
+
+
+def _digits(ms: float) -> int:
+    return 2 if ms < 10 else 1 if ms < 100 else 0
+
+
+def _cost_plot(profile: Profile) -> Text:
+    import plotille
+
+    figure = _figure("ms")
+    target, draft = profile.costs.target, profile.costs.draft
+    ctx = target.times[0].ctx
+    highest = max(target.ms(n, ctx) for n in target.sizes)
+    figure.set_y_limits(min_=0, max_=highest)
+    figure.set_x_limits(min_=0, max_=target.largest)
+    figure.plot(list(target.sizes), [target.ms(n, ctx) for n in target.sizes], label="target")
+    if draft:
+        figure.plot(list(draft.sizes), [draft.ms(n, ctx) for n in draft.sizes], label="draft")
+    assert isinstance(figure, plotille.Figure)
+    return Text(figure.show(legend=False))
+
+
+def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text:
+    best = best_by_size(predictions, {"off", "chain", "specexec", "sequoia-match"})
+    sizes = sorted(best)
+    figure = _figure("tokens/s")
+    figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
+    highest = max([*best.values(), chosen.predicted_tokens_per_second])
+    figure.set_y_limits(min_=0, max_=1.05 * highest)
+    figure.plot(sizes, [best[n] for n in sizes])
+    figure.text([min(chosen.plan.budget, max([*sizes, 2]))], [chosen.predicted_tokens_per_second], ["x"])
+    return Text(figure.show(legend=False))
+
+
+def _figure(unit: str) -> Any:
+    import plotille
+
+    figure = plotille.Figure()
+    figure.width, figure.height = _PLOT_WIDTH, _PLOT_HEIGHT
+    figure.x_label, figure.y_label = "tokens", unit
+    figure.color_mode = "names"
+    figure.with_colors = False
+    figure.x_ticks_fkt = lambda value, _: f"{value:.0f}"
+    figure.y_ticks_fkt = lambda value, _: f"{value:.4g}"
+    return figure
+
+
+def _validation(entries: Sequence[dict[str, Any]]) -> Table:
+    table = Table(
+        box=None, pad_edge=False, title="plans run on other texts, in turn; ratios are to off", title_justify="left"
+    )
+    for name in ("temperature", "plan"):
+        table.add_column(name)
+    for name in ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured"):
+        table.add_column(name, justify="right")
+    for temperature in dict.fromkeys(entry["temperature"] for entry in entries):
+        found = [entry for entry in entries if entry["temperature"] == temperature]
+        fastest = max(found, key=lambda entry: entry["measured"])
+        off = next(entry for entry in found if entry["method"] == "off")
+        for entry in found:
+            table.add_row(
+                f"{temperature:g}",
+                entry["plan"],
+                rate_text(entry["predicted"]),
+                rate_text(entry["measured"]),
+                f"{entry['predicted'] / off['predicted']:.2f}",
+                f"{entry['measured'] / off['measured']:.2f}",
+                f"{entry['predicted_tokens_per_pass']:.2f}",
+                f"{entry['measured_tokens_per_pass']:.2f}",
+                style="bold" if entry is fastest else None,
+            )
+    return table
+
+
+def _conclusion(profile: Profile) -> list[Text]:
+    lines = []
+    for plan in profile.plans:
+        lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
+        lines += _static_against_grown(profile.predictions.get(f"{plan.temperature}", []))
+    if profile.costs.draft:
+        lines.append(Text(f"the same by hand: {options(profile.plans[0])}"))
+    return lines
+
+
+def _static_against_grown(predictions: Sequence[dict[str, Any]]) -> list[Text]:
+    """A line on Sequoia's static tree beside those that grow best-first, if there is one."""
+    best: dict[str, dict[str, Any]] = {}
+    for entry in sorted(predictions, key=lambda entry: float(entry["tokens_per_second"])):
+        best[entry["method"]] = entry
+    if "sequoia-match" not in best or not {"specexec", "adaptive"} & set(best):
+        return []
+    static = best["sequoia-match"]
+    grown = max((best[m] for m in ("specexec", "adaptive") if m in best), key=lambda e: float(e["tokens_per_second"]))
+    verb = "beats" if static["tokens_per_second"] > grown["tokens_per_second"] else "does not beat"
+    return [
+        Text(
+            f"Sequoia's static tree {verb} best-first growth here, as predicted: "
+            f"{rate_text(static['tokens_per_second'])} tokens/s ({static['plan']}), "
+            f"{rate_text(grown['tokens_per_second'])} ({grown['plan']})"
+        )
+    ]
+
+
+def sentence(profile: Profile, plan: TunedPlan) -> str:
+    """The plan, what it promises, and against what."""
+    if not profile.costs.draft:
+        rate = rate_text(plan.plain_tokens_per_second)
+        return f"no draft model: {rate} tokens/s plainly, and more where the text itself tells how it goes on"
+    if not plan.plan.depth:
+        text = f"speculation does not pay here, off: {rate_text(plan.predicted_tokens_per_second)} tokens/s"
+        if plan.other:
+            text += f" (the best with it, {plan.other}: {rate_text(plan.other_tokens_per_second)})"
+        return text
+    ratio = plan.predicted_tokens_per_second / plan.plain_tokens_per_second
+    return (
+        f"{plan.plan}: {rate_text(plan.predicted_tokens_per_second)} tokens/s, {ratio:.2f} times plain decoding, "
+        f"{plan.predicted_tokens_per_pass:.1f} tokens a pass"
+    )
+
+
+def options(plan: TunedPlan) -> str:
+    """Options of `generate` and `chat` that ask for the plan."""
+    method = plan.plan.method
+    if method == "off":
+        return "--speculate off"
+    if method == "chain":
+        return f"--speculate chain --depth {plan.plan.depth}"
+    if method == "specexec":
+        return f"--speculate tree --budget {plan.plan.budget} --depth {plan.plan.depth}"
+    if method == "sequoia-match":
+        return "--method sequoia-match (its tree follows from the profile)"
+    return "--speculate auto (the adaptive plan needs the profile's tables)"

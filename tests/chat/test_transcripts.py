@@ -1,0 +1,81 @@
+"""Saved conversations: the round trip, and that a failed save harms nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specrun.chat.transcripts import load_messages, save_messages
+from specrun.errors import SpecrunError
+from specrun.llama.chat_template import Message
+
+MESSAGES: list[Message] = [
+    {"role": "system", "content": "short"},
+    {"role": "user", "content": "é\n🙂"},
+    {"role": "assistant", "content": ""},
+]
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    save_messages(file, MESSAGES)
+    assert load_messages(file) == MESSAGES
+    save_messages(file, MESSAGES[:1])
+    assert load_messages(file) == MESSAGES[:1]
+    assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "chat.json"
+    save_messages(file, MESSAGES)
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("there is no /dev/full here")
+    # The disk is full: whatever is written next to the file ends there.
+    monkeypatch.setattr("os.fdopen", lambda *_, **__: full.open("w", encoding="utf-8"))
+    with pytest.raises(SpecrunError, match="No space left on device"):
+        save_messages(file, MESSAGES[:1])
+    assert load_messages(file) == MESSAGES
+    assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
+
+
+@pytest.mark.parametrize("where", ["missing/chat.json", "."])
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> None:
+    with pytest.raises(SpecrunError, match="cannot be written"):
+        save_messages(tmp_path / where, MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"messages": 3}',
+        b'{"messages": ["a"]}',
+        b'{"messages": [{"role": "user"}]}',
+        b'{"messages": [{"role": "tool", "content": "x"}]}',
+        b'{"messages": [{"role": "user", "content": 3}]}',
+    ],
+)
+def test_a_file_that_is_no_conversation_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "chat.json"
+    file.write_bytes(content)
+    with pytest.raises(SpecrunError, match=r"chat.json is not a saved conversation"):
+        load_messages(file)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecrunError, match="cannot be read"):
+        load_messages(tmp_path / "missing.json")
+
+
+def test_a_saved_file_is_readable_json(tmp_path: Path) -> None:
+    save_messages(tmp_path / "chat.json", MESSAGES)
+    text = (tmp_path / "chat.json").read_text(encoding="utf-8")
+    assert json.loads(text) == {"messages": MESSAGES}
+    assert "🙂" in text

@@ -1,0 +1,145 @@
+"""Reading prompts: what is joined, what is cut off, and how bad input is told."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from specrun.cli.prompt_input import STDIN, PromptLine, read_prompt, read_prompt_lines
+from specrun.errors import PromptError
+
+
+class Stdin(io.TextIOWrapper):
+    """stdin with the given bytes, on a terminal or not."""
+
+    def __init__(self, data: bytes, terminal: bool = False) -> None:
+        super().__init__(io.BytesIO(data), encoding="utf-8")
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompt.txt"
+    path.write_text("from a file\n")
+    return path
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", Stdin(data))
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Stdin(b"never read", terminal=True))
+
+
+def test_argument_files_and_stdin_are_joined_in_this_order(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    pipe(monkeypatch, b"from stdin\r\n")
+    assert read_prompt("argument", [file, file]) == "argument\nfrom a file\nfrom a file\nfrom stdin"
+
+
+def test_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    terminal(monkeypatch)
+    assert read_prompt("argument", []) == "argument"
+    assert read_prompt(None, [file]) == "from a file"
+    with pytest.raises(PromptError, match="no prompt"):
+        read_prompt(None, [])
+
+
+def test_a_dash_is_stdin_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch)
+    assert read_prompt(STDIN, []) == "never read"
+
+
+def test_only_the_last_newline_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"\n def f():\n\n")
+    assert read_prompt(None, []) == "\n def f():\n"
+
+
+def test_a_byte_order_mark_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"\xef\xbb\xbftext")
+    assert read_prompt(None, []) == "text"
+    pipe(monkeypatch, b'\xef\xbb\xbf{"prompt": "a"}\n')
+    assert list(read_prompt_lines(None, [])) == [PromptLine(1, "a")]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b" \t\n \n"])
+def test_a_prompt_without_text_is_refused(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    pipe(monkeypatch, data)
+    with pytest.raises(PromptError, match="empty"):
+        read_prompt("", [])
+
+
+def test_bytes_that_are_not_utf8_are_located(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, "é".encode() + b"\xe9")
+    with pytest.raises(PromptError, match=r"stdin is not UTF-8 \(byte 0xe9 at offset 2\)"):
+        read_prompt(None, [])
+
+
+def test_json_lines_are_numbered_where_they_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b'{"prompt": "a"}\n\n{"prompt": "b", "id": "x"}\r\n{"prompt": "c"}')
+    assert list(read_prompt_lines(None, [])) == [PromptLine(1, "a"), PromptLine("x", "b"), PromptLine(4, "c")]
+
+
+def test_the_argument_goes_before_each_json_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b'{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert [line.prompt for line in read_prompt_lines("do:", [])] == ["do:\na", "do:\nb"]
+    pipe(monkeypatch, b'{"prompt": "a"}\n')
+    assert [line.prompt for line in read_prompt_lines(STDIN, [])] == ["a"]
+
+
+def test_json_lines_of_files_come_before_those_of_stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(b'{"prompt": "a"}\n\xff\n{"prompt": "b"}\n')
+    pipe(monkeypatch, b'{"prompt": "c"}\n')
+    assert [line.prompt for line in read_prompt_lines(None, [file])] == ["a", "", "b"]
+    lines = list(read_prompt_lines(None, [Path(STDIN), file]))
+    assert [(line.id, line.prompt) for line in lines] == [(1, "a"), (2, ""), (3, "b"), (4, "c")]
+
+
+def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    terminal(monkeypatch)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a\u2028b\x85c"}\n', encoding="utf-8")
+    assert [line.prompt for line in read_prompt_lines(None, [file])] == ["a\u2028b\x85c"]
+
+
+@pytest.mark.parametrize(
+    ("line", "identity", "part"),
+    [
+        (b"{", 1, "line 1 is not JSON: .* at column 2"),
+        (b'"text"', 1, 'no "prompt"'),
+        (b'{"prompt": 3, "id": "x"}', 1, 'no "prompt"'),
+        (b'{"prompt": "", "id": "x"}', "x", "empty prompt"),
+        (b'{"prompt": "\xff"}', 1, "line 1 is not UTF-8"),
+        (b"[" * 100_000, 1, "nested too deeply"),
+    ],
+)
+def test_a_bad_json_line_is_an_error_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, line: bytes, identity: object, part: str
+) -> None:
+    pipe(monkeypatch, line + b'\n{"prompt": "good"}')
+    bad, good = read_prompt_lines(None, [])
+    assert bad.id == identity
+    assert re.search(part, bad.error or "")
+    assert good == PromptLine(2, "good")
+
+
+def test_a_missing_file_is_told_before_any_line_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="cannot be read"):
+        read_prompt_lines(None, [tmp_path / "missing"])
+    with pytest.raises(PromptError, match="cannot be read"):
+        read_prompt(None, [tmp_path])
+
+
+def test_json_lines_need_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch)
+    with pytest.raises(PromptError, match="no prompts"):
+        read_prompt_lines("argument", [])

@@ -1,0 +1,162 @@
+"""Every method through the real engine on the embedded pair: the text, or its distribution, is that of the target."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine.loading import Runtime
+from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.run_sources import fingerprint
+from specrun.llama import LlamaModel
+from specrun.llama_settings import UNDECIDED, LlamaSettings
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation import FixedPlan, Plan, TokenTree
+from specrun.speculation.method import Method
+from specrun.speculation.registry import METHODS
+from specrun.speculation.shape import TreeShape, widest_branching
+from specrun.speculation.sources import datastore
+from tests.engines import chooser, code_prompts, write
+from tests.statistics import chi_square_p_value
+
+MATCHING = [method for method in METHODS.values() if not method.samples and method.name != "off"]
+SAMPLING = [method for method in METHODS.values() if method.samples and method.lossless]
+ONE_THREAD = LlamaSettings(threads=1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A datastore of some of the standard library."""
+    path = tmp_path_factory.mktemp("stores") / "stdlib.datastore"
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:40]
+    with LlamaModel(embedded.TARGET, UNDECIDED) as model:
+        datastore.build(path, files, lambda text: model.tokenize(text, add_special=False), fingerprint(model))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pair(store: Path) -> Iterator[Runtime]:
+    options = RuntimeOptions(
+        embedded.TARGET, embedded.DRAFT, (Plan.tree(32, 16),), ctx_size=1024, settings=ONE_THREAD,
+        draft_settings=ONE_THREAD, datastore=store,
+    )  # fmt: skip
+    with Runtime(options) as runtime:
+        yield runtime
+
+
+def plan_of(method: Method, pair: Runtime, temperature: float) -> Plan:
+    return pair.shaped([method.plan(depth=5) if method.is_chain else method.plan(20, 6)], temperature)[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", MATCHING, ids=lambda method: method.name)
+def test_what_samples_and_matches_writes_the_same_bit_for_bit(
+    method: Method, temperature: float, pair: Runtime
+) -> None:
+    engine, plan = pair.engine, plan_of(method, pair, temperature)
+    sampling = SamplingParameters(temperature=temperature)
+    saved = 0
+    for i, prompt in enumerate(code_prompts(engine, 4, 40)):
+        engine.reset()
+        plain = write(engine, prompt, replace(sampling, seed=i), Plan.off(), 80)
+        engine.reset()
+        found = write(engine, prompt, replace(sampling, seed=i), plan, 80)
+        assert (found.tokens, found.rows, found.finish) == (plain.tokens, plain.rows, plain.finish)
+        saved += plain.n_passes - found.n_passes
+    assert saved > 0, "nothing was accepted"
+
+
+@pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
+def test_greedily_every_rule_writes_the_same(method: Method, pair: Runtime) -> None:
+    engine, plan = pair.engine, plan_of(method, pair, 0.0)
+    for prompt in code_prompts(engine, 3, 40):
+        engine.reset()
+        plain = write(engine, prompt, SamplingParameters(temperature=0), Plan.off(), 60)
+        engine.reset()
+        found = write(engine, prompt, SamplingParameters(temperature=0), plan, 60)
+        assert (found.tokens, found.rows) == (plain.tokens, plain.rows)
+        assert found.n_passes < plain.n_passes
+
+
+@pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
+def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pair: Runtime) -> None:
+    """The first two of three tokens, over seeds: with three to write, the first pass drafts two levels."""
+    engine = pair.engine
+    sampling = SamplingParameters(temperature=1.2, top_k=4, top_p=1.0, min_p=0.0)
+    prompt = code_prompts(engine, 1, 40, seed=3)[0]
+    expected = two_tokens(pair, prompt, sampling)
+    shape = TreeShape.chain(2) if method.is_chain else TreeShape.branching((3, 2))
+    plan = Plan(method.name, 9, 2, 4) if method.name == "spectr" else method.plan().shaped(shape)
+    counts = dict.fromkeys(expected, 0)
+    lengths, n_seeds = 0, 1000
+    for seed in range(n_seeds):
+        steps = list(engine.generate(prompt, replace(sampling, seed=seed), FixedPlan(plan), 3))
+        written = engine.target.tokens[len(prompt) :]
+        counts[tuple(written[:2] if tuple(written[:1]) not in expected else written[:1])] += 1
+        lengths += len(steps[0].accepted.tokens)
+    observed = np.array([counts[pair] for pair in expected])
+    assert chi_square_p_value(observed, n_seeds * np.array(list(expected.values()))) > 1e-4
+    assert lengths > 1.2 * n_seeds, "hardly anything was accepted"
+
+
+def two_tokens(pair: Runtime, prompt: list[int], sampling: SamplingParameters) -> dict[tuple[int, ...], float]:
+    """The target's distribution of the next two tokens, or of one that ends the text."""
+    target = pair.engine.target
+    sampler = Sampler(sampling, target.n_vocab)
+
+    def next_token(text: list[int]) -> dict[int, float]:
+        target.set_prompt(text)
+        found = sampler.distribution(target.score(TokenTree.root_only(text[-1]))[0], ())
+        return dict(zip(found.tokens.tolist(), found.probabilities.tolist(), strict=True))
+
+    expected: dict[tuple[int, ...], float] = {}
+    for a, p in next_token(prompt).items():
+        if target.context.model.is_end_of_generation(a):
+            expected[(a,)] = p
+        else:
+            expected |= {(a, b): p * q for b, q in next_token([*prompt, a]).items()}
+    return expected
+
+
+def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair: Runtime) -> None:
+    plan = METHODS["sequoia"].plan().shaped(TreeShape.branching((3, 2, 1)))
+    prompt = code_prompts(pair.engine, 1, 40)[0]
+    texts = []
+    for seed in (1, 1, 2):
+        pair.engine.reset()
+        texts.append(write(pair.engine, prompt, SamplingParameters(temperature=1.0, seed=seed), plan, 40).tokens)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_typical_acceptance_is_lossy_and_says_so(pair: Runtime) -> None:
+    method = METHODS["typical"]
+    assert not method.lossless
+    assert "lossy" in str(method.plan())
+    plan = plan_of(method, pair, 0.8)
+    lengths = {"typical": 0, "specexec": 0}
+    for seed, prompt in enumerate(code_prompts(pair.engine, 4, 40)):
+        for name in lengths:
+            pair.engine.reset()
+            found = write(pair.engine, prompt, SamplingParameters(seed=seed), replace(plan, method=name), 60)
+            lengths[name] += found.n_passes
+    assert lengths["typical"] < lengths["specexec"], "it takes more of the drafts than the target would"
+
+
+@pytest.mark.parametrize(("budget", "depth"), [(2, 8), (9, 8), (16, 4), (17, 8), (64, 6), (1000, 3)])
+def test_branching_fits(budget: int, depth: int) -> None:
+    shape = widest_branching(budget, depth)
+    assert shape.n_nodes <= budget
+    assert shape.depth == min(depth, budget - 1)
+    assert shape.n_leaves <= 256
+
+
+def test_a_plan_of_every_method_can_be_made() -> None:
+    for method in METHODS.values():
+        assert chooser(method.plan()).current.method == method.name
+        assert method.plan(budget=8, depth=3).budget <= 8 or method.name == "off"

@@ -1,0 +1,150 @@
+"""Drafting while the target's pass runs: the text stays, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine.decoding import Engine
+from specrun.errors import LlamaError
+from specrun.llama.batch import Batch
+from specrun.llama.context import Logits
+from specrun.sampling import SamplingParameters
+from specrun.speculation import Plan, TokenTree
+from specrun.speculation.registry import METHODS
+from tests.engines import chooser, code_prompts, engine, write
+
+GREEDY = SamplingParameters(temperature=0)
+SAMPLED = SamplingParameters(temperature=0.8, seed=1)
+TREE = replace(Plan.tree(16, 6), overlap=True)
+ADAPTIVE = replace(Plan.adaptive(32, 8, 8), overlap=True)
+
+
+def waiting(e: Engine, seconds: float = 0.05) -> None:
+    """Make the target's passes wait, as those of a streamed target do."""
+    score = e.target.score
+
+    def slow(tree: TokenTree) -> Logits:
+        time.sleep(seconds)
+        return score(tree)
+
+    e.target.score = slow  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def pair() -> Iterator[Engine]:
+    with engine(embedded.TARGET, embedded.DRAFT, TREE) as e:
+        yield e
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+@pytest.mark.parametrize("plan", [TREE, ADAPTIVE, replace(Plan.chain(4), overlap=True)], ids=str)
+def test_the_text_is_the_same_bit_for_bit(plan: Plan, sampling: SamplingParameters) -> None:
+    with engine(embedded.TARGET, None, Plan.off()) as e:
+        prompts = code_prompts(e, 3, 40)
+        plain = [write(e, prompt, sampling, Plan.off(), 64) for prompt in prompts]
+    with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
+        waiting(e)
+        for prompt, reference in zip(prompts, plain, strict=True):
+            written = write(e, prompt, sampling, plan, 64)
+            assert (written.tokens, written.rows) == (reference.tokens, reference.rows)
+            assert written.n_passes < reference.n_passes
+            assert e.statistics.ready > 0
+            assert e.statistics.overlapped_seconds > 0
+
+
+def test_with_draft_sources_the_text_is_the_same() -> None:
+    merged = replace(METHODS["merged"].plan(32, 8), overlap=True)
+    with engine(embedded.TARGET, embedded.DRAFT, merged) as e:
+        prompt = code_prompts(e, 1, 200)[0]
+        plain = write(e, prompt, GREEDY, Plan.off(), 64)
+        waiting(e)
+        assert write(e, prompt, GREEDY, merged, 64).tokens == plain.tokens
+        assert e.statistics.ready > 0
+
+
+def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
+    """How many are is a matter of time, and their text would hang on it."""
+    drawn = replace(METHODS["rsd"].plan(8, 3), overlap=True)
+    with engine(embedded.TARGET, embedded.DRAFT, drawn) as e:
+        prompt = code_prompts(e, 1, 40)[0]
+        first = write(e, prompt, SAMPLED, drawn, 32).tokens
+        assert e.statistics.overlapped_seconds == 0
+        assert write(e, prompt, SAMPLED, replace(drawn, overlap=False), 32).tokens == first
+
+
+def test_an_engine_may_be_told_otherwise() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, TREE) as e:
+        never = Engine(e.target, e.draft, e.ctx_size, overlap=False)
+        prompt = code_prompts(e, 1, 40)[0]
+        write(never, prompt, GREEDY, TREE, 16)
+        assert never.statistics.overlapped_seconds == 0
+        never.close()
+
+
+def test_no_longer_than_asked_for(pair: Engine) -> None:
+    waiting(pair)
+    prompt = code_prompts(pair, 1, 40)[0]
+    for n in range(1, 12):
+        steps = list(pair.generate(prompt, GREEDY, chooser(TREE), n))
+        assert sum(len(step.tokens) for step in steps) == n
+        assert all(step.tree.depth <= n - 1 for step in steps)
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) -> None:
+    prompts = code_prompts(pair, 2, 40)
+    plain = [write(pair, prompt, GREEDY, Plan.off(), 48).tokens for prompt in prompts]
+    waiting(pair)
+    score, n_passes = pair.target.score, 0
+
+    def failing(tree: TokenTree) -> Logits:
+        nonlocal n_passes
+        n_passes += 1
+        if n_passes == after:
+            raise LlamaError("no")
+        return score(tree)
+
+    pair.target.score = failing  # type: ignore[method-assign]
+    with pytest.raises(LlamaError, match="no"):
+        write(pair, prompts[0], GREEDY, TREE, 48)
+    for prompt, reference in zip(prompts, plain, strict=True):
+        assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference
+
+
+@pytest.mark.parametrize("after", [1, 3, 8])
+def test_ctrl_c_in_the_middle_leaves_both_caches_right(pair: Engine, after: int) -> None:
+    prompts = code_prompts(pair, 2, 40)
+    plain = [write(pair, prompt, GREEDY, Plan.off(), 48).tokens for prompt in prompts]
+    assert pair.draft
+    score, decode = pair.target.score, pair.draft.context.decode
+    is_running, n_ahead = False, 0
+
+    def slow(tree: TokenTree) -> Logits:
+        nonlocal is_running
+        is_running = True
+        time.sleep(0.1)
+        rows = score(tree)
+        is_running = False
+        return rows
+
+    def interrupted(batch: Batch) -> Logits:
+        nonlocal n_ahead
+        rows = decode(batch)
+        n_ahead += is_running
+        if n_ahead == after:
+            n_ahead += 1
+            raise KeyboardInterrupt
+        return rows
+
+    pair.target.score = slow  # type: ignore[method-assign]
+    pair.draft.context.decode = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        write(pair, prompts[0], GREEDY, TREE, 48)
+    assert not is_running, "the pass was waited for"
+    for prompt, reference in zip(prompts, plain, strict=True):
+        assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference

@@ -1,0 +1,149 @@
+"""Profiles are written whole, read back, found by fingerprint, and told apart when something has changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specrun.errors import ProfileError
+from specrun.llama_settings import LlamaSettings
+from specrun.profiles import lookup
+from specrun.profiles import profile_files as storage
+from specrun.profiles.profile import Profile, TunedPlan
+from specrun.speculation import Plan
+from specrun.speculation.planning.calibration import Calibration
+from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.tuning.acceptance_meter import Acceptance
+
+ADAPTIVE = Plan.adaptive(32, 16, 8)
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def made(fingerprint: str = "abc", **changes: object) -> Profile:
+    """A profile of a machine on which trees pay greedily and nothing pays when sampling."""
+    calibration = Calibration()
+    calibration.count(1, np.array([0.6, 0.3]), 0, recent=False)
+    calibration.settle()
+    found = Profile(
+        fingerprint=fingerprint,
+        identity={"files": ["t", "d"], "llama.cpp": "1", "memory": 4},
+        created="2026-01-01T00:00:00+00:00",
+        target="target.gguf",
+        draft="draft.gguf",
+        hardware={"summary": {"cpu": "a processor, 2 cores"}},
+        settings=LlamaSettings(repack=True, tensor_split=(3.0, 1.0)),
+        regime="in RAM: 1.00 GB",
+        exact_up_to=64,
+        costs=CostModel(
+            CostTable([PassTime(1, 64, 100.0), PassTime(32, 64, 150.0)]),
+            CostTable([PassTime(1, 64, 2.0)]),
+            Overhead(1.0),
+        ),
+        acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
+        plans=[
+            TunedPlan(0.0, ADAPTIVE, 25.0, 3.1, 10.0),
+            TunedPlan(0.8, Plan.off(), 10.0, 1.0, 10.0, Plan.chain(2), 9.0),
+        ],
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_a_profile_is_read_back_as_it_was_written() -> None:
+    path = storage.save(made())
+    assert storage.load(path).as_json() == made().as_json()
+    assert storage.find("abc") is not None
+    assert storage.find("abd") is None
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
+
+
+def test_its_chooser_follows_its_plans() -> None:
+    found = storage.load(storage.save(made()))
+    assert set(found.candidates()) == {ADAPTIVE, Plan.off(), Plan.chain(2)}
+    chooser = found.chooser()
+    chooser.begin(0.0)
+    assert chooser.current == ADAPTIVE
+    assert chooser.guide.rate == pytest.approx(25.0 / 1e3)
+    chooser.begin(1.0)
+    assert chooser.current == Plan.off()
+
+
+@pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (8, 7))])
+def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[int, int]) -> None:
+    found = made(exact_up_to=8).without_draft(exact)
+    assert found.settings == made().settings
+    chooser = found.chooser()
+    chooser.begin(0.8)
+    assert (chooser.current.method, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
+    assert chooser.guide.rate == pytest.approx(10.0 / 1e3), "nothing is promised but plain decoding"
+    assert chooser.guide.costs.draft is None
+    assert found.candidates() == (chooser.current,)
+
+
+def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
+    chooser = made(exact_up_to=1).without_draft(exact=True).chooser()
+    chooser.begin(0.0)
+    assert chooser.current == Plan.off()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "null", '{"version": 1}', '{"version": 99}', "not json"],
+)
+def test_what_is_not_a_profile_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError) as error:
+        storage.load(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_broken_profile_is_passed_over_with_a_word(data_dir: Path) -> None:
+    identity = {"files": ["t", "d"], "llama.cpp": "1", "memory": 4}
+    from specrun.hardware.machine import fingerprint
+
+    path = data_dir / "profiles" / f"{fingerprint(identity)}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    found = lookup.find(identity)
+    assert found.profile is None
+    assert "going on without it" in (found.notice or "")
+    assert list(storage.saved()) == []
+
+
+def test_what_has_changed_since_is_named() -> None:
+    storage.save(made())
+    found = lookup.find({"files": ["t", "d"], "llama.cpp": "2", "memory": 8})
+    assert found.profile is None
+    assert "llama.cpp, RAM changed" in (found.notice or "")
+    assert lookup.find({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) == lookup.Found(None)
+
+
+def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
+    data_dir.write_text("a file")
+    with pytest.raises(ProfileError, match="SPECRUN_DATA_DIR"):
+        storage.check_folder()
+    with pytest.raises(ProfileError, match="cannot be written"):
+        storage.save(made())
+    with pytest.raises(ProfileError, match="cannot be written"):
+        storage.export(made(), data_dir / "x.json")
+
+
+def test_forgetting_deletes_it() -> None:
+    path = storage.save(made())
+    assert storage.forget(made()) == path
+    assert not path.exists()
+    storage.forget(made())
+
+
+def test_checking_the_folder_leaves_nothing_behind(data_dir: Path) -> None:
+    storage.check_folder()
+    assert [path for path in data_dir.rglob("*") if path.is_file()] == []

@@ -1,0 +1,183 @@
+"""Growers of the field, against a draft model that is a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.drafters import Drafter, ModelCandidates, SpecExecDrafter
+from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.papers.confidence import (
+    CapeDrafter,
+    ConfidenceDrafter,
+    disordered,
+    probably_rejected,
+    unsure,
+)
+from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
+from specrun.speculation.papers.opt_tree import OptTreeDrafter
+from specrun.speculation.papers.sampled import SampledDrafter, SampledPathsDrafter
+from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import ROOT, TokenTree
+from tests.speculation.drafters.test_drafters import GREEDY, N_VOCAB, TableDraft, guide, limits, paths_of
+from tests.statistics import chi_square_p_value
+
+HOT = SamplingParameters(temperature=1.0, top_k=0, top_p=1, min_p=0)
+
+
+class Sure(TableDraft):
+    """A draft that has no doubt, or knows nothing at all."""
+
+    def __init__(self, height: float) -> None:
+        super().__init__(0)
+        self._height = height
+
+    def logits(self, path: Sequence[int]) -> np.ndarray:
+        row = np.zeros(N_VOCAB, np.float32)
+        row[(path[-1] + 1) % N_VOCAB] = self._height
+        return row
+
+
+def source(draft: TableDraft, sampling: SamplingParameters = GREEDY) -> ModelCandidates:
+    return ModelCandidates(draft, Sampler(sampling, N_VOCAB))
+
+
+GROWERS = {
+    "opt-tree": lambda s: OptTreeDrafter(s),
+    "ddd": lambda s: DynamicDepthDrafter(s),
+    "cape": lambda s: CapeDrafter(s),
+    "specdec++": lambda s: ConfidenceDrafter(s, probably_rejected),
+    "disco": lambda s: ConfidenceDrafter(s, unsure),
+    "adaedl": lambda s: ConfidenceDrafter(s, disordered),
+    "static": lambda s: StaticDrafter(s, TreeShape.branching((4, 3, 2, 1))),
+}
+
+
+@pytest.mark.parametrize("name", GROWERS)
+@pytest.mark.parametrize("budget", [1, 2, 5, 64])
+@pytest.mark.parametrize("depth", [1, 3, 9])
+@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "T=1"])
+def test_a_tree_stays_within_its_limits(name: str, budget: int, depth: int, sampling: SamplingParameters) -> None:
+    draft = TableDraft(1, n_sequences=8)
+    tree = GROWERS[name](source(draft, sampling)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=20))
+    assert tree.tokens[ROOT] == 3
+    assert 1 <= len(tree) <= budget
+    assert tree.depth <= depth
+    assert len(draft.passes) < max(depth, 1)
+    for children in tree.children:
+        assert len({int(tree.tokens[child]) for child in children}) == len(children)
+
+
+@pytest.mark.parametrize("name", ["opt-tree", "ddd", "specdec++", "disco", "adaedl"])
+def test_a_sure_draft_is_followed_and_a_clueless_one_left(name: str) -> None:
+    grower: Drafter = GROWERS[name](source(Sure(20.0)))
+    assert grower.draft([3], limits(9, 8)).depth == 8
+    grower = GROWERS[name](source(Sure(0.0)))
+    assert grower.draft([3], limits(9, 8)).depth <= 2
+
+
+def test_opt_tree_is_the_tree_of_the_likeliest_nodes_until_depth_costs_more() -> None:
+    free = guide({1: 10.0, 32: 10.0}, 0.0, 0.1)
+    tree = OptTreeDrafter(source(TableDraft(3, spread=3.0)), free).draft([7], limits(24, 6))
+    best_first = SpecExecDrafter(source(TableDraft(3, spread=3.0))).draft([7], limits(24, 6))
+    assert paths_of(tree) == paths_of(best_first)
+    dear = guide({1: 10.0, 32: 10.0}, 9.9, 0.1)
+    assert OptTreeDrafter(source(TableDraft(3, spread=3.0)), dear).draft([7], limits(24, 6)).depth < tree.depth
+
+
+@pytest.mark.parametrize(("height", "n_siblings"), [(20.0, 1), (3.5, 3), (2.3, 5), (0.5, 7)])
+def test_cape_has_the_more_siblings_the_less_sure_the_draft_is(height: float, n_siblings: int) -> None:
+    tree = CapeDrafter(source(Sure(height))).draft([3], limits(100, 3))
+    assert [len(children) for children in tree.children if children] == [n_siblings] * 3
+    assert tree.depth == 3
+
+
+def test_a_static_tree_is_its_shape_filled_by_rank() -> None:
+    shape = TreeShape.branching((3, 2, 1))
+    draft = TableDraft(2)
+    tree = StaticDrafter(source(draft), shape).draft([7], limits(100, 9))
+    assert tuple(tree.parents.tolist()) == shape.parents
+    for node, children in enumerate(tree.children):
+        row = draft.logits(tree.tokens[tree.path_to(node)].tolist())
+        assert tree.tokens[children].tolist() == np.argsort(-row)[: len(children)].tolist()
+    assert draft.passes == [3, 6]
+
+
+def drawn(seed: int, position: int, draw: str, shape: TreeShape, n_vocab: int = N_VOCAB) -> TokenTree:
+    sampler = Sampler(SamplingParameters(temperature=1.0, top_k=4, top_p=1, min_p=0, seed=seed), n_vocab)
+    return SampledDrafter(TableDraft(5), sampler, shape, draw).draft([9] * position, limits(100, 9))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("draw", ["independent", "without replacement"])
+def test_draws_are_the_drafts_distribution(draw: str) -> None:
+    shape = TreeShape.branching((2, 1))
+    trees = [drawn(seed, 3, draw, shape) for seed in range(4000)]
+    proposals = [tree.proposals[ROOT] for tree in trees if tree.proposals]
+    first = proposals[0]
+    assert first is not None
+    q = dict(zip(first.tokens.tolist(), first.probabilities.tolist(), strict=True))
+    pairs = Counter(proposal.draws for proposal in proposals if proposal)
+    expected = {
+        (a, b): q[a] * (q[b] if draw == "independent" else q[b] / (1 - q[a]))
+        for a in q
+        for b in q
+        if draw == "independent" or a != b
+    }
+    observed = np.array([pairs[pair] for pair in expected])
+    assert observed.sum() == len(trees)
+    assert chi_square_p_value(observed, len(trees) * np.array(list(expected.values()))) > 1e-4
+
+
+def test_draws_are_fresh_at_every_position_and_the_same_for_a_seed() -> None:
+    shape = TreeShape.branching((3, 2))
+    trees = [drawn(seed, position, "without replacement", shape) for seed in range(6) for position in (3, 4, 5)]
+    assert len({tuple(tree.tokens.tolist()) for tree in trees}) > 12
+    again = drawn(2, 4, "without replacement", shape)
+    assert again.tokens.tolist() == drawn(2, 4, "without replacement", shape).tokens.tolist()
+
+
+def test_a_token_drawn_twice_is_one_child() -> None:
+    tree = drawn(1, 3, "independent", TreeShape.branching((40, 1)))
+    assert tree.proposals
+    assert tree.proposals[ROOT]
+    assert len(tree.proposals[ROOT].draws) == 40
+    assert len(tree.children[ROOT]) == len(set(tree.proposals[ROOT].draws)) <= 4
+    assert all(len(tree.children[child]) == 1 for child in tree.children[ROOT])
+
+
+def test_when_the_draft_has_no_more_tokens_draws_end_or_go_on_with_the_others() -> None:
+    shape = TreeShape.branching((7,))
+    ends = drawn(1, 3, "without replacement", shape)
+    goes_on = drawn(1, 3, "without replacement, then uniform", shape)
+    assert len(ends.children[ROOT]) == 4
+    assert len(goes_on.children[ROOT]) == 7
+    assert goes_on.proposals
+    assert goes_on.proposals[ROOT]
+    assert set(goes_on.proposals[ROOT].draws[4:]).isdisjoint(goes_on.proposals[ROOT].tokens.tolist())
+
+
+def test_tokens_that_only_the_target_knows_are_not_drafted_further() -> None:
+    tree = drawn(1, 3, "without replacement, then uniform", TreeShape.branching((40, 1)), n_vocab=N_VOCAB + 20)
+    unknown = [child for child in tree.children[ROOT] if tree.tokens[child] >= N_VOCAB]
+    assert unknown
+    assert not any(tree.children[child] for child in unknown)
+
+
+def test_paths_that_begin_alike_share_nodes() -> None:
+    sampler = Sampler(SamplingParameters(temperature=1.0, top_k=3, top_p=1, min_p=0), N_VOCAB)
+    tree = SampledPathsDrafter(TableDraft(5), sampler, 12).draft([9], limits(49, 4))
+    assert tree.proposals
+    through = {ROOT: 12}
+    for node, proposal in enumerate(tree.proposals):
+        if tree.depths[node] == 4:
+            assert proposal is None
+            continue
+        assert proposal
+        assert len(proposal.draws) == through[node]
+        for child in tree.children[node]:
+            through[child] = proposal.draws.count(int(tree.tokens[child]))
+    assert len(tree) < 49

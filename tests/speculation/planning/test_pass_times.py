@@ -1,0 +1,50 @@
+"""Pass times follow the machine, size by size, and no single pass changes much."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.speculation.planning.costs import CostTable, PassTime
+from specrun.speculation.planning.pass_times import PassTimes
+
+TABLE = CostTable([PassTime(1, 64, 100.0), PassTime(4, 64, 130.0), PassTime(8, 64, 200.0)])
+
+
+def after(passes: list[tuple[int, float]]) -> PassTimes:
+    """What is known after these passes of (size, milliseconds)."""
+    times = PassTimes(TABLE)
+    for n, ms in passes:
+        times.record(n, 64, ms)
+    return times
+
+
+def test_without_a_pass_the_table_holds() -> None:
+    assert list(PassTimes(TABLE).row(64)) == pytest.approx(list(TABLE.row(64)))
+
+
+def test_a_machine_that_grows_slower_is_slower_at_every_size() -> None:
+    times = after([(4, 195.0), (8, 300.0)] * 20)
+    assert times.ms(1, 64) == pytest.approx(150.0, rel=0.06)
+    assert times.row(64)[8] == pytest.approx(300.0, rel=0.03)
+
+
+def test_a_size_whose_entry_is_wrong_is_put_right_beside_the_others() -> None:
+    times = after([(4, 130.0), (1, 60.0), (8, 200.0), (4, 130.0)] * 15)
+    assert times.ms(1, 64) == pytest.approx(60.0, rel=0.1)
+    assert times.row(64)[8] == pytest.approx(200.0, rel=0.1)
+
+
+def test_a_size_follows_the_machine_while_it_is_not_run() -> None:
+    passes = [(1, 60.0), (4, 130.0), (8, 200.0)] * 15
+    slower = [(4, 260.0), (8, 400.0)] * 20
+    assert after(passes + slower).ms(1, 64) == pytest.approx(120.0, rel=0.2)
+
+
+def test_a_single_slow_pass_changes_little_and_is_forgotten() -> None:
+    assert after([(1, 5000.0)]).ms(1, 64) < 200.0
+    assert after([(1, 5000.0), *[(4, 130.0)] * 20]).ms(4, 64) == pytest.approx(130.0, rel=0.02)
+    assert after([(1, 5000.0), *[(1, 100.0)] * 20]).ms(1, 64) == pytest.approx(100.0, rel=0.05)
+
+
+def test_sizes_beyond_the_table_say_nothing() -> None:
+    assert list(after([(9, 5000.0)]).row(64)) == pytest.approx(list(TABLE.row(64)))

@@ -1,0 +1,190 @@
+"""The dynamic program against every tree there is, bounds on the leaves, and the choice by cost tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, step_ms
+from specrun.speculation.shape import TreeShape
+
+LARGEST = 8
+# A draft that is right seven times in ten, and ranks what it gets wrong well.
+REAL = [0.7, *(0.28 * np.arange(1, 32) ** -1.3 / 3).tolist()]
+
+
+@cache
+def all_trees() -> tuple[TreeShape, ...]:
+    return tuple(TreeShape.of_children(counts) for n in range(1, LARGEST + 1) for counts in child_counts(n, 1))
+
+
+def child_counts(n_nodes: int, waiting: int) -> Iterator[list[int]]:
+    """Child counts in depth-first order of `n_nodes` nodes, of which `waiting` have a parent already."""
+    if n_nodes == 0 and waiting == 0:
+        yield []
+    if waiting:
+        for count in range(n_nodes - waiting + 1):
+            for rest in child_counts(n_nodes - 1, waiting - 1 + count):
+                yield [count, *rest]
+
+
+def vector(seed: int) -> list[float]:
+    """A random acceptance vector; every third does not fall."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(6, 0.7))[:5]
+    return (p if seed % 3 == 2 else np.sort(p)[::-1]).tolist()
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_the_dynamic_program_finds_what_trying_every_tree_finds(seed: int) -> None:
+    p = vector(seed)
+    table = expected_lengths(p, LARGEST, 4)
+    worth = [(shape.n_nodes, shape.depth, shape.expected(p)) for shape in all_trees()]
+    for n_nodes in range(1, LARGEST + 1):
+        for depth in range(5):
+            best = max(expected for n, d, expected in worth if n <= n_nodes and d <= depth)
+            assert table.lengths[n_nodes, depth] == pytest.approx(best)
+
+
+def test_there_are_as_many_trees_as_catalan_says() -> None:
+    assert len(all_trees()) == 1 + 1 + 2 + 5 + 14 + 42 + 132 + 429
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_shapes_are_worth_what_the_table_says(seed: int) -> None:
+    p = vector(seed)
+    table = expected_lengths(p, 60, 9)
+    for n_nodes in (1, 2, 3, 10, 33, 60):
+        for depth in (0, 1, 4, 9):
+            shape = table.shape(n_nodes, depth)
+            assert shape.expected(p) == pytest.approx(table.lengths[n_nodes, depth])
+            assert shape.n_nodes <= n_nodes
+            assert shape.depth <= depth
+
+
+def test_nodes_without_a_chance_are_left_out() -> None:
+    assert best_shape([0.5, 0.0, 0.0], 50, 3) == TreeShape.chain(3)
+    assert best_shape([0.0], 50, 3) == best_shape([], 50, 3) == TreeShape.chain(0)
+    assert best_shape([0.6, 0.3], 50, 1) == TreeShape((-1, 0, 0))
+    assert max(best_shape([0.4, 0.3, 0.2], 50, 5, max_children=2).child_counts) == 2
+
+
+def test_a_rank_without_a_chance_is_kept_before_one_that_has_some() -> None:
+    assert best_shape([0.5, 0.0, 0.4], 4, 1) == TreeShape((-1, 0, 0, 0))
+
+
+@pytest.mark.parametrize("max_leaves", [1, 2, 3, 5])
+def test_a_bound_on_the_leaves_costs_no_more_than_it_must(max_leaves: int) -> None:
+    for p in (vector(0), vector(1), vector(3), [0.5, 0.2, 0.1, 0.1, 0.1]):
+        for depth in (1, 3, 5):
+            shape = best_shape(p, LARGEST, depth, max_leaves)
+            allowed = [s for s in all_trees() if s.n_leaves <= max_leaves and s.depth <= depth]
+            assert shape in allowed
+            assert shape.expected(p) == pytest.approx(max(s.expected(p) for s in allowed), rel=1e-3)
+
+
+@pytest.mark.parametrize("p", [REAL, [0.3] * 3, [0.2, 0.5, 0.3], [0.0, 0.9]], ids=["real", "ties", "rising", "second"])
+@pytest.mark.parametrize("max_leaves", [1, 2, 5, 16, 100])
+def test_a_bound_on_the_leaves_holds(p: list[float], max_leaves: int) -> None:
+    shape = best_shape(p, 300, 12, max_leaves)
+    assert shape.n_leaves <= max_leaves
+    assert shape.n_nodes <= 300
+    assert shape.depth <= 12
+
+
+def test_one_leaf_is_the_chain_and_more_leaves_are_worth_more() -> None:
+    assert best_shape(REAL, 300, 12, max_leaves=1) == TreeShape.chain(12)
+    free = best_shape(REAL, 300, 12, max_leaves=300)
+    worth = [best_shape(REAL, 300, 12, n).expected(REAL) for n in (1, 2, 5, 16, 64, free.n_leaves)]
+    assert worth == sorted(worth)
+    assert worth[-1] == pytest.approx(free.expected(REAL))
+    half = best_shape(REAL, 300, 12, free.n_leaves // 2)
+    assert half.n_nodes == 300
+    assert half.expected(REAL) > 0.97 * free.expected(REAL), "half the leaves lose little"
+
+
+def test_impossible_bounds_are_refused() -> None:
+    for n_nodes, depth, max_leaves in ((0, 1, 1), (1, -1, 1), (4, 2, 0)):
+        with pytest.raises(ValueError, match="no tree has"):
+            best_shape([0.5], n_nodes, depth, max_leaves)
+
+
+def costs(target: dict[int, float], draft: dict[int, float], overhead: Overhead | None = None) -> CostModel:
+    tables = [CostTable(PassTime(n, 64, ms) for n, ms in times.items()) for times in (target, draft)]
+    return CostModel(*tables, overhead or Overhead())
+
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+FLAT = dict.fromkeys(SIZES, 100.0)
+IN_PROPORTION = {n: 100.0 * n for n in SIZES}
+CHEAP = {1: 1.0, 64: 1.0}
+PER_NODE = {1: 4.0, 64: 256.0}
+
+
+def test_a_flat_target_and_a_cheap_draft_take_the_largest_tree() -> None:
+    choice = choose(REAL, costs(FLAT, CHEAP), 64, 64, 16)
+    assert choice.shape.n_nodes == 64
+    assert choice.expected == pytest.approx(choice.shape.expected(REAL))
+    assert choice.ms == pytest.approx(100 + choice.shape.depth)
+    assert choice.tokens_per_second == pytest.approx(1e3 * choice.expected / choice.ms)
+    assert choice.plain_tokens_per_second == pytest.approx(10.0)
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 20, 16).shape.n_nodes == 16, "the largest measured size within bounds"
+
+
+def test_a_target_that_takes_twice_as_long_for_two_tokens_is_not_drafted_for() -> None:
+    choice = choose(REAL, costs(IN_PROPORTION, CHEAP), 64, 64, 16)
+    assert choice.shape == TreeShape.chain(0)
+    assert choice.tokens_per_second == choice.plain_tokens_per_second == pytest.approx(10.0)
+
+
+def test_with_one_candidate_or_one_leaf_it_is_a_chain() -> None:
+    assert choose([0.9], costs(FLAT, CHEAP), 64, 64, 12).shape == TreeShape.chain(12)
+    choice = choose(REAL, costs(FLAT, CHEAP), 64, 64, 12, max_leaves=1)
+    rates = [1e3 * TreeShape.chain(depth).expected(REAL) / (100 + depth) for depth in range(13)]
+    assert choice.shape == TreeShape.chain(rates.index(max(rates)))
+
+
+def test_a_cliff_in_the_target_is_not_climbed() -> None:
+    cliff = {n: 100.0 if n <= 16 else 400.0 for n in SIZES}
+    assert choose(REAL, costs(cliff, CHEAP), 64, 64, 16).shape.n_nodes == 16
+
+
+def test_a_dip_in_the_target_is_found() -> None:
+    jagged = FLAT | {4: 200.0, 8: 200.0, 16: 90.0, 32: 300.0, 64: 300.0}
+    assert choose(REAL, costs(jagged, CHEAP), 64, 64, 16).shape.n_nodes == 16
+
+
+def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
+    model = costs(FLAT, PER_NODE, Overhead(step=2.0, level=1.0, node=0.5))
+    shape = TreeShape((-1, 0, 1, 1, 3, 0, 5))  # widths 1, 2, 3, 1, with children 1, 2, 1
+    assert step_ms(shape, model, 64) == pytest.approx(100 + 2 + 3 * 1.0 + 4 * 4.5)
+
+
+def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_pass_shallower_ones() -> None:
+    p = [0.5, 0.3, 0.15]
+    per_node = choose(p, costs(FLAT, PER_NODE), 64, 64, 16).shape
+    per_pass = choose(p, costs(FLAT, dict.fromkeys((1, 64), 20.0)), 64, 64, 16).shape
+    cheap = choose(p, costs(FLAT, CHEAP), 64, 64, 16).shape
+    assert max(per_node.expanded_widths) < max(cheap.expanded_widths)
+    assert per_pass.depth < cheap.depth
+
+
+def test_bounds_on_the_speed_pass_over_no_better_tree() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        model = costs({n: 100 * rng.random() + n for n in SIZES}, {n: 20 * rng.random() + 1 for n in SIZES})
+        for max_leaves in (2, 64):
+            table = expected_lengths(REAL, 64, 8)
+            shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(1, 9)]
+            fastest = max(1e3 * shape.expected(REAL) / step_ms(shape, model, 64) for shape in shapes)
+            choice = choose(REAL, model, 64, 64, 8, max_leaves)
+            assert choice.tokens_per_second == pytest.approx(max(fastest, choice.plain_tokens_per_second))
+
+
+def test_a_draft_without_a_model_costs_only_our_own_work() -> None:
+    model = CostModel(CostTable(PassTime(n, 64, ms) for n, ms in FLAT.items()), None, Overhead(node=0.01))
+    assert choose(REAL, model, 64, 64, 16).shape.n_nodes == 64

@@ -1,0 +1,118 @@
+"""A replay over a recording commits exactly what the engine commits, pass by pass, with the real pair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine.decoding import Engine
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation import FixedPlan, Plan
+from specrun.speculation.drafters import DraftLimits, ModelCandidates, sharpness_at
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.registry import METHODS
+from specrun.speculation.shape import TreeShape
+from specrun.tuning.acceptance_meter import Acceptance, AcceptanceMeter
+from specrun.tuning.choose import candidates, neighbours, ranked
+from specrun.tuning.replay import predict
+from specrun.tuning.trace import Trace, calibrate, record
+from tests.engines import code_prompts, engine
+
+LARGEST = Plan.tree(64, 12)
+N_WRITTEN = 72
+POSITIONAL = [0.6, 0.12, 0.05, 0.03, 0.02]
+
+# A pass over 64 tokens costs twice one over one, a draft pass a twentieth of it.
+STREAMED = CostModel(
+    CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),
+    CostTable([PassTime(1, 64, 5.0), PassTime(16, 64, 6.0)]),
+)
+IN_RAM = CostModel(
+    CostTable([PassTime(1, 64, 10.0), PassTime(2, 64, 26.0), PassTime(64, 64, 800.0)]),
+    CostTable([PassTime(1, 64, 2.0), PassTime(16, 64, 8.0)]),
+)
+
+
+def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan) -> list[list[int]]:
+    """The tokens of every pass."""
+    engine.reset()
+    plans = FixedPlan(plan, Guide(STREAMED) if plan.method == "adaptive" else None)
+    return [step.tokens for step in engine.generate(prompt, sampling, plans, N_WRITTEN, ignore_eos=True)]
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.8], ids=["greedy", "T=0.8"])
+def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, dict[Plan, list[int]]]:
+    """Temperature, prompt, the recording of what follows it, and the accepted lengths of plans in the engine."""
+    sampling = SamplingParameters(temperature=request.param)
+    static = METHODS["sequoia-match"].plan().shaped(TreeShape.branching((4, 2, 1)))
+    plans = [Plan.off(), Plan.chain(1), Plan.chain(4), Plan.tree(8, 4), Plan.tree(24, 8), static]
+    with engine(embedded.TARGET, embedded.DRAFT, LARGEST) as pair:
+        prompt = code_prompts(pair, 1, 40)[0]
+        lengths = {plan: [len(tokens) for tokens in written(pair, prompt, sampling, plan)] for plan in plans}
+        text = [token for tokens in written(pair, prompt, sampling, LARGEST) for token in tokens]
+        assert pair.draft is not None
+        source = ModelCandidates(pair.draft, Sampler(sampling, pair.target.n_vocab))
+        limits = DraftLimits(64, 12, 16, 256)
+        trace = record(source, "code", prompt, text, N_WRITTEN - 12, limits, sharpness_at(request.param))
+    return request.param, prompt, trace, lengths
+
+
+def test_replays_commit_what_the_engine_commits(
+    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
+) -> None:
+    temperature, _, trace, lengths = recorded
+    calibration = calibrate([trace])
+    for plan, of_engine in lengths.items():
+        found = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
+        n_passes = sum(found.accepted)
+        counts = [of_engine[:n_passes].count(length + 1) for length in range(len(found.accepted))]
+        assert list(found.accepted) == counts, plan
+
+
+def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_where_they_are_not(
+    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
+) -> None:
+    temperature, _, trace, _ = recorded
+    acceptance = Acceptance(temperature, calibrate([trace]), POSITIONAL, POSITIONAL, 60, [trace])
+    for costs, least in ((STREAMED, 0.8), (IN_RAM, 0.8)):
+        found = ranked(candidates(costs, 64, 64, POSITIONAL), acceptance, costs, lambda: False)
+        best = max(p.tokens_per_second for p in found)
+        adaptive = next(p for p in found if p.plan.method == "adaptive")
+        assert adaptive.tokens_per_second > least * best
+        chosen = [p.plan for p in neighbours(found, 48)]
+        assert len(chosen) == len(set(chosen))
+        ahead = [plan for plan in chosen if plan.overlap]
+        merged = next(plan for plan in chosen if plan.method == "merged")
+        assert merged.budget == min(max(2 * adaptive.plan.budget, 32), 48)
+        assert replace(merged, overlap=True) in ahead
+        assert all(replace(plan, overlap=False) in chosen for plan in ahead)
+    assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
+    assert next(p for p in found if p.plan.method == "adaptive").tokens_per_pass < 2.0
+
+
+def test_a_recording_survives_json(recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]]) -> None:
+    temperature, _, trace, _ = recorded
+    again = Trace.from_json(trace.as_json())
+    calibration = calibrate([trace])
+    for plan in (Plan.chain(4), Plan.tree(24, 8)):
+        before = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
+        assert predict(plan, [again], STREAMED, calibrate([again]), sharpness_at(temperature)) == before
+
+
+def test_the_meter_measures_within_its_time_and_knows_our_own_overhead() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, Plan.tree(16, 8)) as pair:
+        prompts = [("code", prompt) for prompt in code_prompts(pair, 4, 32)]
+        meter = AcceptanceMeter(pair, Plan.tree(8, 4), 16, 4)
+        found = meter.measure(prompts, 0.0, 40, 0.0, lambda _: None)
+        assert len(found.traces) == 2, "no time is left for more than the fewest texts"
+        assert found.n_positions == sum(len(trace.positions) for trace in found.traces)
+        assert found.positional == found.sampled, "greedily there is one rule"
+        assert found.positional[0] == max(found.positional)
+        assert 0.3 < sum(found.positional) < 1.001
+        overhead = meter.overhead()
+        assert overhead.step > 0
+        assert overhead.level > 0
+        assert overhead.node > 0

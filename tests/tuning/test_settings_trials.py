@@ -1,0 +1,94 @@
+"""Which settings are tried, and when one of them is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine.loading import Runtime
+from specrun.engine.run_options import RuntimeOptions
+from specrun.errors import LlamaError
+from specrun.llama_settings import LlamaSettings
+from specrun.speculation import Plan
+from specrun.tuning import settings_trials as settings
+from specrun.tuning.settings_trials import Tried, variations
+
+
+def names(**given: bool) -> list[str]:
+    conditions = {"can_repack": True, "shares": False, "exact": False} | given
+    return [name for name, _ in variations(4, 2, **conditions)]
+
+
+def test_repacked_weights_cannot_stream_and_nothing_inexact_is_tried_if_exact() -> None:
+    assert any("repacked" in name for name in names())
+    assert not any("repacked" in name for name in names(can_repack=False))
+    assert "multiplied where they are" in names(shares=True)[0]
+    assert not any("f16" in name or "repacked" in name for name in names(exact=True))
+
+
+def test_the_score_is_that_of_the_best_pass() -> None:
+    assert Tried("", LlamaSettings(), {1: 10.0, 8: 80.0}, 8).score == pytest.approx(0.1)
+    assert Tried("", LlamaSettings(), {1: 10.0, 8: 20.0}, 8).score == pytest.approx((1 + 3 * 0.62) / 20)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was tried; `f16` is 10 % faster than the defaults and not exact, one thread 4 % faster and exact."""
+    asked: list[str] = []
+    speed = {"defaults": (100.0, 8), "f16": (90.0, 1), "one thread": (96.0, 8), "near": (98.0, 1)}
+
+    def stand_in(name: str, _options: RuntimeOptions, chosen: LlamaSettings, _tokens: object) -> Tried:
+        asked.append(name)
+        if name == "refused":
+            raise LlamaError("not with this model")
+        ms, exact = speed[name]
+        return Tried(name, chosen, {1: ms, 8: 8 * ms}, exact)
+
+    monkeypatch.setattr(settings, "_try", stand_in)
+    return asked
+
+
+def chosen(candidates: list[tuple[str, LlamaSettings]], exact: bool, given: LlamaSettings) -> LlamaSettings:
+    options = RuntimeOptions(embedded.TARGET, None, (Plan.off(),), settings=given)
+    return settings.choose(options, candidates, lambda _: [], exact, lambda: False, lambda _: None)[0]
+
+
+F16 = ("f16", LlamaSettings(type_v="f16"))
+ONE_THREAD = ("one thread", LlamaSettings(threads=1))
+NEAR = ("near", LlamaSettings(repack=True))
+
+
+def test_faster_settings_win_and_exact_ones_within_three_percent(timed: list[str]) -> None:
+    nothing = LlamaSettings()
+    assert chosen([F16], False, nothing) == F16[1]
+    assert chosen([F16], True, nothing) == nothing
+    assert chosen([NEAR], False, nothing) == nothing
+    assert chosen([ONE_THREAD, F16], False, nothing) == LlamaSettings(threads=1, type_v="f16")
+    assert timed[:2] == ["defaults", "f16"]
+
+
+def test_settings_that_llama_cpp_refuses_are_left_out(timed: list[str]) -> None:
+    refused = ("refused", LlamaSettings(flash_attn="off"))
+    assert chosen([refused, F16], False, LlamaSettings()) == F16[1]
+    assert "refused" in timed
+
+
+def test_what_the_user_decided_is_not_tried(timed: list[str]) -> None:
+    assert chosen([F16, ONE_THREAD], False, LlamaSettings(type_v="bf16")) == LlamaSettings(threads=1)
+    assert "f16" not in timed
+
+
+def test_a_real_model_is_timed_and_compared() -> None:
+    options = RuntimeOptions(embedded.TARGET, None, (Plan.off(),), settings=LlamaSettings(threads=1))
+
+    def tokens(runtime: Runtime) -> list[int]:
+        return runtime.model.tokenize("def read(path):\n    return open(path).read()\n", add_special=False)
+
+    found, tried = settings.choose(options, [F16], tokens, True, lambda: False, lambda _: None)
+    assert [entry.name for entry in tried] == ["defaults", "f16"]
+    defaults, f16 = tried
+    assert defaults.is_exact
+    # On a machine in use, sizes at which f16 is not exact may be left out as too slow.
+    takes_f16 = f16.is_exact and f16.score > settings._WORTH_IT * defaults.score
+    assert found == (f16.settings if takes_f16 else LlamaSettings())
+    assert all(ms > 0 for entry in tried for ms in entry.ms.values())

@@ -1,0 +1,49 @@
+"""The picture of a placement."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from specrun.hardware.placement import Site, place
+from specrun.views.placement_view import PlacementView, bar, size
+from tests.hardware.test_placement import DENSE, GB, MB, MOE, request
+
+
+def drawn(view: PlacementView, *, terminal: bool) -> str:
+    file = io.StringIO()
+    Console(file=file, force_terminal=terminal, color_system=None, width=200, legacy_windows=False).print(view)
+    return file.getvalue()
+
+
+def test_off_a_terminal_it_is_plain_letters() -> None:
+    text = drawn(PlacementView(place(request(DENSE, 8 * GB))), terminal=False)
+    lines = text.splitlines()
+    assert text.isascii()
+    assert len(lines) == 3
+    assert lines[0].startswith("CUDA0 ")
+    assert " of 8.0 GB" in lines[0]
+    assert all(letter in lines[0] for letter in ("dd", "tttt", "k", "c", "target ", "KV cache ", "compute "))
+    assert lines[1].startswith("RAM ")
+    assert "of 32 layers and the output in VRAM, partly in VRAM" in lines[2]
+
+
+def test_on_a_terminal_it_has_blocks() -> None:
+    assert "\u2588" in drawn(PlacementView(place(request(DENSE, 8 * GB))), terminal=True)
+
+
+def test_words() -> None:
+    assert PlacementView(place(request(DENSE))).layers() == "target: all 32 layers in RAM"
+    assert "output in VRAM, experts of 31 layers in RAM" in PlacementView(place(request(MOE, 6 * GB))).layers()
+
+
+def test_bars_have_one_length() -> None:
+    for parts in ({}, {"draft": 1}, {"draft": 1, "target": 5 * GB, "compute": 9 * GB}, {"target": 50 * GB}):
+        assert len(bar(Site("CUDA0", "", 8 * GB, parts), blocks=False)) == 32  # type: ignore[arg-type]
+    assert bar(Site("CUDA0", "", 8 * GB, {"target": 4 * GB}), blocks=False).plain == "t" * 16 + "." * 16
+    assert bar(Site("CUDA0", "", 0, {}), blocks=False).plain == "." * 32
+
+
+def test_sizes() -> None:
+    assert (size(8_123_000_000), size(640 * MB), size(0)) == ("8.1 GB", "640 MB", "0 MB")
