@@ -18,16 +18,18 @@ from typing import Any
 
 from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf
-from specrun.engine.completion import Completion, Request
 from specrun.engine.growth_maps import by_profile
-from specrun.engine.loading import Runtime
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
-from specrun.engine.run_options import RuntimeOptions
-from specrun.llama.grammar import loaded_grammar
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
 from specrun.profiles import lookup
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan
-from specrun.speculation.registry import METHODS
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -78,13 +80,12 @@ class Row:
         return self.tokens / self.seconds
 
 
-def plans(options: RuntimeOptions, temperature: float) -> list[Plan]:
+def plans(options: RunOptions, temperature: float) -> list[Plan]:
     """Off first."""
-    found = [Plan.off(), Plan.chain(4), Plan.tree(16, 8)]
+    found = [OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(16, 8)]
     if options.profile:
         found += [
-            by_profile(METHODS[name].plan(), options.profile, temperature, is_open=True)
-            for name in ("adaptive", "merged")
+            by_profile(method.plan(), options.profile, temperature, is_open=True) for method in (ADAPTIVE, MERGED)
         ]
     return found
 
@@ -96,24 +97,19 @@ def main() -> None:
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--max-tokens", type=int, default=400)
     arguments = parser.parse_args()
-    options = RuntimeOptions(arguments.target, arguments.draft, (Plan.off(),), follow=False)
-    options = replace(options, profile=lookup.find(lookup.identify(options)).profile)
+    options = RunOptions(arguments.target, arguments.draft, (OFF.plan(),), follow=False)
+    options = replace(options, profile=lookup.find(identity_of(options)).profile)
     rows = [Row(plan) for plan in plans(options, arguments.temp)]
     options = replace(options, plans=tuple(row.plan for row in rows))
     sampling = SamplingParameters(temperature=arguments.temp)
-    with Runtime(options) as runtime, loaded_grammar(schema_to_gbnf(SCHEMA), runtime.model) as grammar:
-        template = chat_template(runtime.model)
+    gbnf = schema_to_gbnf(SCHEMA)
+    with Model(options) as model:
         for prompt in PROMPTS:
-            tokens = single_turn_tokens(runtime.model, prompt, template)
+            request = Request(model.prompt_tokens(prompt), sampling, arguments.max_tokens, gbnf=gbnf)
             texts = []
             for row in rows:
-                runtime.forget()
-                plan = runtime.fixed(row.plan, arguments.temp)
-                written = Completion(
-                    runtime.engine, Request(tokens, sampling, plan, arguments.max_tokens, grammar=grammar)
-                )
-                for _ in written.stream():
-                    pass
+                model.forget()
+                written = model.complete(request, model.plans.fixed(row.plan, arguments.temp)).run()
                 json.loads(written.text)
                 texts.append(written.text)
                 row.tokens += written.statistics.completion_tokens

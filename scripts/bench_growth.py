@@ -21,26 +21,25 @@ import numpy as np
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
-from specrun.engine.loading import Runtime
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Accepted, FixedPlan, PassRecord, Plan
-from specrun.speculation.drafters import (
-    ChainDrafter,
-    CostAwareDrafter,
-    Drafter,
-    DraftLimits,
-    ModelCandidates,
-    SpecExecDrafter,
-    sharpness_at,
-)
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafter import Drafter, DraftLimits
+from specrun.speculation.drafters.chain import ChainDrafter
+from specrun.speculation.drafters.cost_aware import CostAwareDrafter
+from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.record import PassRecord
 from specrun.speculation.registry import METHODS
+from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.tuning.acceptance_meter import Acceptance, AcceptanceMeter
@@ -52,12 +51,12 @@ N_PROMPT = 64
 PACKAGES = ("rich", "typer", "huggingface_hub", "click", "psutil", "prompt_toolkit", "jinja2", "httpx")
 
 
-def passages(runtime: Runtime, files: list[Path], count: int) -> list[list[int]]:
+def passages(model: Model, files: list[Path], count: int) -> list[list[int]]:
     """Passages of N_PROMPT tokens, each from another file."""
     rng = np.random.default_rng(0)
     found: list[list[int]] = []
     for file in rng.permutation(np.array(files, dtype=object)):
-        tokens = runtime.model.tokenize(file.read_text(encoding="utf-8")[:20_000], add_special=False)
+        tokens = model.llama_model.tokenize(file.read_text(encoding="utf-8")[:20_000], add_special=False)
         if len(tokens) > 4 * N_PROMPT and len(found) < count:
             start = int(rng.integers(len(tokens) - N_PROMPT))
             found.append(tokens[start : start + N_PROMPT])
@@ -67,9 +66,11 @@ def passages(runtime: Runtime, files: list[Path], count: int) -> list[list[int]]
 def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, n_tokens: int) -> list[int]:
     """What the target writes behind a prompt."""
     engine.reset()
-    plan = FixedPlan(Plan.tree(16, 8))
+    plan = FixedPlan(SPECEXEC.plan(16, 8))
     return [
-        token for step in engine.generate(prompt, sampling, plan, n_tokens, ignore_eos=True) for token in step.tokens
+        token
+        for step in engine.generate(Request(prompt, sampling, n_tokens, ignore_eos=True), plan)
+        for token in step.tokens
     ]
 
 
@@ -111,7 +112,7 @@ def growers(
     sampler = Sampler(sampling, engine.target.n_vocab)
     source = ModelCandidates(engine.draft, sampler)
     grown: dict[str, tuple[Drafter, Guide | None]] = {
-        "chain": (ChainDrafter(engine.draft, sampler), None),
+        "chain": (ChainDrafter(ModelCandidates(engine.draft, sampler)), None),
         "SpecExec": (SpecExecDrafter(source, 1.0), None),
         "OPT-Tree": (OptTreeDrafter(source, free_guide(n, Calibration())), None),
         "Sequoia's tree, matched": (StaticDrafter(source, shape), None),
@@ -133,23 +134,23 @@ def of_sequoias_rule(
         seeded = SamplingParameters(temperature=sampling.temperature, seed=i)
         lengths = [
             len(step.accepted.tokens)
-            for step in engine.generate(prompt, seeded, FixedPlan(plan), n_tokens, ignore_eos=True)
+            for step in engine.generate(Request(prompt, seeded, n_tokens, ignore_eos=True), FixedPlan(plan))
         ]
         tokens, passes = tokens + sum(lengths[:-1]), passes + len(lengths) - 1
     return tokens / passes
 
 
-def measure(runtime: Runtime, arguments: argparse.Namespace) -> dict[str, dict[str, dict[int, float]]]:
+def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, dict[int, float]]]:
     """Tokens a pass by temperature, method and budget."""
-    engine = runtime.engine
+    engine = model.engine
     library = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     others = sorted(file for name in PACKAGES for file in (Path(sysconfig.get_path("purelib")) / name).glob("*.py"))
-    calibrate_on = passages(runtime, library, 12)
-    prompts = passages(runtime, others, arguments.prompts)
+    calibrate_on = passages(model, library, 12)
+    prompts = passages(model, others, arguments.prompts)
     rows: dict[str, dict[str, dict[int, float]]] = {}
     for temperature in arguments.temps:
         sampling = SamplingParameters(temperature=temperature)
-        meter = AcceptanceMeter(engine, Plan.tree(16, 8), 64, 16)
+        meter = AcceptanceMeter(engine, SPECEXEC.plan(16, 8), 64, 16)
         found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, 1e9, lambda _: None)
         # A seed for each text: with one for all they would share their luck, position by position.
         seeds = [SamplingParameters(temperature=temperature, seed=i) for i in range(len(prompts))]
@@ -221,10 +222,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    with Runtime(
-        RuntimeOptions(embedded.TARGET, embedded.DRAFT, (Plan.tree(max(arguments.budgets), DEPTH),))
-    ) as runtime:
-        rows = measure(runtime, arguments)
+    with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(max(arguments.budgets), DEPTH),))) as model:
+        rows = measure(model, arguments)
     print(markdown(rows))
     if arguments.plot:
         draw(rows, arguments.plot)

@@ -17,13 +17,14 @@ import numpy as np
 from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
-from specrun.engine.loading import Runtime
-from specrun.engine.prompt_tokens import single_turn_tokens
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
 from specrun.sampling import Candidates, Sampler, SamplingParameters
-from specrun.speculation import FixedPlan, Plan
-from specrun.speculation.drafters import ModelCandidates
-from specrun.speculation.drafters.growth import TreeGrowth
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.growth import ModelCandidates, TreeGrowth
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT
 
@@ -36,7 +37,7 @@ def places(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan
     source = ModelCandidates(engine.draft, Sampler(sampling, engine.target.n_vocab))
     found = []
     text = list(prompt)
-    for step in engine.generate(prompt, sampling, FixedPlan(plan), max_tokens, ignore_eos=True):
+    for step in engine.generate(Request(prompt, sampling, max_tokens, ignore_eos=True), FixedPlan(plan)):
         committed = text
 
         def next_tokens(path: Sequence[int], committed: Sequence[int] = committed) -> Candidates:
@@ -55,16 +56,16 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--max-tokens", type=int, default=64)
     arguments = parser.parse_args()
-    plan = Plan.tree(arguments.budget, arguments.depth)
+    plan = SPECEXEC.plan(arguments.budget, arguments.depth)
     print("| outcomes | " + " | ".join(map(str, PLACES)) + " |")
     print("| --- |" + " ---: |" * len(PLACES))
-    with Runtime(RuntimeOptions(embedded.TARGET, embedded.DRAFT, (plan,))) as runtime:
+    with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (plan,))) as model:
         for temperature in (0.0, 0.8):
             sampling = SamplingParameters(temperature=temperature)
             found: list[float] = []
             for prompt in prompts.shipped(("code", "structured")):
-                tokens = single_turn_tokens(runtime.model, prompt.text, None)
-                found += places(runtime.engine, tokens, sampling, plan, arguments.max_tokens)
+                tokens = model.prompt_tokens(prompt.text, raw=True)
+                found += places(model.engine, tokens, sampling, plan, arguments.max_tokens)
             shares = [float((np.array(found) < n).mean()) for n in PLACES]
             print(f"| T={temperature:g} | " + " | ".join(f"{share:.0%}" for share in shares) + " |", flush=True)
 

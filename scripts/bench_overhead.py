@@ -20,20 +20,25 @@ import gguf
 import numpy as np
 
 from specrun.engine.decoding import Engine
+from specrun.engine.request import Request
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 
 N_EMBD = 64
 # Logit of the likely successor over the spread of the others: 8 * SCALE against SCALE.
 SCALE = 1.8
 
 CASES = [
-    ("tree of 64 nodes, 12 deep", Plan.tree(64, 12)),
-    ("chain of 4", Plan.chain(4)),
-    ("off", Plan.off()),
+    ("tree of 64 nodes, 12 deep", SPECEXEC.plan(64, 12)),
+    ("chain of 4", CHAIN.plan(depth=4)),
+    ("off", OFF.plan()),
 ]
 SAMPLING = [
     ("greedy", SamplingParameters(temperature=0)),
@@ -90,14 +95,14 @@ def measure(model: LlamaModel, plan: Plan, sampling: SamplingParameters, n_passe
     with LlamaContext(model, config) as target, LlamaContext(model, config) as draft:
         engine = Engine(TargetContext(target), DraftContext(draft, model.n_vocab), ctx_size=3072)
         outside, before = [], 0.0
-        for step in engine.generate(list(range(1, 33)), sampling, FixedPlan(plan)):
-            del step
-            now = engine.statistics.other_seconds
+        generation = engine.generate(Request(list(range(1, 33)), sampling), FixedPlan(plan))
+        for _ in generation:
+            now = generation.statistics.other_seconds
             outside.append((now - before) * 1e3)
             before = now
             if len(outside) == n_passes + 2:
                 break
-        return outside[2:], engine.statistics.tokens_per_pass
+        return outside[2:], generation.statistics.tokens_per_pass
 
 
 def main() -> None:

@@ -16,21 +16,25 @@ from pathlib import Path
 
 from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
-from specrun.engine.loading import Runtime
-from specrun.engine.prompt_tokens import single_turn_tokens
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files as storage
 from specrun.profiles.profile import Profile
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, PassRecord, Plan
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.guessed import DRAFTLESS
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.record import PassRecord
 
 # Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
 PLANS = {
-    "adaptive": Plan.adaptive(16, 15, 16),
-    "merged": replace(Plan.adaptive(32, 31, 16), method="merged"),
-    "draftless": replace(Plan.adaptive(32, 31, 16), method="draftless"),
+    "adaptive": ADAPTIVE.plan(16, 15, 16),
+    "merged": MERGED.plan(32, 31, 16),
+    "draftless": DRAFTLESS.plan(32, 31, 16),
 }
 ONE_THREAD = LlamaSettings(threads=1)
 
@@ -77,16 +81,16 @@ class ByTheTables(Guide):
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
 
-def measure(runtime: Runtime, found: Profile, kind: str, plan: Plan, max_tokens: int, temperature: float) -> Total:
+def measure(model: Model, found: Profile, kind: str, plan: Plan, max_tokens: int, temperature: float) -> Total:
     """All texts of a kind, one after the other."""
     total = Total()
     sampling = SamplingParameters(temperature=temperature)
     for text in prompts.shipped((kind,)):
         guide = ByTheTables(found.guide(temperature), total)
-        runtime.forget()
-        tokens = single_turn_tokens(runtime.model, text.text, None)
+        model.forget()
+        tokens = model.prompt_tokens(text.text, raw=True)
         plans = FixedPlan(plan, guide)
-        for _ in runtime.engine.generate(tokens, sampling, plans, max_tokens, ignore_eos=True):
+        for _ in model.engine.generate(Request(tokens, sampling, max_tokens, ignore_eos=True), plans):
             pass
     return total
 
@@ -99,17 +103,17 @@ def main() -> None:
     parser.add_argument("--temp", type=float, default=0.0)
     arguments = parser.parse_args()
     found = storage.load(arguments.profile)
-    options = RuntimeOptions(
+    options = RunOptions(
         embedded.TARGET, embedded.DRAFT, tuple(PLANS.values()), settings=ONE_THREAD, draft_settings=ONE_THREAD
     )  # fmt: skip
     print(
         "| kind | " + " | ".join(f"{m}: tok/pass | tok/s" for m in PLANS) + " | merged / adaptive: tok/pass | tok/s |"
     )
     print("| --- |" + " ---: |" * (2 * len(PLANS) + 2))
-    with Runtime(options) as runtime:
+    with Model(options) as model:
         for kind in arguments.kinds.split(","):
             totals = {
-                name: measure(runtime, found, kind, plan, arguments.max_tokens, arguments.temp)
+                name: measure(model, found, kind, plan, arguments.max_tokens, arguments.temp)
                 for name, plan in PLANS.items()
             }
             cells = [f"{t.tokens_per_pass:.2f} | {t.tokens_per_second:.1f}" for t in totals.values()]

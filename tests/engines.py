@@ -6,31 +6,33 @@ import sysconfig
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from specrun.engine.decoding import Engine
-from specrun.engine.loading import Runtime
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
+from specrun.engine.statistics import Statistics
 from specrun.llama.context import Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan, TokenTree
-from specrun.speculation.method import PROFILE
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.registry import METHODS
+from specrun.speculation.tree import TokenTree
 
 
 @contextmanager
 def engine(target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024) -> Iterator[Engine]:
     """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
     one_thread = LlamaSettings(threads=1)
-    options = RuntimeOptions(target, draft, (plan,), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread)
-    with Runtime(options) as runtime:
-        yield runtime.engine
+    options = RunOptions(target, draft, (plan,), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread)
+    with Model(options) as model:
+        yield model.engine
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Written:
     rows: list[int]
     finish: str | None
     n_passes: int
+    statistics: Statistics = field(compare=False)
 
 
 def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan, max_tokens: int) -> Written:
@@ -56,17 +59,18 @@ def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan:
     tokens: list[int] = []
     rows: list[int] = []
     finish = None
-    for step in engine.generate(prompt, sampling, chooser(plan), max_tokens):
-        tokens += step.tokens
-        rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in step.accepted.path]
-        finish = step.finish
+    generation = engine.generate(Request(prompt, sampling, max_tokens), chooser(plan))
+    for one in generation:
+        tokens += one.tokens
+        rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in one.accepted.path]
+        finish = one.finish
     engine.target.score = score  # type: ignore[method-assign]
-    return Written(tokens, rows, finish, engine.statistics.passes)
+    return Written(tokens, rows, finish, generation.statistics.passes, generation.statistics)
 
 
 def chooser(plan: Plan) -> FixedPlan:
     """`plan` for every pass, on a machine where passes of 64 tokens take twice as long as those of one."""
-    if PROFILE not in METHODS[plan.method].needs:
+    if not plan.method.is_adaptive:
         return FixedPlan(plan)
     costs = CostModel(
         CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
-from specrun.speculation import Plan
+from specrun.speculation.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,16 @@ import psutil
 from specrun.bench.bench_prompts import BenchPrompt
 from specrun.bench.rows import Row, Sample, summarise
 from specrun.engine import growth_maps
-from specrun.engine.loading import Runtime
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
+from specrun.engine.model import Model
+from specrun.engine.request import Request
 from specrun.errors import PromptError
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan, PlanChooser
-from specrun.speculation import registry as methods
-from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, PROFILE, Method
+from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, OFF, PROFILE, Method
+from specrun.speculation.plan import Plan
+from specrun.speculation.registry import ALIASES, METHODS
 
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
@@ -25,11 +28,12 @@ _DEEPER = 16  # levels that a method which ends a tree by itself may grow
 SWEEP_BUDGETS = (4, 8, 16, 24, 32, 48, 64)
 SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
 
-OFF, CHAIN, TREE, AUTO = "off", "chain", "tree", "auto"
-METHODS = (OFF, CHAIN, TREE, AUTO)
-ALL = (*methods.METHODS, AUTO)
+# Names of rows: "chain" and "tree" are of the best size, "auto" is what runs without options.
+OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW = "off", "chain", "tree", "auto"
+ROWS = (OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW)
+ALL = (*METHODS, AUTO_ROW)
 OVERLAP = "+overlap"  # behind a method's name: drafted while the target's passes run
-OVERLAPPED = tuple(name + OVERLAP for name, method in methods.METHODS.items() if method.can_overlap)
+OVERLAPPED = tuple(name + OVERLAP for name, method in METHODS.items() if method.can_overlap)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class BenchSettings:
     sampling: SamplingParameters
     max_tokens: int
     repetitions: int
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = ROWS
     raw: bool = False
 
 
@@ -52,13 +56,12 @@ class Bench:
     """A pair under measurement. All rows share the contexts; the KV caches are emptied before every text."""
 
     def __init__(
-        self, runtime: Runtime, settings: BenchSettings, progress: Progress, note: Progress = lambda _: None
+        self, model: Model, settings: BenchSettings, progress: Progress, note: Progress = lambda _: None
     ) -> None:
-        self._runtime = runtime
+        self._model = model
         self._settings = settings
         self._progress = progress
         self._note = note
-        self._template = None if settings.raw else chat_template(runtime.model)
 
     def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
         """Choose the best chain and tree on the first prompt of each kind, then measure every row on all the others.
@@ -74,29 +77,31 @@ class Bench:
 
     def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
         """Every chain depth and every tree of the grid over budget and depth, and `auto`, on all prompts by kind."""
-        grid: dict[str, Plan] = {OFF: Plan.off()}
-        grid |= {f"chain {depth}": Plan.chain(depth) for depth in SWEEP_DEPTHS}
+        grid: dict[str, Plan] = {OFF_ROW: OFF.plan()}
+        grid |= {f"chain {depth}": CHAIN.plan(depth=depth) for depth in SWEEP_DEPTHS}
         for budget in SWEEP_BUDGETS:
-            grid |= {f"tree {budget} x {depth}": Plan.tree(budget, depth) for depth in SWEEP_DEPTHS if depth < budget}
+            grid |= {
+                f"tree {budget} x {depth}": SPECEXEC.plan(budget, depth) for depth in SWEEP_DEPTHS if depth < budget
+            }
         rows: list[Row] = []
         for kind, texts in self._fitting(prompts).items():
-            self._write(texts[:1], FixedPlan(Plan.off()))
-            tuned = self._runtime.predicted(self._settings.sampling.temperature)
-            rows += self._measure(kind, texts, grid, {AUTO: tuned} if tuned is not None else {}, keep_all=True)
+            self._write(texts[:1], FixedPlan(OFF.plan()))
+            tuned = self._model.plans.predicted(self._settings.sampling.temperature)
+            rows += self._measure(kind, texts, grid, {AUTO_ROW: tuned} if tuned is not None else {}, keep_all=True)
         return rows
 
     def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
         """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
         found: dict[str, list[list[int]]] = {}
-        room = self._runtime.ctx_size - self._settings.max_tokens
+        room = self._model.engine.ctx_size - self._settings.max_tokens
         n_too_long = 0
         for prompt in prompts:
-            tokens = single_turn_tokens(self._runtime.model, prompt.text, self._template)
+            tokens = self._model.prompt_tokens(prompt.text, self._settings.raw)
             if len(tokens) <= room:
                 found.setdefault(prompt.kind, []).append(tokens)
             else:
                 n_too_long += 1
-        what = f"with {self._settings.max_tokens} more tokens beyond the context of {self._runtime.ctx_size}"
+        what = f"with {self._settings.max_tokens} more tokens beyond the context of {self._model.engine.ctx_size}"
         if not found:
             raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
         if n_too_long:
@@ -105,16 +110,16 @@ class Bench:
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The plan of every method, and the rate that it had on `text`."""
-        candidates: dict[str, list[Plan]] = {OFF: [Plan.off()]}
+        candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
         wanted = set(self._settings.methods)
-        tuned = self._runtime.predicted(self._settings.sampling.temperature)
-        if (AUTO in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
-            wanted |= {CHAIN, TREE}  # without a profile, what `auto` should reach is the best of all
-        if self._runtime.engine.draft and CHAIN in wanted:
-            candidates[CHAIN] = [Plan.chain(depth) for depth in CHAIN_DEPTHS]
-        if self._runtime.engine.draft and TREE in wanted:
-            candidates[TREE] = [Plan.tree(budget, depth) for budget, depth in TREE_SIZES]
-        self._write([text], FixedPlan(Plan.off()))
+        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
+        if (AUTO_ROW in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
+            wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, what `auto` should reach is the best of all
+        if self._model.engine.draft and CHAIN_ROW in wanted:
+            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
+        if self._model.engine.draft and TREE_ROW in wanted:
+            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
+        self._write([text], FixedPlan(OFF.plan()))
         plans: dict[str, Plan] = {}
         predicted: dict[str, float] = {}
         for method, options in candidates.items():
@@ -125,8 +130,8 @@ class Bench:
                 rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
-        if self._runtime.engine.draft:
-            predicted[AUTO] = max(predicted.values()) if tuned is None else tuned
+        if self._model.engine.draft:
+            predicted[AUTO_ROW] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
@@ -138,30 +143,36 @@ class Bench:
         found: dict[str, Plan] = {}
         for name in self._settings.methods:
             method = _method(name)
-            if method is None or name in best or method.name == OFF:
+            if method is None or name in best or method is OFF:
                 continue
-            if method.name in (CHAIN, methods.ALIASES[TREE]):
-                found[name] = best[CHAIN if method.name == CHAIN else TREE]
+            if method in (CHAIN, SPECEXEC):
+                found[name] = best[CHAIN_ROW if method is CHAIN else TREE_ROW]
                 continue
             if lacking := self._lacking(method):
                 self._note(f"left out {name}: it needs {lacking}")
                 continue
-            if PROFILE in method.needs and self._runtime.profile:
-                found[name] = growth_maps.by_profile(method.plan(), self._runtime.profile, temperature, is_open=True)
+            if method.is_adaptive and self._model.plans.profile:
+                found[name] = growth_maps.by_profile(
+                    method.plan(), self._model.plans.profile, temperature, is_open=True
+                )
                 continue
-            size = best.get(CHAIN, Plan.chain(4)) if method.is_chain else best.get(TREE, Plan.tree(16, 8))
+            size = (
+                best.get(CHAIN_ROW, CHAIN.plan(depth=4))
+                if method.is_chain
+                else best.get(TREE_ROW, SPECEXEC.plan(16, 8))
+            )
             depth = max(size.depth, _DEEPER) if method.stops else size.depth
             found[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
-        shaped = self._runtime.shaped(list(found.values()), temperature)
+        shaped = self._model.plans.shaped(list(found.values()), temperature)
         return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(found, shaped, strict=True)}
 
     def _lacking(self, method: Method) -> str:
         """What the method needs and is not there."""
         has = {
-            DRAFT: self._runtime.engine.draft is not None,
+            DRAFT: self._model.engine.draft is not None,
             ACCEPTANCE: True,
-            PROFILE: self._runtime.profile is not None,
-            DATASTORE: self._runtime.datastore is not None,
+            PROFILE: self._model.plans.profile is not None,
+            DATASTORE: self._model.has_datastore,
         }
         advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
         return next((f"a {need}{advice.get(need, '')}" for need in method.needs if not has[need]), "")
@@ -175,12 +186,12 @@ class Bench:
         keep_all: bool = False,
     ) -> list[Row]:
         choosers: dict[str, PlanChooser] = {
-            name: self._runtime.fixed(plan, self._settings.sampling.temperature)
+            name: self._model.plans.fixed(plan, self._settings.sampling.temperature)
             for name, plan in plans.items()
-            if keep_all or name == OFF or name in self._settings.methods
+            if keep_all or name == OFF_ROW or name in self._settings.methods
         }
-        if AUTO in predicted and AUTO in self._settings.methods:
-            choosers[AUTO] = self._runtime.chooser()
+        if AUTO_ROW in predicted and AUTO_ROW in self._settings.methods:
+            choosers[AUTO_ROW] = self._model.plans.auto()
         samples: dict[str, list[Sample]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(self._settings.repetitions):
@@ -190,21 +201,22 @@ class Bench:
                 memory[name] = psutil.Process().memory_info().rss
         rows = []
         for name, chooser in choosers.items():
-            of_row = samples[name], samples[OFF], predicted.get(name), memory[name], chooser.current
+            of_row = samples[name], samples[OFF_ROW], predicted.get(name), memory[name], chooser.current
             rows.append(summarise(name, str(chooser), kind, *of_row))
         return rows
 
     def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> Sample:
-        engine = self._runtime.engine
         tokens, seconds, passes, first = 0, 0.0, 0, 0.0
         target, draft = 0.0, 0.0
         accepted: list[int] = []
         for text in texts:
             # All rows write the same text, which draft sources would know from the rows before.
-            self._runtime.forget(keep_caches)
-            for _ in engine.generate(text, self._settings.sampling, plans, self._settings.max_tokens, ignore_eos=True):
+            self._model.forget(keep_caches)
+            request = Request(text, self._settings.sampling, self._settings.max_tokens, ignore_eos=True)
+            generation = self._model.engine.generate(request, plans)
+            for _ in generation:
                 pass
-            statistics = engine.statistics
+            statistics = generation.statistics
             tokens += statistics.completion_tokens
             seconds += statistics.seconds
             passes += statistics.passes
@@ -218,10 +230,10 @@ class Bench:
 def _method(name: str) -> Method | None:
     """The method of a row's name; None for `auto`."""
     plain = name.removesuffix(OVERLAP)
-    return methods.METHODS.get(methods.ALIASES.get(plain, plain))
+    return METHODS.get(ALIASES.get(plain, plain))
 
 
 def _sized_by_the_best(name: str) -> bool:
     """Whether the row's plan is as large as the best chain or tree, which has to be found for it."""
     method = _method(name)
-    return method is not None and DRAFT in method.needs and PROFILE not in method.needs and name not in METHODS
+    return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from specrun.chat import commands
-from specrun.chat import set_command as settings
 from specrun.chat.reader import MessageReader
+from specrun.chat.set_command import ChatSettings
 from specrun.chat.terminal import without_echo
 from specrun.chat.transcripts import load_messages, save_messages
 from specrun.engine.completion import Completion
+from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
-from specrun.speculation import Plan, PlanChooser
 from specrun.views import answer_report as report
 from specrun.views import tree_view
 
@@ -25,25 +24,16 @@ from specrun.views import tree_view
 class ChatLoop:
     """One conversation.
 
-    answers: console for what the model writes (stdout). notes: console for everything else (stderr).
-    candidates: the plans that the contexts were made for. auto: makes what chooses among them.
+    answers: the console for what the model writes (stdout). notes: the console for everything else (stderr).
     """
 
-    def __init__(
-        self,
-        session: Session,
-        reader: MessageReader,
-        answers: Console,
-        notes: Console,
-        candidates: Sequence[Plan],
-        auto: Callable[[], PlanChooser],
-    ) -> None:
+    def __init__(self, model: Model, session: Session, reader: MessageReader, answers: Console, notes: Console) -> None:
+        self._model = model
         self._session = session
         self._reader = reader
         self._answers = answers
         self._notes = notes
-        self._candidates = candidates
-        self._auto = auto
+        self._settings = ChatSettings(model, session)
         self._last: Completion | None = None
         self._leaving = False
         self._said_off = False
@@ -69,7 +59,7 @@ class ChatLoop:
                 if message.startswith("/"):
                     self._command(message)
                 else:
-                    interrupted_before = self._answer(*self._session.ask(message))
+                    interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
                 self._notes.print(Text(str(error), style="red"))
 
@@ -88,7 +78,7 @@ class ChatLoop:
             self._session.undo()
             raise
         self._write("\n" if completion.text.endswith("\n") else "\n\n")
-        self._session.answer(completion)
+        self._session.keep(completion)
         self._last = completion
         if completion.finish_reason == "context":
             self._note("the context is full: the answer was cut off; /clear, or start with a larger --ctx-size")
@@ -152,21 +142,21 @@ class ChatLoop:
 
     def _set(self, argument: str) -> None:
         if not argument:
-            self._notes.print(Text(settings.show(self._session)))
+            self._notes.print(Text(str(self._settings)))
             return
         name, _, value = argument.partition(" ")
         if not value:
             raise UsageError(f"/set {name} needs a value")
-        settings.change(self._session, self._candidates, self._auto, name, value.strip())
-        self._note(f"{name} is {settings.values(self._session)[name]}")
+        self._settings.change(name, value.strip())
+        self._note(f"{name} is {self._settings.values()[name]}")
 
     def _draw_tree(self) -> None:
-        step = self._last.last_drafted if self._last else None
-        if step is None:
+        drafted = self._last.last_drafted if self._last else None
+        if drafted is None:
             self._note("no token tree was drafted for the last answer")
         else:
-            token_bytes = self._session.engine.target.context.model.token_bytes
-            self._notes.print(tree_view.draw(step, lambda token: token_bytes(token, special=True)))
+            token_bytes = self._model.llama_model.token_bytes
+            self._notes.print(tree_view.draw(drafted, lambda token: token_bytes(token, special=True)))
 
 
 def _path(argument: str) -> Path:

@@ -10,10 +10,12 @@ import typer
 
 from specrun.cli import output
 from specrun.errors import UsageError
-from specrun.options import common_options as o
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
+from specrun.options.sampling_options import Seed, Temperature
+from specrun.options.speculation_options import Datastore, SpeculationOptions
+from specrun.speculation.drafters.specexec import SPECEXEC
 
 if TYPE_CHECKING:
     from specrun.bench.rows import Row
@@ -29,9 +31,6 @@ OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="Form of th
 @expanded
 def bench(
     context: typer.Context,
-    target: o.Target = None,
-    draft: o.Draft = None,
-    pull: o.Pull = False,
     kinds: Annotated[
         str,
         typer.Option(
@@ -54,18 +53,19 @@ def bench(
             help="Rows beside off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all.",
         ),
     ] = "chain,tree,auto",
-    datastore: o.Datastore = None,
+    datastore: Datastore = None,
     sweep: Annotated[bool, typer.Option("--sweep", help="The whole grid over budget and depth instead.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64,
-    temp: o.Temperature = 0.0,
-    seed: o.Seed = 0,
+    temp: Temperature = 0.0,
+    seed: Seed = 0,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False,
     form: OutputFormat = "table",
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False)
     ] = None,
     *,
+    models: ModelOptions,
     machine: MachineOptions,
 ) -> None:
     """Measure plans against plain decoding, on your own pair.
@@ -76,13 +76,13 @@ def bench(
     if context.invoked_subcommand:
         return
     from specrun.bench import bench_prompts
-    from specrun.bench.runner import ALL, METHODS, OVERLAPPED, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
-    from specrun.engine.loading import Runtime
+    from specrun.bench.runner import ALL, OVERLAPPED, ROWS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
+    from specrun.cli.pulling import AskingFetcher
+    from specrun.engine.model import open_model
     from specrun.sampling import SamplingParameters
-    from specrun.speculation import Plan
     from specrun.views import bench_plot as drawing
 
-    known = tuple(dict.fromkeys((*METHODS, *ALL, *OVERLAPPED)))
+    known = tuple(dict.fromkeys((*ROWS, *ALL, *OVERLAPPED)))
     chosen = ALL if methods == "all" else _listed(methods, known, "--methods")
     texts = (
         bench_prompts.load(prompts)
@@ -93,13 +93,18 @@ def bench(
         drawing.check(plot)
     if repeat < 1 or max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
-    settings = BenchSettings(SamplingParameters(temperature=temp, seed=max(seed, 0)), max_tokens, repeat, chosen, raw)
-    largest = Plan.tree(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
-    models = ModelOptions(target, draft, "auto", None, None, machine, pull, datastore=datastore)
-    with Runtime(models.tuned(output.note, temp, largest)) as runtime, output.progress() as show:
-        for notice in runtime.notices:
+    sampling = SamplingParameters(temperature=temp, seed=max(seed, 0))
+    settings = BenchSettings(sampling, max_tokens, repeat, chosen, raw)
+    speculation = SpeculationOptions(datastore=datastore)
+    largest = SPECEXEC.plan(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
+    fetcher = AskingFetcher(models.pull)
+    with (
+        open_model(models, speculation, machine, temp, fetcher, output.note, largest) as model,
+        output.progress() as show,
+    ):
+        for notice in model.notices:
             output.note(notice)
-        runner = Bench(runtime, settings, show, output.note)
+        runner = Bench(model, settings, show, output.note)
         rows = runner.sweep(texts) if sweep else runner.run(texts)
     _print(rows, form)
     if plot:

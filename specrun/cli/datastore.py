@@ -8,26 +8,27 @@ from typing import Annotated
 import typer
 
 from specrun.cli import output
-from specrun.options import common_options as o
+from specrun.options.model_options import Target
 
 
 def datastore(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="UTF-8 text files.", show_default=False)],
     save: Annotated[Path, typer.Option("--save", metavar="FILE", help="Where to write it.", show_default=False)],
-    target: o.Target = None,
+    target: Target = None,
 ) -> int:
     """Sort text files for --method rest and --datastore: answers that are like them are drafted from them.
 
     It belongs to the tokenizer of one target, takes 8 bytes a token on disk, and is mapped, not read.
     """
-    from specrun.cli.pulling import local_pair
+    from specrun.catalog.local_pair import local_pair
+    from specrun.cli.pulling import AskingFetcher
     from specrun.engine import run_sources as sources
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
     from specrun.speculation.sources import datastore as store
     from specrun.units import size_text
 
-    path, _ = local_pair(target, "none", drafting=False, pull=False)
+    path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
     with LlamaModel(path, UNDECIDED) as model, output.progress() as show:
 
         def tokenize(text: str) -> list[int]:

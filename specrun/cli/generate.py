@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +12,18 @@ import typer
 from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag
-from specrun.options import common_options as o
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
+from specrun.options.sampling_options import SamplingOptions
+from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report as report
 
 if TYPE_CHECKING:
     from specrun.cli.prompt_input import PromptLine
     from specrun.engine.completion import Completion
-    from specrun.engine.loading import Runtime
-    from specrun.llama.grammar import Grammar
-    from specrun.sampling import SamplingParameters
+    from specrun.engine.model import Model
+    from specrun.engine.request import Request
 
 
 @expanded
@@ -42,31 +43,10 @@ def generate(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object with text, counts and statistics.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Statistics on stderr at the end.")] = False,
-    target: o.Target = None,
-    draft: o.Draft = None,
-    pull: o.Pull = False,
-    speculate: o.SpeculateOption = "auto",
-    method: o.Method = None,
-    growth_map: o.GrowthMap = None,
-    datastore: o.Datastore = None,
-    history: o.History = False,
-    overlap: o.Overlap = None,
-    budget: o.Budget = None,
-    depth: o.Depth = None,
-    max_tokens: o.MaxTokens = None,
-    temp: o.Temperature = 0.8,
-    top_k: o.TopK = 40,
-    top_p: o.TopP = 0.95,
-    min_p: o.MinP = 0.05,
-    repeat_penalty: o.RepeatPenalty = 1.0,
-    presence_penalty: o.PresencePenalty = 0.0,
-    frequency_penalty: o.FrequencyPenalty = 0.0,
-    repeat_last_n: o.RepeatLastN = 64,
-    seed: o.Seed = 0,
-    stop: o.Stop = None,
-    grammar: o.GrammarFile = None,
-    json_schema: o.JsonSchemaFile = None,
     *,
+    models: ModelOptions,
+    speculation: SpeculationOptions,
+    sampling: SamplingOptions,
     machine: MachineOptions,
 ) -> int:
     """Write a text that continues or answers a prompt.
@@ -77,31 +57,25 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    models = ModelOptions(
-        target, draft, speculate, budget, depth, machine, pull, method, growth_map, datastore, history, overlap
-    )
-    sampling = o.sampling_parameters(
-        temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, seed
-    )
-    limit = o.check_max_tokens(max_tokens)
+    from specrun.cli import prompt_input
+    from specrun.cli.pulling import AskingFetcher
+    from specrun.engine.model import open_model
+    from specrun.engine.request import make_request
 
-    from specrun.cli import prompt_input as prompts
-    from specrun.constraints import read_grammar
-    from specrun.engine.loading import Runtime
-    from specrun.llama.grammar import check_grammar, loaded_grammar
-
-    # What a user gives is read before the model is loaded: what is wrong with it should not take a minute to be said.
-    models.check_constrained(grammar, json_schema)
-    gbnf = check_grammar(read_grammar(grammar, json_schema))
-    lines = prompts.read_prompt_lines(prompt, file or []) if jsonl else None
-    text = "" if jsonl else prompts.read_prompt(prompt, file or [])
-    runtime_options = models.tuned(output.note, temp)
-    with Runtime(runtime_options) as runtime, loaded_grammar(gbnf, runtime.model) as constraint:
-        runtime.settle(temp)
-        for notice in runtime.notices:
+    # What a user gives is read before the model is loaded, so that a mistake in it is told at once.
+    speculation.check_constrained(sampling.grammar, sampling.json_schema)
+    request = make_request(sampling)
+    lines = prompt_input.read_prompt_lines(prompt, file or []) if jsonl else None
+    text = "" if jsonl else prompt_input.read_prompt(prompt, file or [])
+    fetcher = AskingFetcher(models.pull)
+    with open_model(models, speculation, machine, sampling.temp, fetcher, output.note) as model:
+        plans = model.plans.at(sampling.temp)
+        for notice in model.notices:
             output.note(notice)
-        output.hint(report.plan_line(runtime.plans, temp))
-        writer = _Writer(runtime, sampling, limit, stop or [], constraint, raw, stats)
+        output.hint(report.plan_line(plans, sampling.temp))
+        if model.llama_model.chat_template is None and not raw:
+            output.note("the model has no chat template: continuing the prompt as it is, as with --raw")
+        writer = _Writer(model, request, raw, stats)
         if lines is not None:
             return writer.write_lines(lines)
         return writer.write_object(text) if json else writer.write_text(text)
@@ -110,27 +84,11 @@ def generate(
 class _Writer:
     """The three forms of output."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        sampling: SamplingParameters,
-        max_tokens: int | None,
-        stops: list[str],
-        grammar: Grammar | None,
-        raw: bool,
-        stats: bool,
-    ) -> None:
-        from specrun.engine import prompt_tokens as formatting
-
-        self._runtime = runtime
-        self._sampling = sampling
-        self._max_tokens = max_tokens
-        self._stops = stops
-        self._grammar = grammar
+    def __init__(self, model: Model, request: Request, raw: bool, stats: bool) -> None:
+        self._model = model
+        self._request = request
+        self._raw = raw
         self._stats = stats
-        self._template = None if raw else formatting.chat_template(runtime.model)
-        if self._template is None and not raw:
-            output.note("the model has no chat template: continuing the prompt as it is, as with --raw")
 
     def write_text(self, prompt: str) -> int:
         """The answer as it is written. Returns the exit code, as the other two do."""
@@ -166,15 +124,10 @@ class _Writer:
         return code
 
     def _completion(self, text: str) -> Completion:
-        from specrun.engine.completion import Completion, Request
-        from specrun.engine.prompt_tokens import single_turn_tokens
-
-        tokens = single_turn_tokens(self._runtime.model, text, self._template)
-        request = Request(tokens, self._sampling, self._runtime.plans, self._max_tokens, self._stops, self._grammar)
-        return Completion(self._runtime.engine, request)
+        return self._model.complete(replace(self._request, prompt=self._model.prompt_tokens(text, self._raw)))
 
     def _run(self, completion: Completion, show: Callable[[str], None] = lambda _: None) -> None:
-        """Write the answer to its end or to Ctrl-C, which only here waits for the pass to be over."""
+        """Write the answer to its end, or to the pass during which Ctrl-C is pressed."""
         with InterruptFlag() as interrupted:
             for piece in completion.stream(interrupted):
                 show(piece)

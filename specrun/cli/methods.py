@@ -10,10 +10,11 @@ import typer
 
 from specrun.cli import output
 from specrun.errors import UsageError
-from specrun.options import common_options as o
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
+from specrun.options.sampling_options import Temperature
+from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
@@ -56,13 +57,10 @@ def _object(method: Any) -> dict[str, Any]:
 @app.command("growth-map")
 @expanded
 def growth_map(
-    target: o.Target = None,
-    draft: o.Draft = None,
-    pull: o.Pull = False,
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="sequoia or sequoia-match.")] = "sequoia",
-    budget: o.Budget = None,
-    depth: o.Depth = None,
-    temp: o.Temperature = 0.8,
+    budget: Budget = None,
+    depth: Depth = None,
+    temp: Temperature = 0.8,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write it, for --growth-map.", show_default=False)
     ] = None,
@@ -70,14 +68,16 @@ def growth_map(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw it (.png, .svg).", show_default=False)
     ] = None,
     *,
+    models: ModelOptions,
     machine: MachineOptions,
 ) -> None:
     """Measure what is accepted child by child, and show the best tree for it.
 
     Its size follows from the profile of `specrun tune`, if there is one, or from --budget and --depth.
     """
+    from specrun.cli.pulling import AskingFetcher
     from specrun.engine import growth_maps
-    from specrun.engine.loading import Runtime
+    from specrun.engine.model import open_model
     from specrun.speculation.registry import find
     from specrun.views import bench_plot as drawing
     from specrun.views import shape_view
@@ -86,11 +86,12 @@ def growth_map(
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
     if plot:
         drawing.check(plot)
-    models = ModelOptions(target, draft, "auto", budget, depth, machine, pull, method)
-    with Runtime(models.tuned(output.note, temp)) as runtime:
-        if runtime.engine.draft is None:
+    speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
+    with open_model(models, speculation, machine, temp, AskingFetcher(models.pull), output.note) as model:
+        if model.engine.draft is None:
             raise UsageError("a growth map is of a pair; give a --draft")
-        shape, acceptance = growth_maps.with_acceptance(runtime, runtime.candidates[0], temp)
+        plans = model.plans
+        shape, acceptance = growth_maps.with_acceptance(model.engine, plans.profile, plans.candidates[0], temp)
     output.print_table(shape_view.ShapeView(shape, acceptance))
     if save:
         try:

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,40 +20,26 @@ if TYPE_CHECKING:
     from specrun.catalog.download import Progress
     from specrun.catalog.hub import RemoteModel
     from specrun.catalog.names import HubName
-    from specrun.catalog.resolve import Choice
 
 _TENTH = 0.1
 _SECONDS_BETWEEN_LINES = 2.0
 
 
-def local_pair(target: str | None, draft: str | None, drafting: bool, pull: bool) -> tuple[Path, Path | None]:
-    """The files of a target and its draft, fetched first if the user agrees.
+class AskingFetcher:
+    """A `catalog.local_pair.Fetcher` that asks on a terminal, or fetches without asking where `pull` says so."""
 
-    target None: the embedded pair. draft None: the one that was made for this target, else what the catalog recommends;
-    "none": no draft. drafting False: none is needed. pull: fetch without asking. Raises MissingModelError where nobody
-    agreed or can be asked, PairError before fetching what would not fit, HubError, and UsageError for an unknown name.
-    """
-    from specrun.catalog import embedded, resolve
+    def __init__(self, pull: bool) -> None:
+        self._pull = pull
 
-    if draft is None and drafting and (pair := _made_pair(target)):
-        return pair
-    if not target:
-        return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
-    named = draft if drafting else resolve.NO_DRAFT
-    choice = resolve.choose(target, named, may_fetch=pull or can_ask())
-    resolve.check_choice(choice)
-    if choice.missing and (pull or can_ask()):
-        found = look_up(choice.missing)
-        resolve.check_found(choice, found)
-        if fetch(found, ask=not pull):
-            choice = resolve.choose(target, named, may_fetch=True)
-    if choice.missing:
-        if choice.target.path is None or not choice.recommended:
-            raise resolve.missing_error(choice.missing)
-        choice = resolve.Choice(choice.target, None, recommended=True)
-    assert choice.target.path is not None
-    _say_draft(choice)
-    return choice.target.path, choice.draft.path if choice.draft else None
+    @property
+    def may_fetch(self) -> bool:
+        return self._pull or can_ask()
+
+    def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
+        return look_up(models)
+
+    def fetch(self, models: Sequence[RemoteModel]) -> bool:
+        return fetch(models, ask=not self._pull)
 
 
 def look_up(models: Sequence[HubName]) -> list[RemoteModel]:
@@ -95,32 +80,6 @@ def confirmed(question: str, default: bool = True) -> bool:
 def can_ask() -> bool:
     """Whether somebody sits at a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and output.stderr.is_terminal
-
-
-def _made_pair(target: str | None) -> tuple[Path, Path] | None:
-    """The target's file and the draft that `specrun models make-draft` made from it, if both are here."""
-    from specrun.catalog import embedded, made, resolve
-
-    path = resolve.locate(target).path if target else embedded.TARGET
-    draft = made.find(path) if path else None
-    if path is None or draft is None:
-        return None
-    if not draft.path.exists():
-        output.note(f"{draft.path}, a draft that was made, is gone; `specrun models make-draft` makes it again")
-        return None
-    output.note(f"draft: made from {target or 'the embedded target'}, {draft.how} (--draft none does without)")
-    return path, draft.path
-
-
-def _say_draft(choice: Choice) -> None:
-    from specrun.catalog import resolve
-
-    if not choice.recommended:
-        return
-    if choice.draft:
-        output.note(f"draft: {choice.draft.name}, recommended for {choice.target.name} (--draft none does without)")
-    elif names := resolve.recommended_drafts(choice.target):
-        output.note(f"{names[0]} could draft for {choice.target.name}; fetch it with `specrun pull {names[0]}`")
 
 
 def _print_models(models: Sequence[RemoteModel]) -> None:

@@ -11,12 +11,13 @@ import typer
 from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
 from specrun.interrupts import InterruptFlag
-from specrun.options import common_options as o
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import SpeculationOptions
 
 if TYPE_CHECKING:
+    from specrun.engine.run_options import RunOptions
     from specrun.profiles.profile import Profile
     from specrun.tuning.effort import Effort
 
@@ -25,9 +26,6 @@ _PROFILES = "Profiles"
 
 @expanded
 def tune(
-    target: o.Target = None,
-    draft: o.Draft = None,
-    pull: o.Pull = False,
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, and rougher.")] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="About 20 minutes, and finer.")] = False,
     temp: Annotated[
@@ -62,6 +60,7 @@ def tune(
         ),
     ] = None,
     *,
+    models: ModelOptions,
     machine: MachineOptions,
 ) -> int:
     """Measure this machine, choose the plan that is fastest on it, and remember it.
@@ -73,20 +72,26 @@ def tune(
         raise UsageError("--quick and --thorough exclude each other; choose one")
     if sum([show, list_, forget, export is not None, import_ is not None]) > 1:
         raise UsageError("--show, --list, --forget, --export and --import exclude each other; choose one")
-    models = ModelOptions(target, draft, "auto", None, None, machine, pull)
     if list_:
         return _list(json)
     if import_:
         return _import(import_)
     if show or forget or export:
-        return _use_saved(models, show, forget, export, json, plot)
+        return _use_saved(_options(models, machine), show, forget, export, json, plot)
     temperatures = _temperatures(temp)
     if plot:
         from specrun.views import bench_plot as drawing
 
         drawing.check(plot)
     effort: Effort = "quick" if quick else "thorough" if thorough else "default"
-    return _tune(models, effort, temperatures, prompts, raw, json, plot)
+    return _tune(_options(models, machine), effort, temperatures, prompts, raw, json, plot)
+
+
+def _options(models: ModelOptions, machine: MachineOptions) -> RunOptions:
+    from specrun.cli.pulling import AskingFetcher
+    from specrun.engine.resolving import run_options
+
+    return run_options(models, SpeculationOptions(), machine, AskingFetcher(models.pull), output.note)
 
 
 def _temperatures(text: str) -> tuple[float, ...]:
@@ -100,7 +105,7 @@ def _temperatures(text: str) -> tuple[float, ...]:
 
 
 def _tune(
-    models: ModelOptions,
+    options: RunOptions,
     effort: Effort,
     temperatures: tuple[float, ...],
     prompts: Path | None,
@@ -109,14 +114,13 @@ def _tune(
     plot: Path | None,
 ) -> int:
     from specrun.bench import bench_prompts as files
-    from specrun.profiles import lookup
+    from specrun.engine.resolving import identity_of
     from specrun.profiles import profile_files as storage
     from specrun.tuning import partial, run
 
     texts = files.load(prompts) if prompts else None
     storage.check_folder()
-    options = models.runtime_options()
-    identity = lookup.identify(options)
+    identity = identity_of(options)
     # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.
     with output.progress() as progress, InterruptFlag() as interrupted:
         try:
@@ -144,12 +148,13 @@ def _show(result: Profile, json: bool, plot: Path | None) -> None:
 
 
 def _use_saved(
-    models: ModelOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
+    options: RunOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
 ) -> int:
+    from specrun.engine.resolving import identity_of
     from specrun.profiles import lookup
     from specrun.profiles import profile_files as storage
 
-    found = lookup.find(lookup.identify(models.runtime_options()))
+    found = lookup.find(identity_of(options))
     if found.profile is None:
         raise UsageError(found.notice or "no profile of this pair on this machine; `specrun tune` makes one")
     if forget:

@@ -1,87 +1,76 @@
-"""One answer: the engine's steps turned into text, with everything a caller wants to know at the end."""
+"""One answer: the passes turned into text, with everything a caller wants to know at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
-from specrun.engine.decoding import Engine, FinishReason, Statistics, Step
+from specrun.engine.decoding import Engine, never
+from specrun.engine.request import Request
+from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.llama.grammar import Grammar
-from specrun.sampling import SamplingParameters
-from specrun.speculation import PlanChooser
+from specrun.speculation.controllers.chooser import PlanChooser
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to write. prompt: token ids. plans: chooses each pass's plan. stops: strings that end the text.
-    grammar: what the text has to be.
-    """
-
-    prompt: list[int]
-    sampling: SamplingParameters
-    plans: PlanChooser
-    max_tokens: int | None = None
-    stops: Sequence[str] = ()
-    grammar: Grammar | None = None
-
-
-@dataclass
 class Completion:
-    """The text so far and, once `stream` is exhausted, how it ended.
+    """The text so far and, once it has been streamed, how it ended.
 
-    token_ids: committed tokens, end-of-generation left out; with a stop string, up to the token that completed it.
+    text: what was written, without the stop text.
+    token_ids: committed tokens without end-of-generation. With a stop text, up to the token that completed it.
+    finish_reason: "stop" (the model or a stop text ended it), "length", "context" (full) or "interrupted".
+    statistics: what it cost.
+    plans: what chose each pass's plan.
     last_drafted: the last pass that had a token tree to check.
     """
 
-    engine: Engine
-    request: Request
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: FinishReason = "interrupted"
-    last_drafted: Step | None = None
-
-    @property
-    def statistics(self) -> Statistics:
-        return self.engine.statistics
+    def __init__(self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | None = None) -> None:
+        self.request = request
+        self.plans = plans
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason = "interrupted"
+        self.statistics = Statistics(prompt_tokens=len(request.prompt))
+        self.last_drafted: Pass | None = None
+        self._engine = engine
+        self._grammar = grammar
 
     @property
     def is_unfinished(self) -> bool:
         """Whether there is a grammar, and the text is only the beginning of one that it allows."""
-        grammar = self.request.grammar
-        return grammar is not None and not grammar.is_complete(self.token_ids)
+        return self._grammar is not None and not self._grammar.is_complete(self.token_ids)
 
-    def stream(self, interrupted: Callable[[], bool] = lambda: False) -> Iterator[str]:
-        """Write the answer, yielding each piece of text as soon as it is certain."""
-        request = self.request
-        stream = TextStream(self.engine.target.context.model.token_bytes, request.stops)
-        steps = self.engine.generate(
-            request.prompt,
-            request.sampling,
-            request.plans,
-            request.max_tokens,
-            interrupted,
-            constraint=request.grammar,
-        )
-        for step in steps:
-            if len(step.tree) > 1:
-                self.last_drafted = step
-            yield self._take(step, stream)
-            if stream.stopped:
+    def stream(self, interrupted: Callable[[], bool] = never) -> Iterator[str]:
+        """Write the answer, yielding each piece of text as soon as it is certain. `interrupted` is asked after every
+        pass and ends the answer. Raises PromptError if the prompt does not fit the context.
+        """
+        text = TextStream(self._engine.target.context.model.token_bytes, self.request.stops)
+        passes = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
+        self.statistics = passes.statistics
+        for one in passes:
+            if len(one.tree) > 1:
+                self.last_drafted = one
+            yield self._take(one, text)
+            if text.stopped:
                 self.finish_reason = "stop"
                 return
-            if step.finish:
-                self.finish_reason = step.finish
-        rest = stream.finish()
+            if one.finish:
+                self.finish_reason = one.finish
+        rest = text.finish()
         self.text += rest
         yield rest
 
-    def _take(self, step: Step, stream: TextStream) -> str:
+    def run(self) -> Completion:
+        """Write the whole answer."""
+        for _ in self.stream():
+            pass
+        return self
+
+    def _take(self, one: Pass, text: TextStream) -> str:
         piece = ""
-        for token in step.tokens:
+        for token in one.tokens:
             self.token_ids.append(token)
-            piece += stream.push(token)
-            if stream.stopped:
+            piece += text.push(token)
+            if text.stopped:
                 break
         self.text += piece
         return piece

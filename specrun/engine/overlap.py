@@ -1,8 +1,8 @@
-"""Drafting while the target's pass runs, for what the pass may end with (PEARL, arXiv 2408.11850).
+"""Drafting while the target's pass runs, for the likeliest outcomes of that pass (PEARL, arXiv 2408.11850).
 
-Where the target waits for a disk, a bus or another device, the cores that draft have nothing to do meanwhile. So
-trees are drafted ahead for the likeliest outcomes of the pass; if one of them comes true, its tree is ready and the
-next pass begins at once. Trees decide about speed alone, so the text is the same however far this gets.
+Where the target waits for a disk, a bus or another device, the CPU is free to draft. If one of the expected outcomes
+comes true, its tree is ready and the next pass begins at once. Trees decide about speed alone, so the text is the same
+however many of them are drafted in time.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from threading import Thread
 
 from specrun.llama import DraftContext, TargetContext
 from specrun.llama.context import Logits
-from specrun.sampling import Candidates
-from specrun.speculation import Plan, TokenTree
-from specrun.speculation.drafters import DraftLimits
-from specrun.speculation.drafters.drafter import DraftModel, DraftNode
-from specrun.speculation.drafters.growth import ModelCandidates, TreeGrowth
-from specrun.speculation.method import Drafting
+from specrun.sampling import Candidates, Sampler
+from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.growth import ModelCandidates, TreeGrowth
+from specrun.speculation.method import OFF, Drafting
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.outcomes import likeliest
-from specrun.speculation.registry import drafter_for
-from specrun.speculation.tree import ROOT
+from specrun.speculation.tree import ROOT, TokenTree
 
-_LEAST_CHANCE = 0.005  # of an outcome; the target is seldom so idle that less likely ones are worth their passes
+_LEAST_CHANCE = 0.005  # of an outcome: for less likely ones a target pass hardly ever leaves enough time
 
 
 class Overlap:
     """Runs target passes beside this thread, and drafts meanwhile.
 
-    seconds: of draft passes that ran while a target pass did. Close it before the contexts.
+    seconds: time of draft passes that ran while a target pass did. Close it before the contexts.
     """
 
     def __init__(self, target: TargetContext, draft: DraftContext) -> None:
@@ -38,7 +36,7 @@ class Overlap:
         self._target = target
         self._draft = draft
         self._running: Future[Logits] | None = None
-        self._plan = Plan.off()
+        self._plan = OFF.plan()
         self._n_before = 0
         self._ready: dict[tuple[int, ...], TokenTree] = {}
 
@@ -57,21 +55,23 @@ class Overlap:
         self,
         tree: TokenTree,
         drafting: Drafting,
+        sampler: Sampler,
         limits: Callable[[int], DraftLimits],
         ends_text: Callable[[int], bool],
     ) -> Logits:
-        """The target's pass over `tree`, as `TargetContext.score`, and trees drafted ahead until it is over.
+        """The target's pass over `tree`, as `TargetContext.score`; until it is over, trees are drafted ahead.
 
-        drafting: what the tree was drafted with. limits: of a tree behind so many more committed tokens. ends_text:
-        whether no tree is wanted behind a token.
-        However this ends, the pass is over then, and the draft's cache is that of some text.
+        drafting: what the tree was drafted with. sampler: ranks the draft's candidates. limits: the bounds of a tree
+        that follows so many more committed tokens. ends_text: whether a token ends the text, so that no tree follows.
+        When this returns or raises, the pass is over and the draft's cache is consistent.
         """
         self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
         before = self._draft.context.decode_seconds
         running = self._running = _beside(lambda: self._target.score(tree))
         try:
+            model = _WhileRunning(self._draft, running)
             with self._draft.context.half_of_the_threads():
-                self._draft_ahead(tree, drafting, limits, ends_text, running)
+                self._draft_ahead(tree, drafting, ModelCandidates(model, sampler), limits, ends_text)
         except BaseException:
             self._draft.reset()  # it may have been in the middle of its bookkeeping
             raise
@@ -84,12 +84,10 @@ class Overlap:
         self,
         tree: TokenTree,
         drafting: Drafting,
+        source: ModelCandidates,
         limits: Callable[[int], DraftLimits],
         ends_text: Callable[[int], bool],
-        running: Future[Logits],
     ) -> None:
-        model = _WhileRunning(self._draft, running)
-        source = ModelCandidates(model, drafting.sampler)
         text = list(self._target.tokens)
 
         def next_tokens(path: Sequence[int]) -> Candidates:
@@ -100,8 +98,8 @@ class Overlap:
                 its_limits = limits(len(path))
                 if ends_text(path[-1]) or its_limits.depth < 1:
                     continue
-                sources = drafting.sources.behind(path) if drafting.sources else None
-                drafter = drafter_for(replace(drafting, draft=model, sources=sources))
+                guesses = drafting.guesses.behind(path) if drafting.guesses else None
+                drafter = replace(drafting, source=source, guesses=guesses).drafter()
                 assert drafter is not None
                 self._ready[path] = drafter.draft([*text, *path], its_limits)
         except _PassOverError:
@@ -145,11 +143,11 @@ class _WhileRunning:
 
 
 def _beside(work: Callable[[], Logits]) -> Future[Logits]:
-    """Do it on a thread that ends with it.
+    """Do the work on a thread that ends with it.
 
-    OpenMP keeps a team of its own for every thread that called it, as long as that thread lives, and once all teams
-    together are more than the cores, none of them waits for the next bit of work without going to sleep: short passes
-    took four times as long for as long as a thread was kept.
+    OpenMP keeps a team of workers for every thread that called it, as long as that thread lives. Once all teams
+    together have more workers than there are cores, idle workers sleep instead of spinning: with a kept thread short
+    passes took four times as long.
     """
     running: Future[Logits] = Future()
 
@@ -164,7 +162,7 @@ def _beside(work: Callable[[], Logits]) -> Future[Logits]:
 
 
 def _finish(running: Future[Logits]) -> None:
-    """Wait for the pass, which cannot be interrupted, and only then let Ctrl-C have its way."""
+    """Wait for the pass, which cannot be interrupted; a Ctrl-C meanwhile is raised afterwards."""
     interrupted = False
     while not running.done():
         try:

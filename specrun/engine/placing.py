@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.run_options import RuntimeOptions, context_config
+from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.memory import Memory
@@ -16,7 +16,7 @@ from specrun.llama import devices
 from specrun.llama_settings import LlamaSettings
 
 
-def plan_placement(options: RuntimeOptions) -> Placement | None:
+def plan_placement(options: RunOptions) -> Placement | None:
     """Where the layers of the pair go; None without a GPU, where there is nothing to choose.
 
     Raises ModelFileError for a file that cannot be read, UsageError for a GPU that is not there.
@@ -28,10 +28,10 @@ def plan_placement(options: RuntimeOptions) -> Placement | None:
     return place(placement_request(options, gpus))
 
 
-def placement_request(options: RuntimeOptions, gpus: Sequence[Device]) -> PlacementRequest:
+def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:
     """What has to be placed, and where it may go. Raises ModelFileError for a file that cannot be read."""
     file = GgufFile.read(options.target)
-    config = context_config((*options.plans, *options.also), options.context_length(file.n_ctx_train))
+    config = options.context_config(options.plans, file.n_ctx_train)
     draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
     return PlacementRequest(
         target=ModelShape.of(file, config.n_ctx, options.settings),

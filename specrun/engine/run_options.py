@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from specrun.errors import UsageError
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import UNDECIDED, LlamaSettings
-from specrun.speculation import Plan
-from specrun.speculation.method import DRAFT
-from specrun.speculation.registry import METHODS
+from specrun.speculation.plan import Plan
 from specrun.speculation.shape import MAX_LEAVES
 
 if TYPE_CHECKING:
@@ -25,15 +23,19 @@ _MAX_SAFE_CTX_SIZE = 2**24
 
 
 @dataclass(frozen=True)
-class RuntimeOptions:
-    """What to run and where. plans: the one to follow, or several to choose the fastest of while writing.
-    largest: another plan that the contexts must hold. ctx_size None: the model's, at most 4096.
-    settings, draft_settings: what is decided about running target and draft; the rest is chosen.
-    profile: of this pair on this machine; its settings then take the place of what is open, and its plans that of
-    `plans`, if `follow`.
+class RunOptions:
+    """What to run and where, as far as it is decided.
+
+    target, draft: model files; draft None drafts from the text itself or not at all.
+    plans: the plan to follow, or several to choose the fastest of while writing.
+    largest: another plan that the contexts must hold.
+    ctx_size: tokens of prompt and answer together; None is what the model was trained for, at most 4096.
+    settings, draft_settings: what is decided about running target and draft; specrun chooses the rest.
+    profile: that of this pair on this machine. Its settings decide what is open and, with `follow`, its plans are
+        followed instead of `plans`.
     exact: speculate only in passes whose logits are the same bits as those of plain decoding.
-    datastore, remember: more draft sources, see `specrun.engine.run_sources`.
-    overlap: draft while the target's passes run; None: where the plan says so.
+    datastore, history: further draft sources, see `specrun.engine.run_sources`.
+    overlap: draft while the target's passes run; None does as the plan says.
     """
 
     target: Path
@@ -47,11 +49,11 @@ class RuntimeOptions:
     follow: bool = True
     exact: bool = False
     datastore: Path | None = None
-    remember: bool = False
+    history: bool = False
     overlap: bool | None = None
 
     @property
-    def with_profile(self) -> RuntimeOptions:
+    def with_profile(self) -> RunOptions:
         """The same with the profile's settings where they are open, and room for its plans."""
         if not self.profile:
             return self
@@ -62,26 +64,25 @@ class RuntimeOptions:
 
     @property
     def drafts(self) -> bool:
-        """Whether the draft will be loaded: there is one, and a plan that wants it."""
-        return self.draft is not None and any(plan.depth and needs_draft(plan) for plan in self.plans)
+        """Whether the draft will be loaded: there is one, and a plan that asks it."""
+        return self.draft is not None and any(plan.drafts and plan.method.needs_draft for plan in self.plans)
 
-    @property
-    def also(self) -> tuple[Plan, ...]:
-        """The plan to make room for beside those to follow, if there is one."""
-        return (self.largest,) if self.largest else ()
-
-    def context_length(self, n_ctx_train: int) -> int:
-        """Tokens of text, for a model trained on `n_ctx_train` of them (0: it does not say). Raises UsageError."""
-        if self.ctx_size is None:
-            return min(n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
-        if not 2 <= self.ctx_size <= _MAX_SAFE_CTX_SIZE:
-            raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {self.ctx_size}")
-        return self.ctx_size
+    def context_config(self, plans: Sequence[Plan], n_ctx_train: int) -> ContextConfig:
+        """Contexts that `plans` and `largest` can run in. n_ctx_train: see `context_length`."""
+        room_for = (*plans, *((self.largest,) if self.largest else ()))
+        return context_config(room_for, context_length(self.ctx_size, n_ctx_train))
 
 
-def needs_draft(plan: Plan) -> bool:
-    """Whether the plan's method asks a draft model."""
-    return DRAFT in METHODS[plan.method].needs
+def context_length(ctx_size: int | None, n_ctx_train: int) -> int:
+    """Tokens of text in a context, for a model trained on `n_ctx_train` tokens (0 if its file does not say).
+
+    Raises UsageError for a `ctx_size` that cannot be.
+    """
+    if ctx_size is None:
+        return min(n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
+    if not 2 <= ctx_size <= _MAX_SAFE_CTX_SIZE:
+        raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {ctx_size}")
+    return ctx_size
 
 
 def context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:

@@ -1,18 +1,18 @@
-"""A conversation on top of the engine: chat template, history, and a cache that a new turn only adds to."""
+"""A conversation: chat template, history, and a cache that a new turn only adds to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from specrun.engine.completion import Completion, Request
-from specrun.engine.decoding import Engine
+from specrun.engine.completion import Completion
 from specrun.engine.prompt_tokens import chat_template, prompt_tokens
+from specrun.engine.request import Request
 from specrun.errors import ModelFileError, PromptError
+from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message
-from specrun.llama.grammar import Grammar
-from specrun.sampling import SamplingParameters
 from specrun.sampling.parameters import MAX_SEED
-from specrun.speculation import PlanChooser
+from specrun.speculation.controllers.chooser import PlanChooser
 
 
 @dataclass
@@ -24,33 +24,54 @@ class _Written:
 
 
 class Session:
-    """The messages so far and the settings of the next answer. grammar: what every answer has to be.
+    """The messages so far and how the next answer is written. Raises ModelFileError for a model without a template.
 
-    Raises ModelFileError if the model has no chat template.
+    model: the target.
+    ctx_size: most tokens of conversation and answer.
+    complete: makes the completion to stream from a request with a prompt.
+    request: how answers are written; its prompt is ignored.
+    plans: what chooses each pass's plan; None leaves it to the model.
+    messages: the conversation.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        sampling: SamplingParameters,
-        plans: PlanChooser,
-        max_tokens: int | None,
-        stops: list[str],
-        grammar: Grammar | None = None,
+        model: LlamaModel,
+        ctx_size: int,
+        complete: Callable[[Request, PlanChooser | None], Completion],
+        request: Request,
     ) -> None:
-        self.engine = engine
-        self.sampling = sampling
-        self.plans = plans
-        self.max_tokens = max_tokens
-        self.stops = stops
-        self.grammar = grammar
-        self.messages: list[Message] = []
-        self._model = engine.target.context.model
-        template = chat_template(self._model)
+        template = chat_template(model)
         if template is None:
-            raise ModelFileError(f"{self._model.path} has no chat template; use `specrun generate --raw`")
+            raise ModelFileError(f"{model.path} has no chat template; use `specrun generate --raw`")
+        self.request = request
+        self.plans: PlanChooser | None = None
+        self.messages: list[Message] = []
+        self._model = model
+        self._ctx_size = ctx_size
+        self._complete = complete
         self._template = template
         self._written: _Written | None = None
+
+    def ask(self, text: str) -> Completion:
+        """Write the whole answer to a message, and keep both. Raises PromptError for a message that does not fit."""
+        completion, _ = self.prepare(text)
+        for _ in self._stream(completion):
+            pass
+        return completion
+
+    def stream(self, text: str) -> Iterator[str]:
+        """The same as `ask`, in pieces of text as they are written."""
+        completion, _ = self.prepare(text)
+        return self._stream(completion)
+
+    def _stream(self, completion: Completion) -> Iterator[str]:
+        try:
+            yield from completion.stream()
+        except BaseException:
+            self.undo()
+            raise
+        self.keep(completion)
 
     @property
     def system(self) -> str | None:
@@ -68,10 +89,10 @@ class Session:
         """Number of the user's messages."""
         return sum(message["role"] == "user" for message in self.messages)
 
-    def ask(self, text: str) -> tuple[Completion, int]:
-        """Prepare the answer to `text`: the completion to stream, and how many old turns were dropped to make room.
+    def prepare(self, text: str) -> tuple[Completion, int]:
+        """The completion to stream as the answer to `text`, and how many old turns were dropped to make room.
 
-        Hand the streamed completion to `answer`, or call `undo`. Raises PromptError, changing nothing, if the message
+        Hand the streamed completion to `keep`, or call `undo`. Raises PromptError, changing nothing, if the message
         alone does not fit the context.
         """
         return self._prepare([*self.messages, {"role": "user", "content": text}])
@@ -82,10 +103,11 @@ class Session:
             return None
         if self.messages[-1]["role"] == "assistant":
             self.messages.pop()
-        self.sampling = replace(self.sampling, seed=(self.sampling.seed + 1) % MAX_SEED)
+        sampling = self.request.sampling
+        self.request = replace(self.request, sampling=replace(sampling, seed=(sampling.seed + 1) % MAX_SEED))
         return self._prepare(self.messages)
 
-    def answer(self, completion: Completion) -> None:
+    def keep(self, completion: Completion) -> None:
         """Take a streamed completion, whole or interrupted, into the history."""
         self.messages.append({"role": "assistant", "content": completion.text})
         spelled = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
@@ -109,23 +131,22 @@ class Session:
     def _prepare(self, messages: list[Message]) -> tuple[Completion, int]:
         messages = list(messages)
         # A quarter of the context is kept for the answer.
-        most = self.engine.ctx_size - max(self.engine.ctx_size // 4, 1)
+        most = self._ctx_size - max(self._ctx_size // 4, 1)
         n_dropped = 0
         while len((written := self._read(messages)).tokens) > most and _drop_oldest_turn(messages):
             n_dropped += 1
-        if len(written.tokens) >= self.engine.ctx_size:
+        if len(written.tokens) >= self._ctx_size:
             raise PromptError(
-                f"the message has {len(written.tokens)} tokens and the context {self.engine.ctx_size}; "
+                f"the message has {len(written.tokens)} tokens and the context {self._ctx_size}; "
                 "shorten it or give a larger --ctx-size"
             )
         self.messages = messages
         self._written = written
-        request = Request(written.tokens, self.sampling, self.plans, self.max_tokens, self.stops, self.grammar)
-        return Completion(self.engine, request), n_dropped
+        return self._complete(replace(self.request, prompt=written.tokens), self.plans), n_dropped
 
     def _read(self, messages: list[Message]) -> _Written:
-        """Tokens of the rendered conversation. Text that was written already keeps the tokens it was written with:
-        read anew it might be split otherwise, and the cache would be lost from there on.
+        """Tokens of the rendered conversation. Text that was written before keeps its tokens: tokenized again it might
+        be split differently, and the cache would be lost from there on.
         """
         text = self._template.render(messages)
         before = self._written

@@ -9,7 +9,7 @@ import numpy as np
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.prefix import common_prefix
-from specrun.speculation.drafters.drafter import DraftNode
+from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
 

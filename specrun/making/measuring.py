@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.engine import calibration_texts as texts
-from specrun.engine.loading import Runtime
+from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import Plan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.tree import TokenTree
 from specrun.tuning.pass_timer import TargetTimer, rounds
@@ -110,18 +111,18 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
     Raises PairError for a recurrent model, ModelFileError and LlamaError for one that cannot be loaded.
     """
     show("loading the target")
-    with _loaded(path) as runtime:
-        for notice in runtime.notices:
+    with _loaded(path) as model:
+        for notice in model.notices:
             note(notice)
-        if not runtime.model.can_hold_tree:
+        if not model.llama_model.can_hold_tree:
             raise PairError(f"{path.name} is recurrent and cannot take tokens back: no draft makes it faster")
-        prompts = _prompts(runtime)
-        costs = _costs(runtime.engine.target, prompts, show)
+        prompts = _prompts(model)
+        costs = _costs(model.engine.target, prompts, show)
         count = int(1e3 * _WRITING_SECONDS / costs.ms(1, _CTX) / len(prompts))
         count = max(_FEWEST_TOKENS, min(_TOKENS, count))
         passages = []
         for i, prompt in enumerate(prompts, 1):
-            passages.append(_written(runtime, prompt, count, show, f"text {i} of {len(prompts)} by the target"))
+            passages.append(_written(model, prompt, count, show, f"text {i} of {len(prompts)} by the target"))
         return Reference(path, passages, costs)
 
 
@@ -130,10 +131,10 @@ def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Qu
     ModelFileError or LlamaError if it cannot be run.
     """
     show("loading")
-    with _loaded(reference.target, path) as runtime:
-        if runtime.engine.draft is None:
+    with _loaded(reference.target, path) as model:
+        if model.engine.draft is None:
             raise PairError(f"{path.name} is recurrent")
-        draft = TargetContext(runtime.engine.draft.context)  # what reads a whole text in one pass
+        draft = TargetContext(model.engine.draft.context)  # what reads a whole text in one pass
         agreed, shared = [], []
         for passage in reference.passages:
             show("comparing")
@@ -143,22 +144,24 @@ def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Qu
             shared.append(np.minimum(chances, passage.probabilities).sum(axis=1))
         if not all(np.isfinite(found).all() for found in shared):
             raise ModelFileError(f"{path.name} computes no numbers")
-        ms, cost = _cost(runtime.engine.target, draft, reference.passages[0].prompt, show)
+        ms, cost = _cost(model.engine.target, draft, reference.passages[0].prompt, show)
     agreement, overlap = float(np.concatenate(agreed).mean()), float(np.concatenate(shared).mean())
     return Quality(agreement, overlap, ms, cost, *reference.best_chain(agreement, cost))
 
 
-def _loaded(target: Path, draft: Path | None = None) -> Runtime:
-    plan = Plan.chain(_TOKENS - 1)
-    return Runtime(RuntimeOptions(target, draft, (plan if draft else Plan.off(),), largest=plan))
+def _loaded(target: Path, draft: Path | None = None) -> Model:
+    plan = CHAIN.plan(depth=_TOKENS - 1)
+    return Model(RunOptions(target, draft, (plan if draft else OFF.plan(),), largest=plan))
 
 
-def _prompts(runtime: Runtime) -> list[list[int]]:
-    template = chat_template(runtime.model)
-    room = runtime.ctx_size - _TOKENS
+def _prompts(model: Model) -> list[list[int]]:
+    template = chat_template(model.llama_model)
+    room = model.engine.ctx_size - _TOKENS
     if room < 1:
-        raise ModelFileError(f"{runtime.model.name} has a context of {runtime.ctx_size} tokens, too few to measure")
-    return [single_turn_tokens(runtime.model, text.prompt, template)[:room] for text in texts.shipped("calibrate")]
+        raise ModelFileError(
+            f"{model.llama_model.name} has a context of {model.engine.ctx_size} tokens, too few to measure"
+        )
+    return [single_turn_tokens(model.llama_model, text.prompt, template)[:room] for text in texts.shipped("calibrate")]
 
 
 def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str], None]) -> CostTable:
@@ -191,14 +194,14 @@ def _cost(
     return ms, ms / plain_ms
 
 
-def _written(runtime: Runtime, prompt: list[int], count: int, show: Callable[[str], None], what: str) -> Passage:
+def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], None], what: str) -> Passage:
     """At most `count` tokens behind a prompt, fewer if the target ends its text."""
-    target = runtime.engine.target
+    target = model.engine.target
     sampler = Sampler(SamplingParameters(temperature=TEMPERATURE), target.n_vocab)
     target.set_prompt(prompt)
     written: list[int] = []
     best, tokens, probabilities = [], [], []
-    while len(written) < count and not (written and runtime.model.is_end_of_generation(written[-1])):
+    while len(written) < count and not (written and model.llama_model.is_end_of_generation(written[-1])):
         show(what)
         root = TokenTree.root_only(target.tokens[-1])
         logits = target.score(root)[0]

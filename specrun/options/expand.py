@@ -40,8 +40,22 @@ def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-def _options(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
+def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Shows the options of the groups in the signature of a function that takes them as its `**options`."""
+
+    def shown(function: Callable[..., Result]) -> Callable[..., Result]:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        options = [option for group in groups for option in _options(group, with_help=False)]
+        function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return function
+
+    return shown
+
+
+def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
+    """A parameter for every field; its annotation holds typer's option `with_help`, and is the bare type without."""
+    hints = get_type_hints(group, include_extras=with_help)
     return [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.run_options import RuntimeOptions
 from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
@@ -26,31 +25,28 @@ class Found:
     notice: str | None = None
 
 
-def identify(options: RuntimeOptions) -> dict[str, Any]:
-    """What a profile for these options depends on. Raises ModelFileError for a file that cannot be read."""
+def identify(
+    target: GgufFile,
+    draft: GgufFile | None,
+    ctx_size: int,
+    settings: LlamaSettings,
+    draft_settings: LlamaSettings,
+    exact: bool,
+) -> dict[str, Any]:
+    """What a profile of this pair depends on: this machine, llama.cpp's build, both files, and what the user decided.
+
+    ctx_size: tokens of prompt and answer. settings, draft_settings: what the user decided about running the models.
+    """
     here = Machine.read(None, devices.devices(), devices.system_info())
-    target = GgufFile.read(options.target)
     return machine.identity(
         here,
         llama_build=library.build(),
         bindings=library.bindings_version(),
         target=target.shards,
-        draft=GgufFile.read(options.draft).shards if options.draft else None,
-        ctx_size=options.context_length(target.n_ctx_train),
-        settings={
-            "target": _decided(options.settings),
-            "draft": _decided(options.draft_settings),
-            "exact": options.exact,
-        },
+        draft=draft.shards if draft else None,
+        ctx_size=ctx_size,
+        settings={"target": _decided(settings), "draft": _decided(draft_settings), "exact": exact},
     )
-
-
-def of_target(options: RuntimeOptions) -> Profile | None:
-    """What is known of the target alone, for text without a draft: from the newest profile of it, with any draft, so
-    that the settings are those that text with a draft is written with, and it is the same text.
-    """
-    found = storage.of_target(identify(options)) if storage.are_saved() else None
-    return found.without_draft(options.exact) if found else None
 
 
 def _decided(settings: LlamaSettings) -> dict[str, Any]:

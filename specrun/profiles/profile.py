@@ -7,12 +7,14 @@ from typing import Any
 
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
+from specrun.speculation.controllers.profiled import ByTemperature, ProfiledPlan, nearest
+from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
+from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.planning.profiled import ByTemperature, ProfiledPlan, nearest
-from specrun.speculation.registry import COPIED_NODES, METHODS
+from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance_meter import Acceptance
 
@@ -59,7 +61,7 @@ class TunedPlan:
 
 
 def _plan_json(plan: Plan) -> dict[str, Any]:
-    size = {"method": plan.method, "budget": plan.budget, "depth": plan.depth, "width": plan.width}
+    size = {"method": plan.method.name, "budget": plan.budget, "depth": plan.depth, "width": plan.width}
     size["overlap"] = plan.overlap
     return size | ({"children": list(plan.shape.child_counts)} if plan.shape else {})
 
@@ -67,7 +69,7 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
 def _plan(value: dict[str, Any]) -> Plan:
     if value["method"] not in METHODS:
         raise ValueError(f"no method {value['method']}")
-    plan = Plan(value["method"], int(value["budget"]), int(value["depth"]), int(value["width"]))
+    plan = Plan(METHODS[value["method"]], int(value["budget"]), int(value["depth"]), int(value["width"]))
     plan = replace(plan, overlap=bool(value.get("overlap")))
     return plan.shaped(TreeShape.of_children(value["children"])) if "children" in value else plan
 
@@ -129,7 +131,7 @@ class Profile:
         largest = min(COPIED_NODES, self.costs.target.largest)
         if exact:
             largest = min(largest, self.exact_up_to)
-        plan = METHODS["draftless"].plan(largest) if largest > 1 else Plan.off()
+        plan = DRAFTLESS.plan(largest) if largest > 1 else OFF.plan()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
         plans = [TunedPlan(temperature, plan, rate, 1.0, rate) for temperature, rate in rates]
         costs = CostModel(self.costs.target, None, self.costs.overhead)

@@ -1,72 +1,112 @@
-"""What a method is: how it drafts, how what it drafts is accepted, and what is to be known of it."""
+"""A method: how it drafts, how its trees are accepted, which plans of it `specrun tune` considers, how it is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from specrun.sampling import Sampler
-from specrun.speculation.drafters.drafter import Drafter, DraftModel
-from specrun.speculation.drafters.growth import CandidateSource, ModelCandidates
-from specrun.speculation.drafters.guessed import Guesses
-from specrun.speculation.papers import AcceptTree
-from specrun.speculation.plan import LOSSY, Plan
-from specrun.speculation.planning.guide import Guide
+from specrun.speculation.drafter import Drafter, Guesses
+from specrun.speculation.growth import ChainSource
+from specrun.speculation.plan import Plan
 from specrun.speculation.shape import TreeShape
 
+if TYPE_CHECKING:
+    from specrun.speculation.papers.walk import AcceptTree
+    from specrun.speculation.planning.guide import Guide
+    from specrun.speculation.planning.plan_space import PlanSpace
+
+Needed = TypeVar("Needed")
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
 
+# What a method may need beside the target.
 DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
+
+_DEEP = 16  # default depth of methods that end a tree by themselves
+_DEPTH = 8  # default depth of other trees
+_CHAIN = 4  # default depth of other chains
+_BUDGET = 16  # default nodes of a tree
+_WIDTH = 16  # nodes that a draft pass of a cost-aware tree may expand
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a drafter is made of. guide: what is known of this machine and pair, if there is a profile. sources: those
-    of the method.
+    """What a drafter is made from.
+
+    plan: the plan that its trees follow.
+    temperature: the sampling temperature; 0 is greedy.
+    source: the draft model's candidates, or a recording of them; None without a draft.
+    guide: cost tables and calibration, if they are known.
+    guesses: the draft sources that the method asks, if any.
     """
 
     plan: Plan
-    sampler: Sampler
-    draft: DraftModel | None = None
+    temperature: float
+    source: ChainSource | None = None
     guide: Guide | None = None
-    sources: Guesses | None = None
+    guesses: Guesses | None = None
 
-    @property
-    def model(self) -> DraftModel:
-        """The draft model. Raises ValueError without one."""
-        if self.draft is None:
-            raise ValueError(f"{self.plan.method} needs a draft model")
-        return self.draft
+    def drafter(self) -> Drafter | None:
+        """The plan's drafter, or None if the plan drafts nothing. Raises ValueError if what it needs is missing."""
+        make = self.plan.method.drafter
+        return make(self) if make and self.plan.drafts else None
 
-    @property
-    def source(self) -> CandidateSource:
-        """What the draft model proposes."""
-        return ModelCandidates(self.model, self.sampler)
+    def need_source(self) -> ChainSource:
+        """The draft model's candidates. Raises ValueError without a draft."""
+        return self._needed(self.source, "a draft model")
 
-    @property
-    def guesses(self) -> Guesses:
+    def need_guide(self) -> Guide:
+        """Cost tables and calibration. Raises ValueError if they are not known."""
+        return self._needed(self.guide, "cost tables")
+
+    def need_guesses(self) -> Guesses:
         """The draft sources. Raises ValueError without any."""
-        if self.sources is None:
-            raise ValueError(f"{self.plan.method} needs draft sources")
-        return self.sources
+        return self._needed(self.guesses, "draft sources")
 
-    @property
-    def shape(self) -> TreeShape:
-        """The plan's own. Raises ValueError for a plan that was not given one."""
-        if self.plan.shape is None:
-            raise ValueError(f"{self.plan.method} needs a tree shape")
-        return self.plan.shape
+    def need_shape(self) -> TreeShape:
+        """The shape of the plan's trees. Raises ValueError for a plan without one."""
+        return self._needed(self.plan.shape, "a tree shape")
+
+    def _needed(self, value: Needed | None, what: str) -> Needed:
+        if value is None:
+            raise ValueError(f"{self.plan.method.name} needs {what}")
+        return value
 
 
-@dataclass(frozen=True)
+def _no_plans(_space: PlanSpace) -> Sequence[Plan]:
+    return ()
+
+
+def _label(plan: Plan) -> str:
+    name = plan.method.name if plan.method.lossless else f"{plan.method.name} (lossy)"
+    return f"{name}, {f'chain of {plan.depth}' if plan.is_chain else f'tree of {plan.size}'}"
+
+
+def _options(plan: Plan) -> str:
+    return f"--method {plan.method.name} --budget {plan.budget} --depth {plan.depth}"
+
+
+@dataclass(frozen=True, eq=False)
 class Method:
     """One way of drafting and accepting.
 
-    pays: when, in a sentence. needs: beside the target. stops: whether it ends a tree by itself, so that a depth is
-    only a bound. drafter: None for plain decoding. accept: how a tree is accepted at temperatures above 0; None is
-    sample and match, which is also what all of these rules come to when greedy. shape: of its trees, from budget and
-    depth, where that is all it takes. sources: the draft sources that it asks, by their names.
+    name: what `--method` calls it.
+    kind: what it is, for `specrun methods`.
+    paper: where it comes from.
+    pays: when it is fast, in a sentence.
+    drafter: makes its drafter; None for plain decoding.
+    accept: how a tree is accepted at temperatures above 0; None is sample and match, which all rules amount to when
+        greedy.
+    needs: what it needs beside the target.
+    stops: whether it ends a tree by itself, so that a depth is only a bound.
+    shape: the shape of its trees, where it follows from budget and depth alone.
+    sources: names of the draft sources it asks.
+    lossless: whether the text is the target's, token for token or in distribution.
+    candidates: the plans of it that `specrun tune` considers.
+    with_sources: the same method with draft sources, for `specrun tune` to try.
+    without_draft: what drafts in its place where the draft model does not pay.
+    label: how a plan of it is named.
+    options: the command-line options that ask for a plan of it.
     """
 
     name: str
@@ -79,25 +119,41 @@ class Method:
     stops: bool = False
     shape: Callable[[int, int], TreeShape] | None = None
     sources: tuple[str, ...] = ()
-
-    @property
-    def lossless(self) -> bool:
-        """Whether the text is the target's, to the token or in distribution."""
-        return self.name not in LOSSY
+    lossless: bool = True
+    candidates: Callable[[PlanSpace], Sequence[Plan]] = _no_plans
+    with_sources: Method | None = None
+    without_draft: Method | None = None
+    label: Callable[[Plan], str] = _label
+    options: Callable[[Plan], str] = _options
 
     @property
     def samples(self) -> bool:
-        """Whether its trees are drawn at random for a rule that compares distributions, so that the text of a seed is
-        another than without speculation, though of the same distribution.
+        """Whether its trees are drawn at random for a rule that compares distributions. The text of a seed then differs
+        from plain decoding's, though its distribution is the same.
         """
         return self.accept is not None
 
     @property
+    def needs_draft(self) -> bool:
+        """Whether it asks a draft model."""
+        return DRAFT in self.needs
+
+    @property
     def can_overlap(self) -> bool:
-        """Whether its trees may be drafted ahead: by a draft model that has better things to do than wait, and such
-        that what is written does not hang on them, as how many there are is a matter of time.
+        """Whether drafting may run during a target pass. Only methods with a draft model whose text does not depend on
+        which trees exist may, because how many are drafted is a matter of time.
         """
-        return DRAFT in self.needs and not self.samples
+        return self.needs_draft and not self.samples
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether cost tables decide the size of each of its trees."""
+        return PROFILE in self.needs
+
+    @property
+    def grows(self) -> bool:
+        """Whether it grows every tree anew, node by node."""
+        return self.kind in ("tree", "planner") and not self.wants_shape
 
     @property
     def wants_shape(self) -> bool:
@@ -109,24 +165,44 @@ class Method:
         """Whether it drafts one path."""
         return self.kind == "chain" or self.shape is chain_shape
 
-    def plan(self, budget: int | None = None, depth: int | None = None) -> Plan:
-        """A plan of this method; sizes left open are moderate. Raises UsageError for sizes that cannot be."""
-        if self.name == "off":
-            return Plan.off()
+    def plan(self, budget: int | None = None, depth: int | None = None, width: int | None = None) -> Plan:
+        """A plan of this method. Bounds that are None get moderate values. Raises UsageError for impossible ones."""
+        if self.drafter is None:
+            return Plan(self)
         if self.is_chain:
-            drafted = depth if depth is not None else 16 if self.stops else 4
-            plan = Plan.chain(min(drafted, budget - 1) if budget is not None else drafted, self.name)
+            depth = depth if depth is not None else _DEEP if self.stops else _CHAIN
+            depth = depth if budget is None else min(depth, budget - 1)
+            plan = Plan(self, budget=depth + 1, depth=depth)
         else:
-            budget = 16 if budget is None else budget
+            budget = _BUDGET if budget is None else budget
             if depth is None:
                 # Where a guess costs no draft pass, the tree may be as deep as it is large.
-                depth = 16 if self.stops else 8 if DRAFT in self.needs else budget - 1
-            if PROFILE in self.needs:
-                return replace(Plan.adaptive(budget, depth, 16), method=self.name)
-            plan = Plan.tree(budget, depth, self.name)
-        return plan.shaped(self.shape(plan.budget, plan.depth)) if self.shape and plan.depth else plan
+                depth = _DEEP if self.stops else _DEPTH if self.needs_draft else budget - 1
+            depth = min(depth, max(budget - 1, 0))
+            if width is None:
+                width = _WIDTH if self.is_adaptive else -(-budget // max(depth, 1))  # the mean width of a level
+            plan = Plan(self, budget, depth, width)
+        return plan.shaped(self.shape(plan.budget, plan.depth)) if self.shape and plan.drafts else plan
 
 
 def chain_shape(budget: int, depth: int) -> TreeShape:
     """One path of at most `depth` drafted tokens, within `budget` nodes."""
     return TreeShape.chain(min(depth, budget - 1))
+
+
+def overlapped(plan: Plan) -> Plan:
+    """The same plan, drafted while the target's passes run."""
+    return replace(plan, overlap=True)
+
+
+OFF: Method = Method(
+    name="off",
+    kind="plain",
+    paper="",
+    pays="where nothing else does",
+    drafter=None,
+    needs=(),
+    candidates=lambda _: (OFF.plan(),),
+    label=lambda _: "off",
+    options=lambda _: "--speculate off",
+)

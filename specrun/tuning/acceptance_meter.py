@@ -11,11 +11,15 @@ import numpy as np
 
 from specrun.engine.decoding import Engine
 from specrun.engine.positional_meter import PositionalMeter
+from specrun.engine.request import Request
 from specrun.sampling import Candidates, Sampler, SamplingParameters
-from specrun.speculation import PassRecord, Plan
-from specrun.speculation.drafters import DraftLimits, ModelCandidates, TreeGrowth, sharpness_at
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafters.specexec import sharpness_at
+from specrun.speculation.growth import ModelCandidates, TreeGrowth
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import Overhead
+from specrun.speculation.record import PassRecord
 from specrun.tuning.trace import Trace, calibrate, record
 
 # Behind the last position that is recorded, so that few passes are cut short by the end of the text.
@@ -154,8 +158,8 @@ class AcceptanceMeter:
         self._engine.reset()
         steps = _Steps(self._write_plan)
         written: list[int] = []
-        for step in self._engine.generate(prompt, sampling, steps, n_tokens, ignore_eos=True):
-            written += step.tokens
+        for one in self._engine.generate(Request(prompt, sampling, n_tokens, ignore_eos=True), steps):
+            written += one.tokens
         self._step_overheads += [1e3 * (s.seconds - s.target_seconds - s.draft_seconds) for s in steps.records]
         return written
 

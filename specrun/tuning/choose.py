@@ -2,118 +2,84 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from specrun.engine.growth_maps import MAX_DEPTH
+from specrun.speculation.drafters.guessed import COPIED_NODES
+from specrun.speculation.method import OFF, overlapped
 from specrun.speculation.plan import Plan
-from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.registry import COPIED_NODES, METHODS
-from specrun.speculation.shape import MAX_LEAVES
+from specrun.speculation.planning.plan_space import PlanSpace
+from specrun.speculation.registry import METHODS
 from specrun.tuning.acceptance_meter import Acceptance
 from specrun.tuning.replay import Prediction, predict
 
-CHAIN_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-TREE_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
-ADAPTIVE_DEPTH = 16
-_ALWAYS = ("off", "chain", "sequoia-match", "adaptive")  # the first three take no time
-# Of a pass's committed tokens; a tree that takes longer than so many passes over one token can never pay.
-MOST_TOKENS = 17
 
+def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[float]) -> list[Plan]:
+    """Every plan that could possibly pay: what the methods propose.
 
-def candidates(costs: CostModel, largest: int, ctx: int, positional: Sequence[float]) -> list[Plan]:
-    """Off, chains, trees of the measured sizes, Sequoia's tree, and an adaptive one: whatever could possibly pay.
-
-    largest: nodes that a tree may have. ctx: context length at which costs are judged. positional: chance of the k-th
+    largest: most nodes of a tree. ctx: context length at which costs are judged. acceptance: the chance of the k-th
     candidate.
     """
-    plans = [Plan.off()]
     if costs.draft is None:
-        return plans
-    plain = costs.plain_ms(ctx)
-    plans += [Plan.chain(depth) for depth in CHAIN_DEPTHS if depth < largest and _may_pay(costs, depth + 1, depth, ctx)]
-    for budget in costs.target.sizes:
-        if 3 <= budget <= largest:
-            plans += [
-                Plan.tree(budget, depth)
-                for depth in TREE_DEPTHS
-                if depth < budget - 1 and budget <= 16 * depth and _may_pay(costs, budget, depth, ctx)
-            ]
-    static = sequoia.choose(positional, costs, ctx, largest, MAX_DEPTH, MAX_LEAVES).shape
-    if static.n_nodes > 1:
-        plans.append(METHODS["sequoia-match"].plan().shaped(static))
-    affordable = [n for n in costs.target.sizes if n <= largest and costs.target.ms(n, ctx) < MOST_TOKENS * plain]
-    if max(affordable) > 1:
-        width = max(1, min(costs.draft.largest, 16))
-        plans.append(Plan.adaptive(max(affordable), ADAPTIVE_DEPTH, width))
-    return plans
-
-
-def _may_pay(costs: CostModel, budget: int, depth: int, ctx: int) -> bool:
-    """Whether it would pay if every drafted token of the longest path were accepted."""
-    ms = costs.target.ms(budget, ctx) + depth * costs.level_ms(1, ctx) + costs.overhead.step
-    return (depth + 1) / ms > 1 / costs.plain_ms(ctx)
+        return [OFF.plan()]
+    space = PlanSpace(costs, largest, ctx, acceptance)
+    return [plan for method in METHODS.values() for plan in method.candidates(space)]
 
 
 def ranked(
-    plans: Sequence[Plan],
-    acceptance: Acceptance,
-    costs: CostModel,
-    over: Callable[[], bool],
+    plans: Sequence[Plan], acceptance: Acceptance, costs: CostModel, is_over: Callable[[], bool]
 ) -> list[Prediction]:
-    """Predictions, fastest first. `over` ends the replays of SpecExec's trees early, of which there are many."""
-    first = [plan for plan in plans if plan.method in _ALWAYS]
-    rest = [plan for plan in plans if plan.method not in _ALWAYS]
-    found = []
-    for i, plan in enumerate([*first, *rest]):
-        if i >= len(first) and over():
+    """Predictions, fastest first. The method with the most plans is replayed last, and only until `is_over`."""
+    count = Counter(plan.method for plan in plans)
+    most = max(count.values())
+    predictions = []
+    for plan in sorted(plans, key=lambda plan: count[plan.method]):
+        if len(count) > 1 and count[plan.method] == most and is_over():
             break
-        prediction = predict(plan, acceptance.traces, costs, acceptance.calibration, acceptance.sharpness)
-        if plan.method == "adaptive" and prediction.largest > 1:
-            # Its bound is what the steps made use of, so that contexts are no larger and the name says something.
+        prediction = predict(plan, acceptance.traces, costs, acceptance.calibration, acceptance.temperature)
+        if plan.method.is_adaptive and prediction.largest > 1:
+            # The bound that its trees made use of is enough: contexts need no more, and the plan's name says something.
             bound = next(n for n in costs.target.sizes if n >= prediction.largest)
-            prediction = replace(prediction, plan=Plan.adaptive(bound, plan.depth, plan.width))
-        found.append(prediction)
-    return sorted(found, key=lambda p: -p.tokens_per_second)
+            prediction = replace(prediction, plan=plan.method.plan(bound, plan.depth, plan.width))
+        predictions.append(prediction)
+    return sorted(predictions, key=lambda p: -p.tokens_per_second)
 
 
-def neighbours(predictions: Sequence[Prediction], largest: int) -> list[Prediction]:
-    """Those worth running: the best, off, the best of each method, the best smaller and larger tree.
+def worth_running(predictions: Sequence[Prediction], largest: int) -> list[Prediction]:
+    """The predictions worth checking by running: the best plan of each method, and a smaller and a larger tree.
 
-    The adaptive tree is run with draft sources as well, which make it the faster the more a text copies, as calibration
-    texts do not; and the likely plans once more with the draft working while the target does. Neither can be predicted.
+    A plan whose method has a variant with draft sources is run with them as well: they gain where a text copies, which
+    calibration texts do not. The likely plans are run once more with overlap. Neither gain can be predicted.
 
-    largest: nodes that a tree may have.
+    predictions: fastest first. largest: most nodes of a tree.
     """
-    best = predictions[0]
-    chosen = [best]
-    for method in ("off", "chain", "specexec", "sequoia-match", "adaptive"):
-        of_method = [p for p in predictions if p.plan.method == method]
-        chosen += of_method[:1]
-    trees = [p for p in predictions if p.plan.method == "specexec"]
+    best_of_methods = list({p.plan.method: p for p in reversed(predictions)}.values())[::-1]
+    chosen = [predictions[0], *best_of_methods]
+    trees = [p for p in predictions if p.plan.method.kind == "tree" and not p.plan.method.wants_shape]
     if trees:
         middle = trees[0].plan.budget
         chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
         chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
-    with_sources = [merged(p, largest) for p in chosen if p.plan.method == "adaptive"]
-    chosen += with_sources
-    likely = [*[p for p in chosen if p.plan.depth and p.plan.method != "adaptive"][:1], *with_sources]
-    chosen += [overlapped(p) for p in likely if METHODS[p.plan.method].can_overlap]
+    merged = [with_sources(p, largest) for p in chosen if p.plan.method.with_sources]
+    chosen += merged
+    fixed = [p for p in chosen if p.plan.drafts and not p.plan.method.is_adaptive]
+    likely = [p for p in (*fixed[:1], *merged) if p.plan.method.can_overlap]
+    chosen += [replace(p, plan=overlapped(p.plan)) for p in likely]
     return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)
 
 
-def merged(prediction: Prediction, largest: int) -> Prediction:
-    """The adaptive plan with draft sources, of which as much is expected.
+def with_sources(prediction: Prediction, largest: int) -> Prediction:
+    """The same plan with draft sources; the prediction stays.
 
     Where text is copied a guess goes on for dozens of tokens that cost no draft pass, so the tree may be larger than
     the draft's alone ever was, and as deep as it is large (docs/benchmarks/sources.md).
     """
-    budget = max(prediction.plan.budget, min(max(2 * prediction.plan.budget, COPIED_NODES), largest))
-    plan = replace(prediction.plan, method="merged", budget=budget, depth=max(prediction.plan.depth, budget - 1))
-    return replace(prediction, plan=plan)
-
-
-def overlapped(prediction: Prediction) -> Prediction:
-    """The same plan, drafted while the target's passes run, and as much expected of it."""
-    return replace(prediction, plan=replace(prediction.plan, overlap=True))
+    plan = prediction.plan
+    assert plan.method.with_sources
+    budget = max(plan.budget, min(max(2 * plan.budget, COPIED_NODES), largest))
+    return replace(
+        prediction,
+        plan=replace(plan, method=plan.method.with_sources, budget=budget, depth=max(plan.depth, budget - 1)),
+    )

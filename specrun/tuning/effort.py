@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.plan import MAX_BUDGET, Plan
 
 Effort = Literal["quick", "default", "thorough"]
@@ -32,4 +33,4 @@ BUDGETS: dict[Effort, Budget] = {
 
 def largest_plan(effort: Effort) -> Plan:
     """A plan that the contexts must hold."""
-    return Plan.tree(min(BUDGETS[effort].largest, MAX_BUDGET), 16)
+    return SPECEXEC.plan(min(BUDGETS[effort].largest, MAX_BUDGET), 16)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from specrun.llama import DraftContext, TargetContext
-from specrun.speculation.drafters import DraftNode
+from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.tree import ROOT, TokenTree
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specrun.speculation.drafters import CostAwareDrafter, Drafter, DraftLimits, SpecExecDrafter
-from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.method import Drafting
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
@@ -47,18 +47,18 @@ class _Run:
 
 
 def predict(
-    plan: Plan, traces: Sequence[Trace], costs: CostModel, calibration: Calibration, sharpness: float
+    plan: Plan, traces: Sequence[Trace], costs: CostModel, calibration: Calibration, temperature: float
 ) -> Prediction:
-    """What `plan` does on these texts. sharpness: of SpecExec's scores, for plans of fixed size."""
+    """What `plan` does on these texts. temperature: at which the texts were written."""
     guide = Guide(costs, calibration)
-    if plan.method != "adaptive":
-        run, lengths = _replay(plan, traces, guide, sharpness)
+    if not plan.method.is_adaptive:
+        run, lengths = _replay(plan, traces, guide, temperature)
         return _prediction(plan, run, lengths)
     # An adaptive step is weighed by the rate of the whole run, which follows from the steps: a few rounds settle it.
     ctx = traces[0].positions[0].ctx
     guide.rate = 1 / guide.plain_ms(ctx)
     for _ in range(_DINKELBACH_ROUNDS):
-        run, lengths = _replay(plan, traces, guide, sharpness)
+        run, lengths = _replay(plan, traces, guide, temperature)
         settled = abs(run.rate - guide.rate) < 0.01 * guide.rate
         guide.rate = max(run.rate, 1 / guide.plain_ms(ctx))
         if settled:
@@ -71,14 +71,14 @@ def _prediction(plan: Plan, run: _Run, lengths: list[int]) -> Prediction:
     return Prediction(plan, run.rate * 1e3, run.tokens / run.steps, tuple(int(count) for count in counts), run.largest)
 
 
-def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, sharpness: float) -> tuple[_Run, list[int]]:
+def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, temperature: float) -> tuple[_Run, list[int]]:
     run = _Run()
     lengths: list[int] = []
     for trace in traces:
         place, pending, n_new = 0, 0, 1
         while place < len(trace.positions):
             position = trace.positions[place]
-            tree, widths = _draft(plan, position, pending, guide, sharpness)
+            tree, widths = _draft(plan, position, pending, guide, temperature)
             accepted = _accept(tree, position)
             run.largest = max(run.largest, len(tree))
             run.ms += _step_ms(position.ctx, len(tree) + pending, n_new, widths, guide)
@@ -94,30 +94,16 @@ def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, sharpness: float)
     return run, lengths
 
 
-def _draft(plan: Plan, position: Position, pending: int, guide: Guide, sharpness: float) -> tuple[TokenTree, list[int]]:
+def _draft(
+    plan: Plan, position: Position, pending: int, guide: Guide, temperature: float
+) -> tuple[TokenTree, list[int]]:
+    """The tree that `plan` drafts at a position, and the widths of its draft passes."""
     replay = Replay(position)
-    committed = [ROOT] * position.ctx
-    limits = DraftLimits(plan.budget, plan.depth, plan.width, _NO_LIMIT, pending)
-    if plan.method == "off" or plan.depth == 0:
+    drafter = Drafting(plan, temperature, replay, guide).drafter()
+    if drafter is None:
         return TokenTree.root_only(ROOT), []
-    if plan.method == "chain":
-        return _chain(plan.depth, position)
-    drafter: Drafter
-    if plan.method == "adaptive":
-        drafter = CostAwareDrafter(replay, guide)
-    elif plan.shape:
-        drafter = StaticDrafter(replay, plan.shape)
-    else:
-        drafter = SpecExecDrafter(replay, sharpness)
-    return drafter.draft(committed, limits), replay.widths
-
-
-def _chain(depth: int, position: Position) -> tuple[TokenTree, list[int]]:
-    """The draft's own choices, as `ChainDrafter` makes them, as far as they were recorded."""
-    path: list[int] = []
-    while len(path) < depth and tuple(path) in position.children and len(position.children[tuple(path)].tokens):
-        path.append(int(position.children[tuple(path)].tokens[0]))
-    return TokenTree.chain([ROOT, *path, *([-1] * (depth - len(path)))]), [1] * depth
+    limits = DraftLimits(plan.budget, plan.depth, plan.width, _NO_LIMIT, pending)
+    return drafter.draft([ROOT] * position.ctx, limits), replay.widths
 
 
 def _accept(tree: TokenTree, position: Position) -> Accepted:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specrun.profiles.profile import TunedPlan
+from specrun.speculation.method import Method
 from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.registry import METHODS
 from specrun.tuning.acceptance_meter import Acceptance
 from specrun.tuning.replay import Prediction
 from specrun.tuning.validate import Validated
@@ -32,7 +34,7 @@ def predictions_json(result: Result) -> dict[str, Any]:
         str(temperature): [
             {
                 "plan": str(p.plan),
-                "method": p.plan.method,
+                "method": p.plan.method.name,
                 "budget": p.plan.budget,
                 "depth": p.plan.depth,
                 "tokens_per_second": round(p.tokens_per_second, 3),
@@ -45,10 +47,10 @@ def predictions_json(result: Result) -> dict[str, Any]:
     }
 
 
-def best_by_size(predictions: Sequence[dict[str, Any]], methods: Set[str]) -> dict[int, float]:
-    """The highest predicted tokens a second of these methods' plans, by nodes of the tree."""
+def best_by_size(predictions: Sequence[dict[str, Any]], is_wanted: Callable[[Method], bool]) -> dict[int, float]:
+    """The highest predicted tokens per second of the wanted methods' plans, by nodes of the tree."""
     best: dict[int, float] = {}
     for entry in predictions:
-        if entry["method"] in methods:
+        if is_wanted(METHODS[entry["method"]]):
             best[entry["budget"]] = max(best.get(entry["budget"], 0.0), entry["tokens_per_second"])
     return best

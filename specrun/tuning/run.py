@@ -13,17 +13,17 @@ from rich.console import Console
 
 from specrun.bench.bench_prompts import BenchPrompt
 from specrun.engine import calibration_texts as texts
-from specrun.engine.loading import Runtime
+from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
 from specrun.llama import devices
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.profile import Profile
-from specrun.speculation import Plan
+from specrun.speculation.method import OFF
 from specrun.tuning import settings_trials as settings
 from specrun.tuning.effort import BUDGETS, Effort, largest_plan
 from specrun.tuning.partial import Partial
@@ -36,7 +36,7 @@ SETTINGS_SHARE = 0.3  # of the seconds of the other stages
 
 
 def tune(
-    options: RuntimeOptions,
+    options: RunOptions,
     identity: Mapping[str, Any],
     effort: Effort,
     temperatures: Sequence[float],
@@ -58,18 +58,18 @@ def tune(
     progress = _counting_down(progress, (1 + SETTINGS_SHARE) * BUDGETS[effort].seconds, interrupted)
     progress("looking at this machine")
     here = Machine.read(options.target, devices.devices(), devices.system_info())
-    options = replace(options, plans=(Plan.off(), largest_plan(effort)))
+    options = replace(options, plans=(OFF.plan(), largest_plan(effort)))
     placement = place(placement_request(options, here.gpus))
     chosen, tried = _settings(options, here, placement, effort, partial, progress)
     settled = replace(options, settings=options.settings.over(chosen), exact=False)
-    with Runtime(settled) as runtime:
-        for text in runtime.notices:
+    with Model(settled) as model:
+        for text in model.notices:
             notice(text)
         if partial.is_resumed:
             notice("going on with what an earlier run has measured")
-        tuner = Tuner(runtime, effort, temperatures, partial, progress, interrupted, options.exact)
-        template = None if raw else chat_template(runtime.model)
-        prompts = [(t.kind, single_turn_tokens(runtime.model, t.text, template)) for t in own] if own else None
+        tuner = Tuner(model, effort, temperatures, partial, progress, interrupted, options.exact)
+        template = None if raw else chat_template(model.llama_model)
+        prompts = [(t.kind, single_turn_tokens(model.llama_model, t.text, template)) for t in own] if own else None
         result = tuner.run(prompts)
     return Profile(
         fingerprint=fingerprint,
@@ -116,7 +116,7 @@ def _drawn(placement: Placement) -> str:
 
 
 def _settings(
-    options: RuntimeOptions,
+    options: RunOptions,
     here: Machine,
     placement: Placement,
     effort: Effort,
@@ -132,7 +132,7 @@ def _settings(
     chosen, tried = settings.choose(
         options,
         list(settings.variations(here.cpu.n_logical, threads, placement.can_repack, shares, options.exact)),
-        lambda runtime: runtime.model.tokenize(texts.together(), add_special=False),
+        lambda model: model.llama_model.tokenize(texts.together(), add_special=False),
         options.exact,
         lambda: time.perf_counter() > end,
         progress,

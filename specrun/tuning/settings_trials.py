@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specrun.engine.loading import Runtime
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama.invariance import exact_up_to
 from specrun.llama_settings import LlamaSettings
-from specrun.speculation import Plan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -78,9 +79,9 @@ def variations(
 
 
 def choose(
-    options: RuntimeOptions,
+    options: RunOptions,
     candidates: Sequence[tuple[str, LlamaSettings]],
-    tokens_of: Callable[[Runtime], list[int]],
+    tokens_of: Callable[[Model], list[int]],
     exact: bool,
     over: Callable[[], bool],
     progress: Callable[[str], None],
@@ -110,15 +111,13 @@ def choose(
     return best.settings, tried
 
 
-def _try(
-    name: str, options: RuntimeOptions, settings: LlamaSettings, tokens_of: Callable[[Runtime], list[int]]
-) -> Tried:
+def _try(name: str, options: RunOptions, settings: LlamaSettings, tokens_of: Callable[[Model], list[int]]) -> Tried:
     whole = options.settings.over(settings)
-    largest = Plan.tree(max(_SIZES), 8)
-    with Runtime(replace(options, settings=whole, plans=(Plan.off(),), largest=largest, draft=None)) as runtime:
-        tokens = tokens_of(runtime)
-        target = runtime.engine.target
-        ctx = max(8, min(_CTX, runtime.ctx_size - max(_SIZES) - 1))
+    largest = SPECEXEC.plan(max(_SIZES), 8)
+    with Model(replace(options, settings=whole, plans=(OFF.plan(),), largest=largest, draft=None)) as model:
+        tokens = tokens_of(model)
+        target = model.engine.target
+        ctx = max(8, min(_CTX, model.engine.ctx_size - max(_SIZES) - 1))
         timer = TargetTimer(target, tokens, max(_SIZES))
         timer.fill(ctx)
         timer.ms(1)

@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafters import CandidateSource, DraftLimits, SpecExecDrafter, TreeGrowth
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafters.specexec import SpecExecDrafter
+from specrun.speculation.growth import CandidateSource, TreeGrowth
 from specrun.speculation.planning.calibration import Calibration
 
 Path = tuple[int, ...]
 
+_NOT_RECORDED = -2  # a token that matches no other: the plan drafts on, and what it drafts is rejected
 _NOTHING = Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
 
 
@@ -118,6 +121,10 @@ class Replay:
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
         self.widths.append(len(nodes))
         return [self._position.children.get(tuple(growth.path(node)), _NOTHING) for node in nodes]
+
+    def favourite(self, growth: TreeGrowth, node: int) -> int:
+        tokens = self.children(growth, [node])[0].tokens
+        return int(tokens[0]) if len(tokens) else _NOT_RECORDED
 
     def expandable(self, parents: Sequence[int]) -> int:
         return len(parents)

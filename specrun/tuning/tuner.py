@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from specrun.engine import calibration_texts as texts
-from specrun.engine.loading import Runtime
+from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.llama.invariance import exact_up_to
 from specrun.profiles.profile import TunedPlan
-from specrun.speculation.method import PROFILE
-from specrun.speculation.plan import Plan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable
-from specrun.speculation.registry import METHODS
+from specrun.speculation.planning.plan_space import MOST_TOKENS
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, Acceptance, AcceptanceMeter
 from specrun.tuning.effort import BUDGETS, Effort
@@ -47,7 +47,7 @@ class Tuner:
 
     def __init__(
         self,
-        runtime: Runtime,
+        model: Model,
         effort: Effort,
         temperatures: Sequence[float],
         partial: Partial,
@@ -57,14 +57,14 @@ class Tuner:
     ) -> None:
         self._exact = exact
         self._interrupted = interrupted
-        self._runtime = runtime
+        self._model = model
         self._budget = BUDGETS[effort]
         self._temperatures = tuple(temperatures)
         self._partial = partial
         self._show = progress
         self._started = time.perf_counter()
         self._notices: list[str] = []
-        self._template = chat_template(runtime.model)
+        self._template = chat_template(model.llama_model)
         self._tokens = [token for text in texts.shipped("calibrate") for token in self._prompt(text)]
 
     def run(self, prompts: Sequence[tuple[str, list[int]]] | None = None) -> Result:
@@ -89,7 +89,7 @@ class Tuner:
     def _target_table(self) -> CostTable:
         if known := self._partial.table("target"):
             return known
-        timer = TargetTimer(self._runtime.engine.target, self._tokens, self._largest())
+        timer = TargetTimer(self._model.engine.target, self._tokens, self._largest())
         timer.fill(_CONTEXTS[0])
         plain = statistics.median(timer.ms(1) for _ in range(3))
         sizes, total = [1], plain
@@ -98,7 +98,7 @@ class Tuner:
                 break
             # A pass that takes longer than any tree could bring in tokens ends the useful sizes.
             ms = timer.ms(size) if size > 8 else plain
-            if ms > choose.MOST_TOKENS * plain:
+            if ms > MOST_TOKENS * plain:
                 break
             total += ms
             sizes.append(size)
@@ -109,11 +109,11 @@ class Tuner:
         return found
 
     def _draft_table(self) -> CostTable | None:
-        if self._runtime.engine.draft is None:
+        if self._model.engine.draft is None:
             return None
         if known := self._partial.table("draft"):
             return known
-        timer = DraftTimer(self._runtime.engine.draft, self._tokens, max(_DRAFT_SIZES))
+        timer = DraftTimer(self._model.engine.draft, self._tokens, max(_DRAFT_SIZES))
         timer.fill(_CONTEXTS[0])
         found = self._table(timer, list(_DRAFT_SIZES), timer.ms(1) * 20, _DRAFT_TABLE)
         self._partial.keep_table("draft", found)
@@ -123,7 +123,7 @@ class Tuner:
         which = "target" if isinstance(timer, TargetTimer) else "draft"
         # Short passes are measured more often: they scatter more, and cost little.
         n_rounds = self._budget.rounds if round_ms > 1000 else 3 * self._budget.rounds
-        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self._runtime.ctx_size] or [_CONTEXTS[0]]
+        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self._model.engine.ctx_size] or [_CONTEXTS[0]]
         found, disturbed = table(
             timer, sizes, contexts, n_rounds, self._over(share), lambda text: self._show(f"{which}: {text}")
         )
@@ -137,11 +137,11 @@ class Tuner:
     def _exact_up_to(self, target: CostTable) -> int:
         if self._partial.exact_up_to is None:
             self._show("are logits the same bits in passes of every size?")
-            ctx = min(600, self._runtime.ctx_size - target.largest - 64)
+            ctx = min(600, self._model.engine.ctx_size - target.largest - 64)
             n_compared = 32 if target.ms(1, 0) < 200 else 8
             self._partial.keep_exact(
                 exact_up_to(
-                    self._runtime.engine.target, self._tokens, target.sizes, max(ctx, 8), n_compared,
+                    self._model.engine.target, self._tokens, target.sizes, max(ctx, 8), n_compared,
                     self._over(_EXACTNESS),
                 )
             )  # fmt: skip
@@ -151,11 +151,11 @@ class Tuner:
         self, costs: CostModel, prompts: Sequence[tuple[str, list[int]]]
     ) -> tuple[list[Acceptance], CostModel]:
         found: list[Acceptance] = []
-        useful = [n for n in costs.target.sizes if costs.target.ms(n, 64) < choose.MOST_TOKENS * costs.target.ms(1, 64)]
+        useful = [n for n in costs.target.sizes if costs.target.ms(n, 64) < MOST_TOKENS * costs.target.ms(1, 64)]
         largest = max(useful)
         free = costs.target.ms(min(16, largest), 64) < 3 * costs.target.ms(1, 64)
-        write = Plan.tree(min(16, largest), 8) if free else Plan.off()
-        meter = AcceptanceMeter(self._runtime.engine, write, max(largest, 2), max(2, min(16, largest // 4)))
+        write = SPECEXEC.plan(min(16, largest), 8) if free else OFF.plan()
+        meter = AcceptanceMeter(self._model.engine, write, max(largest, 2), max(2, min(16, largest // 4)))
         for i, temperature in enumerate(self._temperatures):
             if known := self._partial.acceptance(temperature):
                 found.append(known)
@@ -170,7 +170,7 @@ class Tuner:
 
     def _predictions(self, acceptance: Sequence[Acceptance], costs: CostModel) -> dict[float, list[Prediction]]:
         ctx = _CONTEXTS[0]
-        plain = Prediction(Plan.off(), 1e3 / costs.plain_ms(ctx), 1.0)
+        plain = Prediction(OFF.plan(), 1e3 / costs.plain_ms(ctx), 1.0)
         if not acceptance:
             return {temperature: [plain] for temperature in self._temperatures[:1]}
         found = {}
@@ -190,12 +190,12 @@ class Tuner:
     ) -> list[Validated]:
         results: list[Validated] = []
         if self._exact:
-            self._runtime.engine.target.largest_pass = self._partial.exact_up_to
+            self._model.engine.target.largest_pass = self._partial.exact_up_to
         for i, measured in enumerate(acceptance):
             share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
-            tried = choose.neighbours(predictions[measured.temperature], self._largest_allowed(costs))
+            tried = choose.worth_running(predictions[measured.temperature], self._largest_allowed(costs))
             results += validate(
-                self._runtime, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
+                self._model, tried, prompts, measured.temperature, self._tokens_to_validate(tried, prompts),
                 costs, measured.calibration, self._over(share), self._show,
             )  # fmt: skip
         return results
@@ -216,7 +216,7 @@ class Tuner:
         self._note_drift(off)
         expected = expectations(tried, drift)
         tried = [v for v in tried if v.plan in expected]
-        best = max(tried, key=lambda v: expected[v.plan] * (TIE if PROFILE in METHODS[v.plan.method].needs else 1))
+        best = max(tried, key=lambda v: expected[v.plan] * (TIE if v.plan.method.is_adaptive else 1))
         other = max((v for v in tried if v.plan.depth), key=lambda v: expected[v.plan], default=None)
         if best.plan.depth:
             other = None
@@ -242,7 +242,7 @@ class Tuner:
     # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _largest(self) -> int:
-        return min(self._budget.largest, self._runtime.engine.target.context.config.n_outputs)
+        return min(self._budget.largest, self._model.engine.target.context.config.n_outputs)
 
     def _largest_allowed(self, costs: CostModel) -> int:
         """Nodes of the largest tree that may be taken: of those whose passes were measured, and with `exact` are
@@ -263,12 +263,12 @@ class Tuner:
         return over
 
     def _prompt(self, text: texts.TuningText) -> list[int]:
-        return single_turn_tokens(self._runtime.model, text.prompt, self._template)
+        return single_turn_tokens(self._model.llama_model, text.prompt, self._template)
 
     def _texts(
         self, prompts: Sequence[tuple[str, list[int]]] | None
     ) -> tuple[Sequence[tuple[str, list[int]]], Sequence[list[int]]]:
-        room = self._runtime.ctx_size - self._budget.n_positions - TAIL - 1
+        room = self._model.engine.ctx_size - self._budget.n_positions - TAIL - 1
         if prompts:
             shown = [(kind, tokens[:room]) for kind, tokens in prompts]
             held_out = [tokens for _, tokens in shown[2::3]] or [tokens for _, tokens in shown]

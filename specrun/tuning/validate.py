@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specrun.engine.loading import Runtime
+from specrun.engine.model import Model
+from specrun.engine.request import Request
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
@@ -56,7 +58,7 @@ class Validated:
     def as_json(self) -> dict[str, Any]:
         return {
             "plan": str(self.plan),
-            "method": self.plan.method,
+            "method": self.plan.method.name,
             "budget": self.plan.budget,
             "depth": self.plan.depth,
             "temperature": self.temperature,
@@ -68,7 +70,7 @@ class Validated:
 
 
 def validate(
-    runtime: Runtime,
+    model: Model,
     predictions: Sequence[Prediction],
     prompts: Sequence[list[int]],
     temperature: float,
@@ -79,7 +81,6 @@ def validate(
     progress: Callable[[str], None],
 ) -> list[Validated]:
     """Every plan on every prompt, plans taking turns. `over` is asked between prompts; one is run in any case."""
-    engine = runtime.engine
     results = [Validated(prediction, temperature) for prediction in predictions]
     sampling = SamplingParameters(temperature=temperature)
     for i, prompt in enumerate(prompts):
@@ -90,13 +91,16 @@ def validate(
             rate = result.prediction.tokens_per_second / 1e3
             # A calibration of its own: it shifts with the texts, and each plan begins from what was measured.
             guide = Guide(costs, Calibration.from_json(calibration.as_json()), rate)
-            runtime.forget()  # all plans write the same text, which draft sources would know from the plan before
-            for _ in engine.generate(prompt, sampling, FixedPlan(result.plan, guide), n_tokens, ignore_eos=True):
+            model.forget()  # all plans write the same text, which draft sources would know from the plan before
+            request = Request(prompt, sampling, n_tokens, ignore_eos=True)
+            generation = model.engine.generate(request, FixedPlan(result.plan, guide))
+            for _ in generation:
                 pass
-            result.tokens += engine.statistics.completion_tokens
-            result.passes += engine.statistics.passes
-            result.seconds += engine.statistics.seconds
-            n_new = engine.statistics.completion_tokens
+            statistics = generation.statistics
+            result.tokens += statistics.completion_tokens
+            result.passes += statistics.passes
+            result.seconds += statistics.seconds
+            n_new = statistics.completion_tokens
             result.plain_seconds += sum(costs.plain_ms(len(prompt) + k) for k in range(n_new)) / 1e3
     return results
 
@@ -109,9 +113,10 @@ def expectations(results: Sequence[Validated], drift: float) -> dict[Plan, float
     only where it was seen to pay. drift: see `Validated.expected`.
     """
     measured = {v.plan: v.measured for v in results}
-    expected = {v.plan: v.expected(drift) for v in results if not v.plan.overlap and v.plan.method != "merged"}
-    for plan in (plan for plan in measured if plan.method == "merged" and not plan.overlap):
-        alone = next(p for p in measured if p.method == "adaptive" and not p.overlap)
+    with_sources = {plan.method.with_sources: plan for plan in measured if plan.method.with_sources}
+    expected = {v.plan: v.expected(drift) for v in results if not v.plan.overlap and v.plan.method not in with_sources}
+    for plan in (plan for plan in measured if plan.method in with_sources and not plan.overlap):
+        alone = with_sources[plan.method]
         if TIE * measured[plan] >= measured[alone]:
             expected[plan] = expected.pop(alone) * measured[plan] / measured[alone]
     for ahead in (plan for plan in measured if plan.overlap):

@@ -8,8 +8,8 @@ from specrun.units import rate_text
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
-    from specrun.engine.decoding import Statistics
-    from specrun.speculation import PlanChooser
+    from specrun.engine.statistics import Statistics
+    from specrun.speculation.controllers.chooser import PlanChooser
 
 
 def as_json(completion: Completion) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def as_text(completion: Completion) -> str:
     s = completion.statistics
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     lines = [
-        f"plan        {completion.request.plans}",
+        f"plan        {completion.plans}",
         f"prompt      {s.prompt_tokens} tokens, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
         f"answer      {s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
         f"ended by {completion.finish_reason}",
@@ -56,9 +56,10 @@ def as_text(completion: Completion) -> str:
 
 def off_notice(completion: Completion) -> str | None:
     """A sentence if speculation was tried, or measured by `specrun tune`, and found not to pay."""
-    from specrun.speculation import ByTemperature, FastestPlan
+    from specrun.speculation.controllers.chooser import FastestPlan
+    from specrun.speculation.controllers.profiled import ByTemperature
 
-    plans = completion.request.plans
+    plans = completion.plans
     is_off = (isinstance(plans, FastestPlan) and plans.winner and not plans.winner.depth) or (
         isinstance(plans, ByTemperature) and plans.now.is_off
     )
@@ -74,15 +75,15 @@ def unfinished_notice(completion: Completion) -> str | None:
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:
     """Which plan is followed, why, and what it promises."""
-    from specrun.speculation import ByTemperature, FastestPlan, FixedPlan
-    from specrun.speculation.registry import METHODS
+    from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan
+    from specrun.speculation.controllers.profiled import ByTemperature
 
     if isinstance(plans, ByTemperature):
         plans.begin(temperature)
         tuned = plans.now
         plain = 1e3 / tuned.guide.plain_ms(0)
         expected = f"expects {rate_text(tuned.predicted)} tokens/s"
-        if tuned.plan.method == "draftless":
+        if not tuned.plan.method.needs_draft and tuned.plan.drafts:
             return (
                 f"plan: {tuned.plan}, each as large as pays by the profile; plain decoding {rate_text(plain)} tokens/s"
             )
@@ -92,7 +93,7 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
     if isinstance(plans, FastestPlan):
         return "plan: found out while writing; `specrun tune` measures it once and for all"
     if isinstance(plans, FixedPlan):
-        method = METHODS[plans.current.method]
+        method = plans.current.method
         if method.samples and method.lossless and temperature > 0:
             return f"plan: {plans}; it draws a text of its own for a seed, from the target's distribution"
     return f"plan: {plans}"

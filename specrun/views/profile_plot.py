@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from specrun.profiles.profile import Profile
+from specrun.speculation.method import OFF
+from specrun.speculation.registry import METHODS
 from specrun.tuning.result import best_by_size
 from specrun.views.bench_plot import save
 
@@ -41,10 +43,13 @@ def _draw_costs(axis: Any, profile: Profile) -> None:
 
 
 def _draw_sizes(axis: Any, predictions: list[dict[str, Any]], plan: Any) -> None:
-    for method, marker in (("chain", "o"), ("specexec", "."), ("sequoia-match", "x")):
-        best = best_by_size(predictions, {"off", method})
+    for name in dict.fromkeys(entry["method"] for entry in predictions):
+        method = METHODS[name]
+        if method.is_adaptive or method is OFF:
+            continue
+        best = best_by_size(predictions, {OFF, method}.__contains__)
         sizes = sorted(best)
-        axis.plot(sizes, [best[n] for n in sizes], marker=marker, label=f"best {method}, predicted")
+        axis.plot(sizes, [best[n] for n in sizes], marker=".", label=f"best {name}, predicted")
     axis.plot([plan.plan.budget], [plan.predicted_tokens_per_second], "k*", markersize=12, label=f"chosen: {plan.plan}")
     axis.axhline(plan.plain_tokens_per_second, color="gray", linestyle=":", label="plain decoding")
     axis.set_xscale("log", base=2)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from rich.text import Text
 from rich.tree import Tree
 
-from specrun.engine.decoding import Step
+from specrun.engine.statistics import Pass
 from specrun.speculation.tree import ROOT
 
 
-def draw(step: Step, token_bytes: Callable[[int], bytes]) -> Tree:
+def draw(one: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
     """The tree of one pass; accepted nodes bold green with a mark, the rest dim with the draft's probability."""
-    tree, accepted = step.tree, set(step.accepted.path)
+    tree, accepted = one.tree, set(one.accepted.path)
 
     def label(node: int) -> Text:
         text = _shown(token_bytes(int(tree.tokens[node])))
@@ -27,8 +27,8 @@ def draw(step: Step, token_bytes: Callable[[int], bytes]) -> Tree:
     branches = {ROOT: Tree(label(ROOT))}
     for node in range(1, len(tree)):
         branches[node] = branches[int(tree.parents[node])].add(label(node))
-    own = _shown(token_bytes(step.accepted.tokens[-1]))
-    branches[step.accepted.path[-1]].add(Text(f"{own}  the target's own", style="bold"))
+    own = _shown(token_bytes(one.accepted.tokens[-1]))
+    branches[one.accepted.path[-1]].add(Text(f"{own}  the target's own", style="bold"))
     return branches[ROOT]
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.planning.costs import CostTable
+from specrun.speculation.registry import METHODS
 from specrun.tuning.result import best_by_size
 from specrun.units import rate_text
 
@@ -117,7 +118,7 @@ def _cost_plot(profile: Profile) -> Text:
 
 
 def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text:
-    best = best_by_size(predictions, {"off", "chain", "specexec", "sequoia-match"})
+    best = best_by_size(predictions, lambda method: not method.is_adaptive)
     sizes = sorted(best)
     figure = _figure("tokens/s")
     figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
@@ -152,7 +153,7 @@ def _validation(entries: Sequence[dict[str, Any]]) -> Table:
     for temperature in dict.fromkeys(entry["temperature"] for entry in entries):
         found = [entry for entry in entries if entry["temperature"] == temperature]
         fastest = max(found, key=lambda entry: entry["measured"])
-        off = next(entry for entry in found if entry["method"] == "off")
+        off = next(entry for entry in found if not entry["depth"])
         for entry in found:
             table.add_row(
                 f"{temperature:g}",
@@ -174,25 +175,23 @@ def _conclusion(profile: Profile) -> list[Text]:
         lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
         lines += _static_against_grown(profile.predictions.get(f"{plan.temperature}", []))
     if profile.costs.draft:
-        lines.append(Text(f"the same by hand: {options(profile.plans[0])}"))
+        lines.append(Text(f"the same by hand: {profile.plans[0].plan.options}"))
     return lines
 
 
 def _static_against_grown(predictions: Sequence[dict[str, Any]]) -> list[Text]:
-    """A line on Sequoia's static tree beside those that grow best-first, if there is one."""
-    best: dict[str, dict[str, Any]] = {}
-    for entry in sorted(predictions, key=lambda entry: float(entry["tokens_per_second"])):
-        best[entry["method"]] = entry
-    if "sequoia-match" not in best or not {"specexec", "adaptive"} & set(best):
+    """A line that compares the best static tree with the best grown one, if there are both."""
+    by_rate = sorted(predictions, key=lambda entry: float(entry["tokens_per_second"]))
+    static = [entry for entry in by_rate if METHODS[entry["method"]].wants_shape]
+    grown = [entry for entry in by_rate if METHODS[entry["method"]].grows]
+    if not static or not grown:
         return []
-    static = best["sequoia-match"]
-    grown = max((best[m] for m in ("specexec", "adaptive") if m in best), key=lambda e: float(e["tokens_per_second"]))
-    verb = "beats" if static["tokens_per_second"] > grown["tokens_per_second"] else "does not beat"
+    verb = "beats" if static[-1]["tokens_per_second"] > grown[-1]["tokens_per_second"] else "does not beat"
     return [
         Text(
             f"Sequoia's static tree {verb} best-first growth here, as predicted: "
-            f"{rate_text(static['tokens_per_second'])} tokens/s ({static['plan']}), "
-            f"{rate_text(grown['tokens_per_second'])} ({grown['plan']})"
+            f"{rate_text(static[-1]['tokens_per_second'])} tokens/s ({static[-1]['plan']}), "
+            f"{rate_text(grown[-1]['tokens_per_second'])} ({grown[-1]['plan']})"
         )
     ]
 
@@ -212,17 +211,3 @@ def sentence(profile: Profile, plan: TunedPlan) -> str:
         f"{plan.plan}: {rate_text(plan.predicted_tokens_per_second)} tokens/s, {ratio:.2f} times plain decoding, "
         f"{plan.predicted_tokens_per_pass:.1f} tokens a pass"
     )
-
-
-def options(plan: TunedPlan) -> str:
-    """Options of `generate` and `chat` that ask for the plan."""
-    method = plan.plan.method
-    if method == "off":
-        return "--speculate off"
-    if method == "chain":
-        return f"--speculate chain --depth {plan.plan.depth}"
-    if method == "specexec":
-        return f"--speculate tree --budget {plan.plan.budget} --depth {plan.plan.depth}"
-    if method == "sequoia-match":
-        return "--method sequoia-match (its tree follows from the profile)"
-    return "--speculate auto (the adaptive plan needs the profile's tables)"

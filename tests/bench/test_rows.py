@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specrun.bench.rows import Sample, summarise
-from specrun.speculation import Plan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
 from specrun.views.bench_table import as_text, compare
 
 
@@ -16,7 +17,7 @@ def sample(rate: float, passes: int = 10) -> Sample:
 def test_ratios_are_taken_within_repetitions() -> None:
     # The machine became twice as slow in the second repetition, and the ratio stays.
     plain = [sample(10), sample(5), sample(10)]
-    row = summarise("tree", "tree of 16", "code", [sample(20), sample(10), sample(21)], plain, 19.0, 2**20, Plan.off())
+    row = summarise("tree", "tree of 16", "code", [sample(20), sample(10), sample(21)], plain, 19.0, 2**20, OFF.plan())
     assert row.ratio == pytest.approx(2.0)
     assert row.tokens_per_second == pytest.approx(20)
     assert (row.tokens_per_second_min, row.tokens_per_second_max) == (pytest.approx(10), pytest.approx(21))
@@ -25,14 +26,14 @@ def test_ratios_are_taken_within_repetitions() -> None:
 
 
 def test_comparing_sets_matching_rows_side_by_side() -> None:
-    slow = summarise("off", "off", "code", [sample(10)], [sample(10)], None, 0, Plan.off()).as_json()
-    fast = summarise("off", "off", "code", [sample(15)], [sample(15)], None, 0, Plan.off()).as_json()
-    other = summarise("tree", "tree of 4", "code", [sample(15)], [sample(15)], None, 0, Plan.off()).as_json()
+    slow = summarise("off", "off", "code", [sample(10)], [sample(10)], None, 0, OFF.plan()).as_json()
+    fast = summarise("off", "off", "code", [sample(15)], [sample(15)], None, 0, OFF.plan()).as_json()
+    other = summarise("tree", "tree of 4", "code", [sample(15)], [sample(15)], None, 0, OFF.plan()).as_json()
     assert compare([slow], [fast, other]) == [["code", "off", "10.00", "15.00", "1.500", "1.00", "1.00"]]
 
 
 def test_every_format_has_every_row() -> None:
-    rows = [summarise(m, m, "code", [sample(10)], [sample(10)], None, 0, Plan.off()) for m in ("off", "tree")]
+    rows = [summarise(m, m, "code", [sample(10)], [sample(10)], None, 0, OFF.plan()) for m in ("off", "tree")]
     assert as_text(rows, "jsonl").count("\n") == 2
     assert as_text(rows, "csv").count("\n") == 3
     assert as_text(rows, "md").count("\n") == 4
@@ -40,6 +41,6 @@ def test_every_format_has_every_row() -> None:
 
 def test_accepted_lengths_are_added_up_over_repetitions() -> None:
     repetitions = [Sample(6, 1.0, 3, 0.1, (1, 1, 1)), Sample(7, 1.0, 3, 0.1, (1, 0, 2))]
-    row = summarise("tree", "tree", "code", repetitions, repetitions, None, 0, Plan.tree(16, 8))
+    row = summarise("tree", "tree", "code", repetitions, repetitions, None, 0, SPECEXEC.plan(16, 8))
     assert row.accepted_lengths == [2, 1, 3]
     assert (row.budget, row.depth) == (16, 8)

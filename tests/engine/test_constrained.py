@@ -12,22 +12,30 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf
-from specrun.engine.completion import Completion, Request
-from specrun.engine.decoding import Engine, Step
+from specrun.engine.completion import Completion
+from specrun.engine.decoding import Engine
+from specrun.engine.request import Request
+from specrun.engine.statistics import Pass
 from specrun.llama.grammar import Grammar
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan, TokenTree
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TokenTree
 from tests.engine.test_exactness import probabilities
 from tests.engines import chooser, code_prompts, engine
 from tests.models import random_llama
 from tests.statistics import chi_square_p_value
 
-LARGEST = Plan.adaptive(64, 12, 8)
+LARGEST = ADAPTIVE.plan(64, 12, 8)
 OTHERS = [METHODS[name].plan(12, 4) for name in ("opt-tree", "ddd", "cape", "specdec++")]
 STATIC = METHODS["sequoia-match"].plan().shaped(TreeShape.branching((3, 2, 1)))
-PLANS = [Plan.chain(4), Plan.tree(24, 8), LARGEST, STATIC, *OTHERS]
+PLANS = [CHAIN.plan(depth=4), SPECEXEC.plan(24, 8), LARGEST, STATIC, *OTHERS]
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -73,12 +81,12 @@ def by_schema(demo: Engine) -> Iterator[Grammar]:
 
 def steps(
     e: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan, grammar: Grammar, most: int | None = None
-) -> list[Step]:
+) -> list[Pass]:
     e.reset()
-    return list(e.generate(prompt, sampling, chooser(plan), most, constraint=grammar))
+    return list(e.generate(Request(prompt, sampling, most), chooser(plan), constraint=grammar))
 
 
-def tokens_of(written: list[Step]) -> list[int]:
+def tokens_of(written: list[Pass]) -> list[int]:
     return [token for step in written for token in step.tokens]
 
 
@@ -89,7 +97,7 @@ def test_json_by_a_schema_is_the_same_with_every_plan(
     token_bytes = demo.target.context.model.token_bytes
     for seed, prompt in enumerate(code_prompts(demo, 3, 30)):
         seeded = replace(sampling, seed=seed)
-        plain = steps(demo, prompt, seeded, Plan.off(), by_schema)
+        plain = steps(demo, prompt, seeded, OFF.plan(), by_schema)
         assert plain[-1].finish == "stop"
         value = json.loads(b"".join(map(token_bytes, tokens_of(plain))))
         assert set(SCHEMA["required"]) <= set(value) <= set(SCHEMA["properties"])
@@ -121,7 +129,7 @@ def test_a_grammar_that_can_only_end(demo: Engine) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
     for gbnf, text in (('root ::= ""', b""), ('root ::= "ab"', b"ab")):
         with Grammar(gbnf, demo.target.context.model) as grammar:
-            for plan in (Plan.off(), *PLANS):
+            for plan in (OFF.plan(), *PLANS):
                 written = steps(demo, prompt, SamplingParameters(), plan, grammar)
                 assert b"".join(map(demo.target.context.model.token_bytes, tokens_of(written))) == text
                 assert written[-1].finish == "stop"
@@ -140,21 +148,22 @@ class NothingAfter:
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_none_the_worse(demo: Engine, n: int) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
-    free = list(demo.generate(prompt, SamplingParameters(), FixedPlan(Plan.off()), n + 5))
-    for plan in (Plan.off(), *PLANS):
-        written = list(demo.generate(prompt, SamplingParameters(), chooser(plan), constraint=NothingAfter(n)))
+    free = list(demo.generate(Request(prompt, SamplingParameters(), n + 5), FixedPlan(OFF.plan())))
+    for plan in (OFF.plan(), *PLANS):
+        generation = demo.generate(Request(prompt, SamplingParameters()), chooser(plan), constraint=NothingAfter(n))
+        written = list(generation)
         assert tokens_of(written) == tokens_of(free)[:n]
         assert written[-1].finish == "stop"
-        assert demo.statistics.completion_tokens == n
-        again = demo.generate(prompt, SamplingParameters(), chooser(plan), n + 5)
+        assert generation.statistics.completion_tokens == n
+        again = demo.generate(Request(prompt, SamplingParameters(), n + 5), chooser(plan))
         assert tokens_of(list(again)) == tokens_of(free)
 
 
 def test_max_tokens_cuts_and_the_completion_says_so(demo: Engine, by_schema: Grammar) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
     for most, is_unfinished in ((5, True), (None, False)):
-        request = Request(prompt, SamplingParameters(), FixedPlan(Plan.chain(4)), most, grammar=by_schema)
-        completion = Completion(demo, request)
+        request = Request(prompt, SamplingParameters(), most)
+        completion = Completion(demo, request, FixedPlan(CHAIN.plan(depth=4)), by_schema)
         assert "".join(completion.stream()) == completion.text
         assert completion.is_unfinished is is_unfinished
     assert not Completion(demo, replace(request, grammar=None)).is_unfinished
@@ -167,14 +176,14 @@ def test_a_draft_with_fewer_tokens_drafts_what_it_can(tmp_path: Any) -> None:
     with engine(target, draft, PLANS[1]) as e, Grammar(schema_to_gbnf(schema), e.target.context.model) as grammar:
         for seed in range(3):
             sampling = SamplingParameters(temperature=1.0, seed=seed)
-            plain = steps(e, [5, 6, 7], sampling, Plan.off(), grammar, 200)
+            plain = steps(e, [5, 6, 7], sampling, OFF.plan(), grammar, 200)
             speculated = steps(e, [5, 6, 7], sampling, PLANS[1], grammar, 200)
             assert tokens_of(speculated) == tokens_of(plain)
 
 
 def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(demo: Engine) -> None:
     """Of two tokens written with a tree under a grammar, over seeds: the target's own, renormalised at each."""
-    plan, n_seeds = Plan.tree(12, 2), 1000
+    plan, n_seeds = SPECEXEC.plan(12, 2), 1000
     sampling = SamplingParameters(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
     model = demo.target.context.model
     prompt = code_prompts(demo, 1, 40, seed=3)[0]
@@ -191,7 +200,9 @@ def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(dem
         expected = {(a, b): p * q for a, p in following([]).items() for b, q in following([a]).items()}
         counts = dict.fromkeys(expected, 0)
         for seed in range(n_seeds):
-            written = demo.generate(prompt, replace(sampling, seed=seed), FixedPlan(plan), 2, constraint=grammar)
+            written = demo.generate(
+                Request(prompt, replace(sampling, seed=seed), 2), FixedPlan(plan), constraint=grammar
+            )
             first, second = tokens_of(list(written))
             counts[first, second] += 1
     assert len(expected) > 20
@@ -202,6 +213,6 @@ def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(dem
 def test_a_tree_without_candidates_is_its_root(demo: Engine) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
     with Grammar('root ::= "a"', demo.target.context.model) as grammar:
-        last = steps(demo, prompt, SamplingParameters(), Plan.tree(24, 8), grammar)[0].tree
+        last = steps(demo, prompt, SamplingParameters(), SPECEXEC.plan(24, 8), grammar)[0].tree
     assert isinstance(last, TokenTree)
     assert last.depth <= 2, "the letter and the end: nothing comes after it"

@@ -9,13 +9,18 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.request import Request
 from specrun.errors import PromptError
 from specrun.sampling import SamplingParameters
-from specrun.speculation import FixedPlan, Plan
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from tests.engines import code_prompts, engine, write
 from tests.models import scripted_llama
 
-PLAN = Plan.tree(16, 6)
+PLAN = SPECEXEC.plan(16, 6)
 SAMPLING = SamplingParameters(temperature=0.8, seed=5)
 
 
@@ -31,21 +36,21 @@ def prompt(demo: Engine) -> list[int]:
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 7, 31])
-@pytest.mark.parametrize("plan", [Plan.off(), Plan.chain(4), PLAN], ids=str)
+@pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=4), PLAN], ids=str)
 def test_max_tokens_is_exact(demo: Engine, prompt: list[int], plan: Plan, max_tokens: int) -> None:
     written = write(demo, prompt, SAMPLING, plan, max_tokens)
     assert len(written.tokens) == max_tokens
     assert written.finish == "length"
-    assert demo.statistics.completion_tokens == max_tokens
+    assert written.statistics.completion_tokens == max_tokens
 
 
-@pytest.mark.parametrize("plan", [Plan.off(), Plan.chain(4), PLAN], ids=str)
+@pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=4), PLAN], ids=str)
 def test_the_context_fills_to_its_last_token(demo: Engine, prompt: list[int], plan: Plan) -> None:
     tokens: list[int] = []
     finish = None
     # A seed whose text is longer than the context.
     for step in demo.generate(
-        prompt, SamplingParameters(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2), FixedPlan(plan)
+        Request(prompt, SamplingParameters(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2)), FixedPlan(plan)
     ):
         tokens += step.tokens
         finish = step.finish
@@ -56,7 +61,7 @@ def test_the_context_fills_to_its_last_token(demo: Engine, prompt: list[int], pl
 def test_an_end_of_generation_token_ends_it_and_is_left_out(tmp_path: Path) -> None:
     script = [b"a", b"b", b"c", b"d"]
     path = scripted_llama(tmp_path / "script.gguf", script)
-    for plan in (Plan.off(), Plan.chain(8), Plan.tree(16, 8)):
+    for plan in (OFF.plan(), CHAIN.plan(depth=8), SPECEXEC.plan(16, 8)):
         with engine(path, path, plan, ctx_size=128) as e:
             model = e.target.context.model
             written = write(e, model.tokenize("x = 1\n", add_special=False), SAMPLING, plan, 100)
@@ -67,9 +72,9 @@ def test_an_end_of_generation_token_ends_it_and_is_left_out(tmp_path: Path) -> N
 
 def test_prompts_that_cannot_work_are_refused_before_any_work(demo: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
-        next(demo.generate([], SAMPLING, FixedPlan(PLAN)))
+        list(demo.generate(Request([], SAMPLING), FixedPlan(PLAN)))
     with pytest.raises(PromptError, match="256"):
-        next(demo.generate([1] * 256, SAMPLING, FixedPlan(PLAN)))
+        list(demo.generate(Request([1] * 256, SAMPLING), FixedPlan(PLAN)))
 
 
 def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
@@ -80,7 +85,7 @@ def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
 
 def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) -> None:
     finishes: list[str | None] = []
-    for step in demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 100, lambda: len(finishes) == 2):
+    for step in demo.generate(Request(prompt, SAMPLING, 100), FixedPlan(PLAN), interrupted=lambda: len(finishes) == 2):
         finishes.append(step.finish)
     assert finishes == [None, None, "interrupted"]
 
@@ -88,32 +93,33 @@ def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) ->
 def test_interrupting_the_prompt_ends_it_before_the_first_pass(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 20)
     demo.reset()
-    assert list(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 20, lambda: True)) == []
+    assert list(demo.generate(Request(prompt, SAMPLING, 20), FixedPlan(PLAN), interrupted=lambda: True)) == []
     assert write(demo, prompt, SAMPLING, PLAN, 20) == whole
 
 
 def test_leaving_in_the_middle_spoils_nothing(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 60)
     for left_after in (1, 2, 5):
-        for count, _ in enumerate(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 60), start=1):
+        for count, _ in enumerate(demo.generate(Request(prompt, SAMPLING, 60), FixedPlan(PLAN)), start=1):
             if count == left_after:
                 break
         assert write(demo, prompt, SAMPLING, PLAN, 60) == whole
 
 
 def test_a_continued_text_decodes_only_what_is_new(demo: Engine, prompt: list[int]) -> None:
-    for plan in (Plan.off(), Plan.chain(4), PLAN):
+    for plan in (OFF.plan(), CHAIN.plan(depth=4), PLAN):
         write(demo, prompt, SAMPLING, plan, 20)
         text = list(demo.target.tokens)
-        write(demo, [*text, 7, 8, 9], SAMPLING, plan, 1)
+        written = write(demo, [*text, 7, 8, 9], SAMPLING, plan, 1)
         # The last token is decoded by the first pass; pending ones of a tree are decoded again.
-        n_new = demo.statistics.prompt_tokens_decoded
+        n_new = written.statistics.prompt_tokens_decoded
         assert 3 <= n_new <= 3 + PLAN.depth
 
 
 def test_statistics_add_up(demo: Engine, prompt: list[int]) -> None:
-    steps = list(demo.generate(prompt, SAMPLING, FixedPlan(PLAN), 80))
-    s = demo.statistics
+    generation = demo.generate(Request(prompt, SAMPLING, 80), FixedPlan(PLAN))
+    steps = list(generation)
+    s = generation.statistics
     assert s.passes == len(steps)
     assert s.completion_tokens == sum(len(step.tokens) for step in steps)
     assert s.prompt_tokens == len(prompt) > s.prompt_tokens_decoded
@@ -123,3 +129,9 @@ def test_statistics_add_up(demo: Engine, prompt: list[int]) -> None:
     assert sum(s.matched) == sum(len(step.accepted.path) - 1 for step in steps)
     assert all(matched <= offered for matched, offered in zip(s.matched, s.offered, strict=True))
     assert s.offered[0] == sum(len(step.tree) > 1 for step in steps)
+
+
+def test_statistics_belong_to_their_own_generation(demo: Engine, prompt: list[int]) -> None:
+    first = write(demo, prompt, SAMPLING, PLAN, 20)
+    write(demo, prompt, SAMPLING, PLAN, 5)
+    assert first.statistics.completion_tokens == 20

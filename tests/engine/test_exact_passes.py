@@ -7,22 +7,26 @@ from collections.abc import Iterator
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import loading as runtime
+from specrun.engine import exact_passes
 from specrun.engine.decoding import Engine
-from specrun.engine.loading import Runtime
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
 from specrun.llama.context import Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan, TokenTree
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TokenTree
 from tests.engines import code_prompts, engine, write
 
 ONE_THREAD = LlamaSettings(threads=1)
 LARGEST = 6
 PLANS = [
-    Plan.chain(8), Plan.tree(16, 8), METHODS["merged"].plan(32), METHODS["draftless"].plan(32),
+    CHAIN.plan(depth=8), SPECEXEC.plan(16, 8), METHODS["merged"].plan(32), METHODS["draftless"].plan(32),
     METHODS["sequoia"].plan().shaped(TreeShape.branching((3, 2, 1, 1))),
 ]  # fmt: skip
 
@@ -53,36 +57,36 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
     tokens = write(bounded, prompt, sampling, plan, 64).tokens
     assert len(sizes) < len(tokens), "something was accepted"
     assert 2 <= max(sizes) <= LARGEST
-    if temperature == 0 or not METHODS[plan.method].samples:
-        assert tokens == write(bounded, prompt, sampling, Plan.off(), 64).tokens
+    if temperature == 0 or not plan.method.samples:
+        assert tokens == write(bounded, prompt, sampling, OFF.plan(), 64).tokens
 
 
-@pytest.mark.parametrize("plan", [Plan.chain(1), Plan.tree(16, 8), METHODS["draftless"].plan(32)], ids=str)
+@pytest.mark.parametrize("plan", [CHAIN.plan(depth=1), SPECEXEC.plan(16, 8), METHODS["draftless"].plan(32)], ids=str)
 def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Plan) -> None:
     """Of two f16 caches llama.cpp reads fewer than 512 cells with one kernel, and more with others."""
     # One thread would always take the same kernel.
     f16 = LlamaSettings(threads=2, type_k="f16", type_v="f16")
-    options = RuntimeOptions(
+    options = RunOptions(
         embedded.TARGET, embedded.DRAFT, (plan,), ctx_size=1024, settings=f16, draft_settings=ONE_THREAD, exact=True
     )
-    with Runtime(options) as loaded:
-        plan = loaded.candidates[0]
+    with Model(options) as loaded:
+        plan = loaded.plans.candidates[0]
         prompt = code_prompts(loaded.engine, 1, 700)[0]
         sampling = SamplingParameters(temperature=0.8, seed=1)
-        off = write(loaded.engine, prompt, sampling, Plan.off(), 48)
+        off = write(loaded.engine, prompt, sampling, OFF.plan(), 48)
         assert write(loaded.engine, prompt, sampling, plan, 48).rows == off.rows
 
 
 @pytest.mark.parametrize(("n", "notice"), [(1, "decoding plainly"), (5, "at most 5 tokens"), (32, "")])
 def test_what_is_left_of_speculation_is_said(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "exact_up_to", lambda *_: n)
-    plans = (Plan.tree(16, 8), Plan.off())
-    options = RuntimeOptions(
+    monkeypatch.setattr(exact_passes, "exact_up_to", lambda *_: n)
+    plans = (SPECEXEC.plan(16, 8), OFF.plan())
+    options = RunOptions(
         embedded.TARGET, embedded.DRAFT, plans, ctx_size=256, settings=ONE_THREAD, draft_settings=ONE_THREAD, exact=True
     )
-    with Runtime(options) as loaded:
+    with Model(options) as loaded:
         said = [text for text in loaded.notices if "--exact" in text]
         assert len(said) == bool(notice)
         assert all(notice in text for text in said)
-        assert loaded.candidates == (plans if n > 1 else (Plan.off(),))
+        assert loaded.plans.candidates == (plans if n > 1 else (OFF.plan(),))
         assert loaded.engine.target.largest_pass == n

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.engine.request import Request
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import FixedPlan, PassRecord, Plan, TokenTree
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
+from specrun.speculation.record import PassRecord
+from specrun.speculation.tree import TokenTree
 from tests.engines import Written, chooser, code_prompts, engine, write
 from tests.models import random_gemma3, random_llama
 from tests.statistics import chi_square_p_value
@@ -44,15 +52,15 @@ def assert_same(plan: Plan, results: list[Written], plain: list[Written]) -> Non
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_a_hundred_prompts_are_the_same_bit_for_bit(sampling: SamplingParameters) -> None:
-    plain = written_by(Plan.off(), sampling, 100)
-    for plan in (Plan.chain(4), Plan.tree(24, 8)):
+    plain = written_by(OFF.plan(), sampling, 100)
+    for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8)):
         assert_same(plan, written_by(plan, sampling, 100), plain)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_adaptive_trees_are_the_same_bit_for_bit(sampling: SamplingParameters) -> None:
-    plan = Plan.adaptive(64, 12, 8)
-    assert_same(plan, written_by(plan, sampling, 20), written_by(Plan.off(), sampling, 20))
+    plan = ADAPTIVE.plan(64, 12, 8)
+    assert_same(plan, written_by(plan, sampling, 20), written_by(OFF.plan(), sampling, 20))
 
 
 class Changing:
@@ -61,7 +69,7 @@ class Changing:
     def __init__(self, plans: Sequence[Plan], seed: int) -> None:
         self._plans = plans
         self._rng = np.random.default_rng(seed)
-        self._adaptive = chooser(Plan.adaptive(32, 8, 8))
+        self._adaptive = chooser(ADAPTIVE.plan(32, 8, 8))
         self.guide = self._adaptive.guide
         self.current = plans[0]
 
@@ -75,21 +83,21 @@ class Changing:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_the_plan_may_change_at_every_pass(sampling: SamplingParameters) -> None:
-    largest = Plan.tree(32, 8)
-    plans = [Plan.off(), Plan.chain(3), Plan.tree(16, 6), Plan.adaptive(32, 8, 8), largest]
+    largest = SPECEXEC.plan(32, 8)
+    plans = [OFF.plan(), CHAIN.plan(depth=3), SPECEXEC.plan(16, 6), ADAPTIVE.plan(32, 8, 8), largest]
     with engine(embedded.TARGET, embedded.DRAFT, largest) as e:
         for i, prompt in enumerate(code_prompts(e, 10, 40)):
-            plain = write(e, prompt, replace(sampling, seed=i), Plan.off(), 100)
+            plain = write(e, prompt, replace(sampling, seed=i), OFF.plan(), 100)
             e.reset()
-            steps = e.generate(prompt, replace(sampling, seed=i), Changing(plans, i), 100)
+            steps = e.generate(Request(prompt, replace(sampling, seed=i), 100), Changing(plans, i))
             assert [token for step in steps for token in step.tokens] == plain.tokens
             e.reset()
 
 
-@pytest.mark.parametrize("plan", [Plan.chain(8), Plan.tree(16, 4), Plan.tree(100, 10)], ids=str)
+@pytest.mark.parametrize("plan", [CHAIN.plan(depth=8), SPECEXEC.plan(16, 4), SPECEXEC.plan(100, 10)], ids=str)
 def test_long_contexts_are_the_same_bit_for_bit(plan: Plan) -> None:
     # llama.cpp's attention changes its kernel at 512 cells, for one token but not for several.
-    plain = written_by(Plan.off(), SAMPLED, 4, n_prompt_tokens=420, max_tokens=200)
+    plain = written_by(OFF.plan(), SAMPLED, 4, n_prompt_tokens=420, max_tokens=200)
     assert_same(plan, written_by(plan, SAMPLED, 4, n_prompt_tokens=420, max_tokens=200), plain)
 
 
@@ -107,15 +115,15 @@ def test_long_contexts_are_the_same_bit_for_bit(plan: Plan) -> None:
 )
 def test_every_sampler_is_the_same(temperature: float, options: dict[str, float]) -> None:
     sampling = SamplingParameters(temperature=temperature, **options)
-    plain = written_by(Plan.off(), sampling, 3, max_tokens=64)
-    for plan in (Plan.chain(3), Plan.tree(20, 6)):
+    plain = written_by(OFF.plan(), sampling, 3, max_tokens=64)
+    for plan in (CHAIN.plan(depth=3), SPECEXEC.plan(20, 6)):
         assert_same(plan, written_by(plan, sampling, 3, max_tokens=64), plain)
 
 
 def test_a_draft_that_knows_nothing_changes_nothing(tmp_path: Path) -> None:
     draft = random_llama(tmp_path / "random.gguf")
-    plain = written_by(Plan.off(), SAMPLED, 3, draft=draft)
-    for plan in (Plan.chain(4), Plan.tree(24, 6)):
+    plain = written_by(OFF.plan(), SAMPLED, 3, draft=draft)
+    for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 6)):
         results = written_by(plan, SAMPLED, 3, draft=draft)
         assert [r.tokens for r in results] == [r.tokens for r in plain]
         assert [r.rows for r in results] == [r.rows for r in plain]
@@ -129,10 +137,10 @@ def test_vocabularies_padded_to_different_sizes_are_the_same(
     hot = SamplingParameters(temperature=5.0, top_k=0, top_p=1.0, min_p=0.0)
     target = random_llama(tmp_path / "target.gguf", vocab_extra=target_extra, n_layer=3)
     draft = random_llama(tmp_path / "draft.gguf", vocab_extra=draft_extra)
-    plain = written_by(Plan.off(), hot, 3, target=target, draft=draft)
+    plain = written_by(OFF.plan(), hot, 3, target=target, draft=draft)
     if target_extra:
         assert any(token >= 2048 for result in plain for token in result.tokens)
-    for plan in (Plan.chain(4), Plan.tree(24, 6)):
+    for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 6)):
         results = written_by(plan, hot, 3, target=target, draft=draft)
         assert [r.tokens for r in results] == [r.tokens for r in plain]
         assert [r.rows for r in results] == [r.rows for r in plain]
@@ -140,47 +148,49 @@ def test_vocabularies_padded_to_different_sizes_are_the_same(
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_a_draft_that_is_the_target_is_always_right(sampling: SamplingParameters) -> None:
-    for plan in (Plan.chain(7), Plan.tree(32, 7)):
+    for plan in (CHAIN.plan(depth=7), SPECEXEC.plan(32, 7)):
         results = written_by(plan, sampling, 3, max_tokens=64, draft=embedded.TARGET)
-        assert [r.tokens for r in results] == [r.tokens for r in written_by(Plan.off(), sampling, 3, max_tokens=64)]
+        assert [r.tokens for r in results] == [r.tokens for r in written_by(OFF.plan(), sampling, 3, max_tokens=64)]
         for result in results:
-            if plan.method == "chain" and result.finish == "length":
+            if plan.method is CHAIN and result.finish == "length":
                 assert result.n_passes == 8
 
 
-@pytest.mark.parametrize("plan", [Plan.tree(1, 8), Plan.tree(2, 1), Plan.chain(1), Plan.chain(0)], ids=str)
+@pytest.mark.parametrize(
+    "plan", [SPECEXEC.plan(1, 8), SPECEXEC.plan(2, 1), CHAIN.plan(depth=1), CHAIN.plan(depth=0)], ids=str
+)
 def test_the_smallest_plans_work(plan: Plan) -> None:
     results = written_by(plan, SAMPLED, 2, max_tokens=32)
-    assert [r.tokens for r in results] == [r.tokens for r in written_by(Plan.off(), SAMPLED, 2, max_tokens=32)]
+    assert [r.tokens for r in results] == [r.tokens for r in written_by(OFF.plan(), SAMPLED, 2, max_tokens=32)]
 
 
 def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
     # Two levels of up to 16 children each: far more than 256 leaves.
-    plan = Plan.tree(1000, 3)
+    plan = SPECEXEC.plan(1000, 3)
     hot = replace(SAMPLED, temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
         prompt = code_prompts(e, 1, 40)[0]
-        trees = [step.tree for step in e.generate(prompt, hot, FixedPlan(plan), 32)]
+        trees = [step.tree for step in e.generate(Request(prompt, hot, 32), FixedPlan(plan))]
         speculated = list(e.target.tokens)
     assert max(tree.n_leaves for tree in trees) == 256
-    with engine(embedded.TARGET, None, Plan.off()) as e:
-        list(e.generate(prompt, hot, FixedPlan(Plan.off()), 32))
+    with engine(embedded.TARGET, None, OFF.plan()) as e:
+        list(e.generate(Request(prompt, hot, 32), FixedPlan(OFF.plan())))
         assert e.target.tokens == speculated
 
 
 def test_sliding_windows_are_the_same_far_beyond_the_window(tmp_path: Path) -> None:
     target, draft = (random_gemma3(tmp_path / f"{seed}.gguf", window=24, seed=seed) for seed in (0, 1))
-    plain = written_by(Plan.off(), SAMPLED, 3, target=target, draft=target)
-    for plan in (Plan.chain(4), Plan.tree(24, 6)):
+    plain = written_by(OFF.plan(), SAMPLED, 3, target=target, draft=target)
+    for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 6)):
         assert_same(plan, written_by(plan, SAMPLED, 3, target=target, draft=target), plain)
     # A draft of another mind: nearly every drafted node is dropped again.
-    results = written_by(Plan.tree(24, 6), SAMPLED, 3, target=target, draft=draft)
+    results = written_by(SPECEXEC.plan(24, 6), SAMPLED, 3, target=target, draft=draft)
     assert [r.rows for r in results] == [r.rows for r in plain]
 
 
 def test_sampled_tokens_follow_the_targets_distribution() -> None:
     """The joint distribution of two tokens written with a tree, over seeds, is the target's own."""
-    plan = Plan.tree(12, 2)
+    plan = SPECEXEC.plan(12, 2)
     sampling = SamplingParameters(temperature=1.2, top_k=4, top_p=1.0, min_p=0.0)
     n_seeds = 3000
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
@@ -195,7 +205,7 @@ def test_sampled_tokens_follow_the_targets_distribution() -> None:
             expected |= {(a, b): p * q for b, q in second.items()}
         counts = dict.fromkeys(expected, 0)
         for seed in range(n_seeds):
-            list(e.generate(prompt, replace(sampling, seed=seed), FixedPlan(plan), 2))
+            list(e.generate(Request(prompt, replace(sampling, seed=seed), 2), FixedPlan(plan)))
             counts[tuple(e.target.tokens[len(prompt) :])] += 1
     observed = np.array([counts[pair] for pair in expected])
     assert chi_square_p_value(observed, n_seeds * np.array(list(expected.values()))) > 1e-4

@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.loading import Runtime
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
 from specrun.engine.run_sources import fingerprint
 from specrun.llama import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import FixedPlan, Plan, TokenTree
-from specrun.speculation.method import Method
-from specrun.speculation.registry import METHODS
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF, Method
+from specrun.speculation.plan import Plan
+from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.sources import datastore
+from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, write
 from tests.statistics import chi_square_p_value
 
@@ -41,30 +45,28 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pair(store: Path) -> Iterator[Runtime]:
-    options = RuntimeOptions(
-        embedded.TARGET, embedded.DRAFT, (Plan.tree(32, 16),), ctx_size=1024, settings=ONE_THREAD,
+def pair(store: Path) -> Iterator[Model]:
+    options = RunOptions(
+        embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(32, 16),), ctx_size=1024, settings=ONE_THREAD,
         draft_settings=ONE_THREAD, datastore=store,
     )  # fmt: skip
-    with Runtime(options) as runtime:
+    with Model(options) as runtime:
         yield runtime
 
 
-def plan_of(method: Method, pair: Runtime, temperature: float) -> Plan:
-    return pair.shaped([method.plan(depth=5) if method.is_chain else method.plan(20, 6)], temperature)[0]
+def plan_of(method: Method, pair: Model, temperature: float) -> Plan:
+    return pair.plans.shaped([method.plan(depth=5) if method.is_chain else method.plan(20, 6)], temperature)[0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", MATCHING, ids=lambda method: method.name)
-def test_what_samples_and_matches_writes_the_same_bit_for_bit(
-    method: Method, temperature: float, pair: Runtime
-) -> None:
+def test_what_samples_and_matches_writes_the_same_bit_for_bit(method: Method, temperature: float, pair: Model) -> None:
     engine, plan = pair.engine, plan_of(method, pair, temperature)
     sampling = SamplingParameters(temperature=temperature)
     saved = 0
     for i, prompt in enumerate(code_prompts(engine, 4, 40)):
         engine.reset()
-        plain = write(engine, prompt, replace(sampling, seed=i), Plan.off(), 80)
+        plain = write(engine, prompt, replace(sampling, seed=i), OFF.plan(), 80)
         engine.reset()
         found = write(engine, prompt, replace(sampling, seed=i), plan, 80)
         assert (found.tokens, found.rows, found.finish) == (plain.tokens, plain.rows, plain.finish)
@@ -73,11 +75,11 @@ def test_what_samples_and_matches_writes_the_same_bit_for_bit(
 
 
 @pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
-def test_greedily_every_rule_writes_the_same(method: Method, pair: Runtime) -> None:
+def test_greedily_every_rule_writes_the_same(method: Method, pair: Model) -> None:
     engine, plan = pair.engine, plan_of(method, pair, 0.0)
     for prompt in code_prompts(engine, 3, 40):
         engine.reset()
-        plain = write(engine, prompt, SamplingParameters(temperature=0), Plan.off(), 60)
+        plain = write(engine, prompt, SamplingParameters(temperature=0), OFF.plan(), 60)
         engine.reset()
         found = write(engine, prompt, SamplingParameters(temperature=0), plan, 60)
         assert (found.tokens, found.rows) == (plain.tokens, plain.rows)
@@ -85,7 +87,7 @@ def test_greedily_every_rule_writes_the_same(method: Method, pair: Runtime) -> N
 
 
 @pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
-def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pair: Runtime) -> None:
+def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pair: Model) -> None:
     """The first two of three tokens, over seeds: with three to write, the first pass drafts two levels."""
     engine = pair.engine
     sampling = SamplingParameters(temperature=1.2, top_k=4, top_p=1.0, min_p=0.0)
@@ -96,7 +98,7 @@ def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pa
     counts = dict.fromkeys(expected, 0)
     lengths, n_seeds = 0, 1000
     for seed in range(n_seeds):
-        steps = list(engine.generate(prompt, replace(sampling, seed=seed), FixedPlan(plan), 3))
+        steps = list(engine.generate(Request(prompt, replace(sampling, seed=seed), 3), FixedPlan(plan)))
         written = engine.target.tokens[len(prompt) :]
         counts[tuple(written[:2] if tuple(written[:1]) not in expected else written[:1])] += 1
         lengths += len(steps[0].accepted.tokens)
@@ -105,7 +107,7 @@ def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pa
     assert lengths > 1.2 * n_seeds, "hardly anything was accepted"
 
 
-def two_tokens(pair: Runtime, prompt: list[int], sampling: SamplingParameters) -> dict[tuple[int, ...], float]:
+def two_tokens(pair: Model, prompt: list[int], sampling: SamplingParameters) -> dict[tuple[int, ...], float]:
     """The target's distribution of the next two tokens, or of one that ends the text."""
     target = pair.engine.target
     sampler = Sampler(sampling, target.n_vocab)
@@ -124,7 +126,7 @@ def two_tokens(pair: Runtime, prompt: list[int], sampling: SamplingParameters) -
     return expected
 
 
-def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair: Runtime) -> None:
+def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair: Model) -> None:
     plan = METHODS["sequoia"].plan().shaped(TreeShape.branching((3, 2, 1)))
     prompt = code_prompts(pair.engine, 1, 40)[0]
     texts = []
@@ -134,7 +136,7 @@ def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_typical_acceptance_is_lossy_and_says_so(pair: Runtime) -> None:
+def test_typical_acceptance_is_lossy_and_says_so(pair: Model) -> None:
     method = METHODS["typical"]
     assert not method.lossless
     assert "lossy" in str(method.plan())
@@ -143,7 +145,7 @@ def test_typical_acceptance_is_lossy_and_says_so(pair: Runtime) -> None:
     for seed, prompt in enumerate(code_prompts(pair.engine, 4, 40)):
         for name in lengths:
             pair.engine.reset()
-            found = write(pair.engine, prompt, SamplingParameters(seed=seed), replace(plan, method=name), 60)
+            found = write(pair.engine, prompt, SamplingParameters(seed=seed), replace(plan, method=find(name)), 60)
             lengths[name] += found.n_passes
     assert lengths["typical"] < lengths["specexec"], "it takes more of the drafts than the target would"
 
@@ -158,5 +160,5 @@ def test_branching_fits(budget: int, depth: int) -> None:
 
 def test_a_plan_of_every_method_can_be_made() -> None:
     for method in METHODS.values():
-        assert chooser(method.plan()).current.method == method.name
+        assert chooser(method.plan()).current.method is method
         assert method.plan(budget=8, depth=3).budget <= 8 or method.name == "off"

@@ -10,18 +10,24 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.request import Request
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch
 from specrun.llama.context import Logits
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan, TokenTree
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
+from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, engine, write
 
 GREEDY = SamplingParameters(temperature=0)
 SAMPLED = SamplingParameters(temperature=0.8, seed=1)
-TREE = replace(Plan.tree(16, 6), overlap=True)
-ADAPTIVE = replace(Plan.adaptive(32, 8, 8), overlap=True)
+TREE = replace(SPECEXEC.plan(16, 6), overlap=True)
+ADAPTIVE = replace(ADAPTIVE.plan(32, 8, 8), overlap=True)
 
 
 def waiting(e: Engine, seconds: float = 0.05) -> None:
@@ -42,29 +48,30 @@ def pair() -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
-@pytest.mark.parametrize("plan", [TREE, ADAPTIVE, replace(Plan.chain(4), overlap=True)], ids=str)
+@pytest.mark.parametrize("plan", [TREE, ADAPTIVE, replace(CHAIN.plan(depth=4), overlap=True)], ids=str)
 def test_the_text_is_the_same_bit_for_bit(plan: Plan, sampling: SamplingParameters) -> None:
-    with engine(embedded.TARGET, None, Plan.off()) as e:
+    with engine(embedded.TARGET, None, OFF.plan()) as e:
         prompts = code_prompts(e, 3, 40)
-        plain = [write(e, prompt, sampling, Plan.off(), 64) for prompt in prompts]
+        plain = [write(e, prompt, sampling, OFF.plan(), 64) for prompt in prompts]
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
         waiting(e)
         for prompt, reference in zip(prompts, plain, strict=True):
             written = write(e, prompt, sampling, plan, 64)
             assert (written.tokens, written.rows) == (reference.tokens, reference.rows)
             assert written.n_passes < reference.n_passes
-            assert e.statistics.ready > 0
-            assert e.statistics.overlapped_seconds > 0
+            assert written.statistics.ready > 0
+            assert written.statistics.overlapped_seconds > 0
 
 
 def test_with_draft_sources_the_text_is_the_same() -> None:
     merged = replace(METHODS["merged"].plan(32, 8), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, merged) as e:
         prompt = code_prompts(e, 1, 200)[0]
-        plain = write(e, prompt, GREEDY, Plan.off(), 64)
+        plain = write(e, prompt, GREEDY, OFF.plan(), 64)
         waiting(e)
-        assert write(e, prompt, GREEDY, merged, 64).tokens == plain.tokens
-        assert e.statistics.ready > 0
+        written = write(e, prompt, GREEDY, merged, 64)
+        assert written.tokens == plain.tokens
+        assert written.statistics.ready > 0
 
 
 def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
@@ -72,17 +79,16 @@ def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
     drawn = replace(METHODS["rsd"].plan(8, 3), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, drawn) as e:
         prompt = code_prompts(e, 1, 40)[0]
-        first = write(e, prompt, SAMPLED, drawn, 32).tokens
-        assert e.statistics.overlapped_seconds == 0
-        assert write(e, prompt, SAMPLED, replace(drawn, overlap=False), 32).tokens == first
+        first = write(e, prompt, SAMPLED, drawn, 32)
+        assert first.statistics.overlapped_seconds == 0
+        assert write(e, prompt, SAMPLED, replace(drawn, overlap=False), 32).tokens == first.tokens
 
 
 def test_an_engine_may_be_told_otherwise() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, TREE) as e:
         never = Engine(e.target, e.draft, e.ctx_size, overlap=False)
         prompt = code_prompts(e, 1, 40)[0]
-        write(never, prompt, GREEDY, TREE, 16)
-        assert never.statistics.overlapped_seconds == 0
+        assert write(never, prompt, GREEDY, TREE, 16).statistics.overlapped_seconds == 0
         never.close()
 
 
@@ -90,7 +96,7 @@ def test_no_longer_than_asked_for(pair: Engine) -> None:
     waiting(pair)
     prompt = code_prompts(pair, 1, 40)[0]
     for n in range(1, 12):
-        steps = list(pair.generate(prompt, GREEDY, chooser(TREE), n))
+        steps = list(pair.generate(Request(prompt, GREEDY, n), chooser(TREE)))
         assert sum(len(step.tokens) for step in steps) == n
         assert all(step.tree.depth <= n - 1 for step in steps)
 
@@ -98,7 +104,7 @@ def test_no_longer_than_asked_for(pair: Engine) -> None:
 @pytest.mark.parametrize("after", [1, 2, 5])
 def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) -> None:
     prompts = code_prompts(pair, 2, 40)
-    plain = [write(pair, prompt, GREEDY, Plan.off(), 48).tokens for prompt in prompts]
+    plain = [write(pair, prompt, GREEDY, OFF.plan(), 48).tokens for prompt in prompts]
     waiting(pair)
     score, n_passes = pair.target.score, 0
 
@@ -119,7 +125,7 @@ def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) ->
 @pytest.mark.parametrize("after", [1, 3, 8])
 def test_ctrl_c_in_the_middle_leaves_both_caches_right(pair: Engine, after: int) -> None:
     prompts = code_prompts(pair, 2, 40)
-    plain = [write(pair, prompt, GREEDY, Plan.off(), 48).tokens for prompt in prompts]
+    plain = [write(pair, prompt, GREEDY, OFF.plan(), 48).tokens for prompt in prompts]
     assert pair.draft
     score, decode = pair.target.score, pair.draft.context.decode
     is_running, n_ahead = False, 0

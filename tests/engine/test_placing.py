@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import loading as runtime
-from specrun.engine.loading import Runtime
+from specrun.engine import loading
+from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.run_options import RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
 from specrun.hardware.placement import place
 from specrun.llama import LlamaModel, devices
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
-from specrun.speculation import Plan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
 
 GB = 10**9
-PLANS = (Plan.tree(16, 8),)
+PLANS = (SPECEXEC.plan(16, 8),)
 
 
 class Loads:
@@ -40,7 +41,7 @@ class Loads:
 def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
     """Every model that the runtime loads."""
     loads = Loads()
-    monkeypatch.setattr(runtime, "LlamaModel", loads)
+    monkeypatch.setattr(loading, "LlamaModel", loads)
     return loads
 
 
@@ -49,17 +50,17 @@ def have_gpus(monkeypatch: pytest.MonkeyPatch, *free: float) -> None:
     monkeypatch.setattr(devices, "devices", lambda: found)
 
 
-def options(settings: LlamaSettings = UNDECIDED, draft: LlamaSettings = UNDECIDED) -> RuntimeOptions:
-    return RuntimeOptions(embedded.TARGET, embedded.DRAFT, PLANS, settings=settings, draft_settings=draft)
+def options(settings: LlamaSettings = UNDECIDED, draft: LlamaSettings = UNDECIDED) -> RunOptions:
+    return RunOptions(embedded.TARGET, embedded.DRAFT, PLANS, settings=settings, draft_settings=draft)
 
 
-def plain(settings: LlamaSettings) -> RuntimeOptions:
-    return RuntimeOptions(embedded.TARGET, None, (Plan.off(),), settings=settings)
+def plain(settings: LlamaSettings) -> RunOptions:
+    return RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=settings)
 
 
 def test_without_a_gpu_nothing_is_decided(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
     have_gpus(monkeypatch)
-    with Runtime(options()) as loaded:
+    with Model(options()) as loaded:
         assert loaded.placement is None
     assert loads.settings == [UNDECIDED, UNDECIDED]
     assert place(placement_request(options(), ())).regime == "in RAM"
@@ -67,7 +68,7 @@ def test_without_a_gpu_nothing_is_decided(monkeypatch: pytest.MonkeyPatch, loads
 
 def test_both_models_go_to_a_gpu_that_holds_them(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
     have_gpus(monkeypatch, 8 * GB)
-    with Runtime(options()) as loaded:
+    with Model(options()) as loaded:
         assert loaded.placement
         assert loaded.placement.regime == "in VRAM"
         assert loaded.placement.draft_in_vram
@@ -79,7 +80,7 @@ def test_both_models_go_to_a_gpu_that_holds_them(monkeypatch: pytest.MonkeyPatch
 
 def test_the_users_numbers_win(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
     have_gpus(monkeypatch, 8 * GB, 8 * GB)
-    with Runtime(options(LlamaSettings(gpu_layers=2, threads=1), LlamaSettings(gpu_layers=0))):
+    with Model(options(LlamaSettings(gpu_layers=2, threads=1), LlamaSettings(gpu_layers=0))):
         pass
     assert [settings.gpu_layers for settings in loads.settings] == [2, 0]
     assert loads.settings[0].threads == 1
@@ -88,7 +89,7 @@ def test_the_users_numbers_win(monkeypatch: pytest.MonkeyPatch, loads: Loads) ->
 def test_it_steps_down_when_loading_fails_and_says_so_once(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
     have_gpus(monkeypatch, 0.5 * GB)
     loads.most_layers = 0
-    with Runtime(options()) as loaded:
+    with Model(options()) as loaded:
         assert loaded.placement
         assert loaded.placement.n_gpu_layers == 0
         assert len(loaded.notices) == 1
@@ -100,7 +101,7 @@ def test_it_gives_up_after_a_few_steps(monkeypatch: pytest.MonkeyPatch, loads: L
     have_gpus(monkeypatch, 8 * GB)
     loads.most_layers = -1
     with pytest.raises(OutOfMemoryError):
-        Runtime(options())
+        Model(options())
     assert 1 < len(loads.settings) <= 5
 
 
@@ -108,9 +109,9 @@ def test_the_users_own_number_of_layers_is_not_stepped_down(monkeypatch: pytest.
     have_gpus(monkeypatch, 8 * GB)
     loads.most_layers = 1
     with pytest.raises(OutOfMemoryError):
-        Runtime(plain(LlamaSettings(gpu_layers=5)))
+        Model(plain(LlamaSettings(gpu_layers=5)))
     assert {settings.gpu_layers for settings in loads.settings} == {5}
-    with Runtime(plain(LlamaSettings(gpu_layers=ALL_LAYERS))) as loaded:
+    with Model(plain(LlamaSettings(gpu_layers=ALL_LAYERS))) as loaded:
         assert loaded.placement
         assert loaded.placement.regime == "in VRAM"
     assert loads.settings[-1].gpu_layers == ALL_LAYERS
@@ -119,6 +120,6 @@ def test_the_users_own_number_of_layers_is_not_stepped_down(monkeypatch: pytest.
 def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     have_gpus(monkeypatch, 8 * GB, 8 * GB)
     with pytest.raises(UsageError, match="--main-gpu must be between 0 and 1"):
-        Runtime(options(LlamaSettings(main_gpu=2)))
+        Model(options(LlamaSettings(main_gpu=2)))
     with pytest.raises(UsageError, match="--tensor-split has 3 shares, but there are CUDA0, CUDA1"):
-        Runtime(options(LlamaSettings(tensor_split=(1, 1, 1))))
+        Model(options(LlamaSettings(tensor_split=(1, 1, 1))))

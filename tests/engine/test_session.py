@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 from specrun.engine.completion import Completion
-from specrun.engine.loading import Runtime
+from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import chat_template
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
 from specrun.engine.session import Session
 from specrun.errors import ModelFileError, PromptError
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.speculation import Plan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from tests.conftest import SCRIPT_TEXT
 from tests.models import CHAT_TEMPLATE, edited
 
@@ -32,11 +36,11 @@ def conversation(
 ) -> Iterator[Session]:
     """A session whose draft, if `plan` wants one, is the target itself."""
     one_thread = LlamaSettings(threads=1)
-    options = RuntimeOptions(
-        model, model, (plan or Plan.off(),), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread
+    options = RunOptions(
+        model, model, (plan or OFF.plan(),), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread
     )
-    with Runtime(options) as runtime:
-        yield Session(runtime.engine, SamplingParameters(seed=3), runtime.plans, max_tokens, stops or [])
+    with Model(options) as loaded:
+        yield loaded.session(Request([], SamplingParameters(seed=3), max_tokens, tuple(stops or ())))
 
 
 def answer(session: Session, prepared: tuple[Completion, int] | None) -> Completion:
@@ -44,13 +48,13 @@ def answer(session: Session, prepared: tuple[Completion, int] | None) -> Complet
     completion, _ = prepared
     for _ in completion.stream():
         pass
-    session.answer(completion)
+    session.keep(completion)
     return completion
 
 
 def read_text(session: Session, completion: Completion) -> str:
     """What the model read as its prompt."""
-    model = session.engine.target.context.model
+    model = session._model
     return b"".join(model.token_bytes(token, special=True) for token in completion.request.prompt).decode(
         errors="replace"
     )
@@ -58,16 +62,16 @@ def read_text(session: Session, completion: Completion) -> str:
 
 def rendered(session: Session) -> str:
     """The conversation before the last answer, as the model's template writes it."""
-    template = chat_template(session.engine.target.context.model)
+    template = chat_template(session._model)
     assert template
     return template.render(session.messages[:-1])
 
 
-@pytest.mark.parametrize("plan", [Plan.off(), Plan.chain(4), Plan.tree(8, 4)], ids=str)
+@pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(8, 4)], ids=str)
 def test_a_second_turn_decodes_only_what_is_new(random_model: Path, plan: Plan) -> None:
     with conversation(random_model, plan=plan, max_tokens=20) as session:
-        first = answer(session, session.ask("a rather long first question"))
-        second = answer(session, session.ask("more"))
+        first = answer(session, session.prepare("a rather long first question"))
+        second = answer(session, session.prepare("more"))
         new = len(second.request.prompt) - len(first.request.prompt) - len(first.token_ids)
         assert second.request.prompt[: len(first.request.prompt) + 20] == first.request.prompt + first.token_ids
         # One token of the first answer can still wait for its first pass, and the last of the prompt waits too.
@@ -75,54 +79,54 @@ def test_a_second_turn_decodes_only_what_is_new(random_model: Path, plan: Plan) 
         assert second.statistics.prompt_tokens == len(second.request.prompt)
 
 
-@pytest.mark.parametrize("plan", [Plan.off(), Plan.tree(8, 4)], ids=str)
+@pytest.mark.parametrize("plan", [OFF.plan(), SPECEXEC.plan(8, 4)], ids=str)
 @pytest.mark.parametrize("stops", [[], ["two"], ["é"], [" end"]])
 def test_every_turn_reads_the_conversation_as_the_template_writes_it(
     script: Path, plan: Plan, stops: list[str]
 ) -> None:
     with conversation(script, plan=plan, stops=stops) as session:
         for question in ("first", "second", "third"):
-            completion = answer(session, session.ask(question))
+            completion = answer(session, session.prepare(question))
             assert completion.finish_reason == "stop"
             assert SCRIPT_TEXT.startswith(completion.text)
             assert read_text(session, completion) == rendered(session)
 
 
 def test_every_turn_is_read_right_after_interrupts_undo_and_changes(random_model: Path) -> None:
-    with conversation(random_model, plan=Plan.tree(8, 4), max_tokens=12) as session:
-        answer(session, session.ask("one"))
-        completion, _ = session.ask("two")
+    with conversation(random_model, plan=SPECEXEC.plan(8, 4), max_tokens=12) as session:
+        answer(session, session.prepare("one"))
+        completion, _ = session.prepare("two")
         for _ in completion.stream(lambda: True):
             pass
-        session.answer(completion)
+        session.keep(completion)
         assert completion.finish_reason == "interrupted"
         assert session.messages[-1]["content"] == completion.text
-        assert read_text(session, answer(session, session.ask("three"))) == rendered(session)
+        assert read_text(session, answer(session, session.prepare("three"))) == rendered(session)
         assert session.undo()
-        assert read_text(session, answer(session, session.ask("other"))) == rendered(session)
+        assert read_text(session, answer(session, session.prepare("other"))) == rendered(session)
         session.system = "be brief"
-        assert read_text(session, answer(session, session.ask("four"))) == rendered(session)
+        assert read_text(session, answer(session, session.prepare("four"))) == rendered(session)
         assert "be brief" in rendered(session)
         session.clear()
         assert session.messages == [{"role": "system", "content": "be brief"}]
-        assert read_text(session, answer(session, session.ask("five"))) == rendered(session)
+        assert read_text(session, answer(session, session.prepare("five"))) == rendered(session)
 
 
 def test_a_stop_string_ends_the_answer_but_not_the_conversation(random_model: Path) -> None:
     with conversation(random_model, max_tokens=12) as session:
-        text = answer(session, session.ask("one")).text
+        text = answer(session, session.prepare("one")).text
     with conversation(random_model, max_tokens=12, stops=[text[5:8]]) as session:
-        assert answer(session, session.ask("one")).text == text[: text.index(text[5:8])]
-        assert read_text(session, answer(session, session.ask("two"))) == rendered(session)
+        assert answer(session, session.prepare("one")).text == text[: text.index(text[5:8])]
+        assert read_text(session, answer(session, session.prepare("two"))) == rendered(session)
 
 
 def test_another_answer_uses_the_next_seed(random_model: Path) -> None:
     with conversation(random_model, max_tokens=12) as session:
         assert session.regenerate() is None
-        first = answer(session, session.ask("one")).text
+        first = answer(session, session.prepare("one")).text
         second = answer(session, session.regenerate()).text
         assert first != second
-        assert session.sampling.seed == 4
+        assert session.request.sampling.seed == 4
         assert [message["role"] for message in session.messages] == ["user", "assistant"]
 
 
@@ -130,8 +134,8 @@ def test_undo_forgets_a_question_and_its_answer(script: Path) -> None:
     with conversation(script) as session:
         session.system = "s"
         assert not session.undo()
-        answer(session, session.ask("one"))
-        answer(session, session.ask("two"))
+        answer(session, session.prepare("one"))
+        answer(session, session.prepare("two"))
         assert session.n_turns == 2
         assert session.undo()
         assert [message["content"] for message in session.messages] == ["s", "one", SCRIPT_TEXT]
@@ -142,7 +146,7 @@ def test_the_oldest_turns_make_room_but_the_system_message_stays(script: Path) -
         session.system = "keep"
         dropped = []
         for i in range(8):
-            completion, n_dropped = session.ask(f"question number {i}")
+            completion, n_dropped = session.prepare(f"question number {i}")
             dropped.append(n_dropped)
             answer(session, (completion, n_dropped))
             assert len(completion.request.prompt) <= 48  # a quarter is left for the answer
@@ -155,12 +159,12 @@ def test_the_oldest_turns_make_room_but_the_system_message_stays(script: Path) -
 
 def test_a_message_that_cannot_fit_changes_nothing(script: Path) -> None:
     with conversation(script, ctx_size=32) as session:
-        answer(session, session.ask("one"))
+        answer(session, session.prepare("one"))
         before = list(session.messages)
         with pytest.raises(PromptError, match="--ctx-size"):
-            session.ask("word " * 40)
+            session.prepare("word " * 40)
         assert session.messages == before
-        assert answer(session, session.ask("two")).text == SCRIPT_TEXT
+        assert answer(session, session.prepare("two")).text == SCRIPT_TEXT
 
 
 def test_a_template_that_refuses_changes_nothing(script: Path, tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_a_template_that_refuses_changes_nothing(script: Path, tmp_path: Path) -
     with conversation(edited(tmp_path / "model.gguf", script, {CHAT_TEMPLATE: template})) as session:
         session.system = "s"
         with pytest.raises(ModelFileError, match="no system"):
-            session.ask("one")
+            session.prepare("one")
         assert session.n_turns == 0
         session.system = None
-        assert answer(session, session.ask("one")).text == SCRIPT_TEXT
+        assert answer(session, session.prepare("one")).text == SCRIPT_TEXT

@@ -9,8 +9,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.llama import DraftContext
-from specrun.speculation import Plan
-from specrun.speculation.drafters.drafter import DraftNode
+from specrun.speculation.drafter import DraftNode
+from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.tree import ROOT
 from tests.engines import engine
 
@@ -21,7 +21,7 @@ NODES = [(1, ROOT, 11), (2, 1, 12), (3, 2, 13), (4, 3, 14), (5, 1, 15), (6, 5, 1
 
 @pytest.fixture(scope="module")
 def draft() -> Iterator[DraftContext]:
-    with engine(embedded.TARGET, embedded.DRAFT, Plan.tree(32, 8)) as e:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(32, 8)) as e:
         assert e.draft
         yield e.draft
 

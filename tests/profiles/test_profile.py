@@ -13,12 +13,14 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.profile import Profile, TunedPlan
-from specrun.speculation import Plan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.tuning.acceptance_meter import Acceptance
 
-ADAPTIVE = Plan.adaptive(32, 16, 8)
+ADAPTIVE = ADAPTIVE.plan(32, 16, 8)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +52,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
         acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
         plans=[
             TunedPlan(0.0, ADAPTIVE, 25.0, 3.1, 10.0),
-            TunedPlan(0.8, Plan.off(), 10.0, 1.0, 10.0, Plan.chain(2), 9.0),
+            TunedPlan(0.8, OFF.plan(), 10.0, 1.0, 10.0, CHAIN.plan(depth=2), 9.0),
         ],
     )
     return replace(found, **changes)  # type: ignore[arg-type]
@@ -66,13 +68,13 @@ def test_a_profile_is_read_back_as_it_was_written() -> None:
 
 def test_its_chooser_follows_its_plans() -> None:
     found = storage.load(storage.save(made()))
-    assert set(found.candidates()) == {ADAPTIVE, Plan.off(), Plan.chain(2)}
+    assert set(found.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
     chooser = found.chooser()
     chooser.begin(0.0)
     assert chooser.current == ADAPTIVE
     assert chooser.guide.rate == pytest.approx(25.0 / 1e3)
     chooser.begin(1.0)
-    assert chooser.current == Plan.off()
+    assert chooser.current == OFF.plan()
 
 
 @pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (8, 7))])
@@ -81,7 +83,7 @@ def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[in
     assert found.settings == made().settings
     chooser = found.chooser()
     chooser.begin(0.8)
-    assert (chooser.current.method, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
+    assert (chooser.current.method.name, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
     assert chooser.guide.rate == pytest.approx(10.0 / 1e3), "nothing is promised but plain decoding"
     assert chooser.guide.costs.draft is None
     assert found.candidates() == (chooser.current,)
@@ -90,7 +92,7 @@ def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[in
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
     chooser = made(exact_up_to=1).without_draft(exact=True).chooser()
     chooser.begin(0.0)
-    assert chooser.current == Plan.off()
+    assert chooser.current == OFF.plan()
 
 
 @pytest.mark.parametrize(

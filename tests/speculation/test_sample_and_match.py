@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from specrun.speculation import Accepted, TokenTree, sample_and_match
-from specrun.speculation.tree import NO_PARENT, ROOT
+from specrun.speculation.sample_and_match import Accepted, sample_and_match
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.trees import random_tree
 
 N_VOCAB = 50

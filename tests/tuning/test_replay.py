@@ -8,20 +8,27 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.request import Request
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import FixedPlan, Plan
-from specrun.speculation.drafters import DraftLimits, ModelCandidates, sharpness_at
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.specexec import SPECEXEC, sharpness_at
+from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance_meter import Acceptance, AcceptanceMeter
-from specrun.tuning.choose import candidates, neighbours, ranked
+from specrun.tuning.choose import candidates, ranked, worth_running
 from specrun.tuning.replay import predict
 from specrun.tuning.trace import Trace, calibrate, record
 from tests.engines import code_prompts, engine
 
-LARGEST = Plan.tree(64, 12)
+LARGEST = SPECEXEC.plan(64, 12)
 N_WRITTEN = 72
 POSITIONAL = [0.6, 0.12, 0.05, 0.03, 0.02]
 
@@ -39,8 +46,8 @@ IN_RAM = CostModel(
 def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan) -> list[list[int]]:
     """The tokens of every pass."""
     engine.reset()
-    plans = FixedPlan(plan, Guide(STREAMED) if plan.method == "adaptive" else None)
-    return [step.tokens for step in engine.generate(prompt, sampling, plans, N_WRITTEN, ignore_eos=True)]
+    plans = FixedPlan(plan, Guide(STREAMED) if plan.method.is_adaptive else None)
+    return [step.tokens for step in engine.generate(Request(prompt, sampling, N_WRITTEN, ignore_eos=True), plans)]
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.8], ids=["greedy", "T=0.8"])
@@ -48,7 +55,7 @@ def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, d
     """Temperature, prompt, the recording of what follows it, and the accepted lengths of plans in the engine."""
     sampling = SamplingParameters(temperature=request.param)
     static = METHODS["sequoia-match"].plan().shaped(TreeShape.branching((4, 2, 1)))
-    plans = [Plan.off(), Plan.chain(1), Plan.chain(4), Plan.tree(8, 4), Plan.tree(24, 8), static]
+    plans = [OFF.plan(), CHAIN.plan(depth=1), CHAIN.plan(depth=4), SPECEXEC.plan(8, 4), SPECEXEC.plan(24, 8), static]
     with engine(embedded.TARGET, embedded.DRAFT, LARGEST) as pair:
         prompt = code_prompts(pair, 1, 40)[0]
         lengths = {plan: [len(tokens) for tokens in written(pair, prompt, sampling, plan)] for plan in plans}
@@ -80,32 +87,32 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
     for costs, least in ((STREAMED, 0.8), (IN_RAM, 0.8)):
         found = ranked(candidates(costs, 64, 64, POSITIONAL), acceptance, costs, lambda: False)
         best = max(p.tokens_per_second for p in found)
-        adaptive = next(p for p in found if p.plan.method == "adaptive")
+        adaptive = next(p for p in found if p.plan.method is ADAPTIVE)
         assert adaptive.tokens_per_second > least * best
-        chosen = [p.plan for p in neighbours(found, 48)]
+        chosen = [p.plan for p in worth_running(found, 48)]
         assert len(chosen) == len(set(chosen))
         ahead = [plan for plan in chosen if plan.overlap]
-        merged = next(plan for plan in chosen if plan.method == "merged")
+        merged = next(plan for plan in chosen if plan.method is MERGED)
         assert merged.budget == min(max(2 * adaptive.plan.budget, 32), 48)
         assert replace(merged, overlap=True) in ahead
         assert all(replace(plan, overlap=False) in chosen for plan in ahead)
-    assert found[0].plan == Plan.off(), "where a pass over two costs more than twice one over one, nothing pays"
-    assert next(p for p in found if p.plan.method == "adaptive").tokens_per_pass < 2.0
+    assert found[0].plan == OFF.plan(), "where a pass over two costs more than twice one over one, nothing pays"
+    assert next(p for p in found if p.plan.method is ADAPTIVE).tokens_per_pass < 2.0
 
 
 def test_a_recording_survives_json(recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]]) -> None:
     temperature, _, trace, _ = recorded
     again = Trace.from_json(trace.as_json())
     calibration = calibrate([trace])
-    for plan in (Plan.chain(4), Plan.tree(24, 8)):
+    for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8)):
         before = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
         assert predict(plan, [again], STREAMED, calibrate([again]), sharpness_at(temperature)) == before
 
 
 def test_the_meter_measures_within_its_time_and_knows_our_own_overhead() -> None:
-    with engine(embedded.TARGET, embedded.DRAFT, Plan.tree(16, 8)) as pair:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
         prompts = [("code", prompt) for prompt in code_prompts(pair, 4, 32)]
-        meter = AcceptanceMeter(pair, Plan.tree(8, 4), 16, 4)
+        meter = AcceptanceMeter(pair, SPECEXEC.plan(8, 4), 16, 4)
         found = meter.measure(prompts, 0.0, 40, 0.0, lambda _: None)
         assert len(found.traces) == 2, "no time is left for more than the fewest texts"
         assert found.n_positions == sum(len(trace.positions) for trace in found.traces)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.loading import Runtime
-from specrun.engine.run_options import RuntimeOptions
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama_settings import LlamaSettings
-from specrun.speculation import Plan
+from specrun.speculation.method import OFF
 from specrun.tuning import settings_trials as settings
 from specrun.tuning.settings_trials import Tried, variations
 
@@ -37,7 +37,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     speed = {"defaults": (100.0, 8), "f16": (90.0, 1), "one thread": (96.0, 8), "near": (98.0, 1)}
 
-    def stand_in(name: str, _options: RuntimeOptions, chosen: LlamaSettings, _tokens: object) -> Tried:
+    def stand_in(name: str, _options: RunOptions, chosen: LlamaSettings, _tokens: object) -> Tried:
         asked.append(name)
         if name == "refused":
             raise LlamaError("not with this model")
@@ -49,7 +49,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def chosen(candidates: list[tuple[str, LlamaSettings]], exact: bool, given: LlamaSettings) -> LlamaSettings:
-    options = RuntimeOptions(embedded.TARGET, None, (Plan.off(),), settings=given)
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=given)
     return settings.choose(options, candidates, lambda _: [], exact, lambda: False, lambda _: None)[0]
 
 
@@ -79,10 +79,10 @@ def test_what_the_user_decided_is_not_tried(timed: list[str]) -> None:
 
 
 def test_a_real_model_is_timed_and_compared() -> None:
-    options = RuntimeOptions(embedded.TARGET, None, (Plan.off(),), settings=LlamaSettings(threads=1))
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=LlamaSettings(threads=1))
 
-    def tokens(runtime: Runtime) -> list[int]:
-        return runtime.model.tokenize("def read(path):\n    return open(path).read()\n", add_special=False)
+    def tokens(model: Model) -> list[int]:
+        return model.llama_model.tokenize("def read(path):\n    return open(path).read()\n", add_special=False)
 
     found, tried = settings.choose(options, [F16], tokens, True, lambda: False, lambda _: None)
     assert [entry.name for entry in tried] == ["defaults", "f16"]

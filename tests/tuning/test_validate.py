@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.speculation import Plan
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from specrun.tuning.replay import Prediction
 from specrun.tuning.validate import Validated, expectations
 
-TREE = Plan.tree(16, 8)
+TREE = SPECEXEC.plan(16, 8)
 AHEAD = replace(TREE, overlap=True)
 
 
@@ -20,7 +23,7 @@ def ran(plan: Plan, tokens_per_second: float) -> Validated:
 
 @pytest.mark.parametrize(("rate", "pays"), [(10.0, False), (8.0, False), (10.2, False), (12.0, True)])
 def test_drafting_ahead_is_taken_where_it_was_seen_to_pay(rate: float, pays: bool) -> None:
-    found = expectations([ran(Plan.off(), 4.0), ran(TREE, 10.0), ran(AHEAD, rate)], 1.0)
+    found = expectations([ran(OFF.plan(), 4.0), ran(TREE, 10.0), ran(AHEAD, rate)], 1.0)
     assert (AHEAD in found) == pays
     if pays:
         assert found[AHEAD] == pytest.approx(found[TREE] * 1.2)
@@ -28,10 +31,10 @@ def test_drafting_ahead_is_taken_where_it_was_seen_to_pay(rate: float, pays: boo
 
 @pytest.mark.parametrize(("rate", "taken"), [(10.0, True), (14.0, True), (9.8, True), (9.0, False)])
 def test_draft_sources_join_unless_they_were_slower(rate: float, taken: bool) -> None:
-    adaptive = Plan.adaptive(16, 8, 8)
-    merged = replace(adaptive, method="merged", budget=32, depth=31)
+    adaptive = ADAPTIVE.plan(16, 8, 8)
+    merged = replace(adaptive, method=MERGED, budget=32, depth=31)
     ahead = replace(merged, overlap=True)
-    found = expectations([ran(Plan.off(), 4.0), ran(adaptive, 10.0), ran(merged, rate), ran(ahead, 20.0)], 1.0)
+    found = expectations([ran(OFF.plan(), 4.0), ran(adaptive, 10.0), ran(merged, rate), ran(ahead, 20.0)], 1.0)
     assert (merged in found, adaptive in found, ahead in found) == (taken, not taken, taken)
     if taken:
         assert found[ahead] == pytest.approx(found[merged] * 20.0 / rate)

@@ -5,38 +5,49 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specrun.sampling import NO_TOKEN, Sampler
-from specrun.speculation.drafters.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.sampling import NO_TOKEN
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import ChainSource, TreeGrowth
+from specrun.speculation.method import Method
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT, TokenTree
 
-# Nobody asks how sure the draft was; each token is taken to be accepted that often.
-_CHANCE = 0.7
+_CHANCE = 0.7  # that a drafted token is accepted; a chain's size does not depend on it
+_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that tune considers
 
 
 class ChainDrafter:
-    """Drafts a tree of one path, each token sampled from the draft with the target's sampler and noise."""
+    """Drafts a tree of one path, each token the one that the sampler would take from the draft's logits."""
 
-    def __init__(self, model: DraftModel, sampler: Sampler) -> None:
-        self._model = model
-        self._sampler = sampler
+    def __init__(self, source: ChainSource) -> None:
+        self._source = source
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A chain of at most `limits.depth` drafted tokens."""
-        chain = [tokens[-1]]
-        n_drafted = min(limits.depth, limits.budget - 1)
-        recent = self._sampler.recent(tokens)
-        logits = self._model.start(tokens)
-        while True:
-            token = self._sampler.sample(logits, len(tokens) + len(chain) - 1, recent)
+        growth = TreeGrowth(tokens)
+        node = ROOT
+        for depth in range(1, min(limits.depth, limits.budget - 1) + 1):
+            if node != ROOT and self._source.expandable([growth.parents[node]]) == 0:
+                break
+            token = self._source.favourite(growth, node)
             if token == NO_TOKEN:
-                return _tree(chain)
-            chain.append(token)
-            recent.append(token)
-            node = len(chain) - 1
-            if node >= n_drafted or self._model.expandable([node - 1 if node > 1 else ROOT]) == 0:
-                return _tree(chain)
-            logits = self._model.expand([DraftNode(node, node - 1, chain[-1])])[0]
+                break
+            node = growth.add(token, node, depth * math.log(_CHANCE), math.nan)
+        return growth.tree(limits)
 
 
-def _tree(chain: Sequence[int]) -> TokenTree:
-    return TokenTree.chain(chain, [depth * math.log(_CHANCE) for depth in range(len(chain))])
+def _candidates(space: PlanSpace) -> list[Plan]:
+    return [CHAIN.plan(depth=depth) for depth in _DEPTHS if depth < space.largest and space.may_pay(depth + 1, depth)]
+
+
+CHAIN = Method(
+    name="chain",
+    kind="chain",
+    paper="Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
+    pays="where a pass over a few tokens costs little more than over one, and a wider tree too much",
+    drafter=lambda drafting: ChainDrafter(drafting.need_source()),
+    candidates=_candidates,
+    label=lambda plan: f"chain of {plan.depth}",
+    options=lambda plan: f"--speculate chain --depth {plan.depth}",
+)

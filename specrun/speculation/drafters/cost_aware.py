@@ -18,21 +18,28 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafters.drafter import DraftLimits
-from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
-from specrun.speculation.drafters.guessed import PER_NODE, Guesses, add_guesses
+from specrun.speculation.drafter import DraftLimits, Guesses
+from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NODE, add_guesses
+from specrun.speculation.growth import CandidateSource, TreeGrowth
+from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import Milliseconds
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT, TokenTree
 
 _LEAST_SCORE = math.log(1e-3)  # of a node that is offered
 _PASSED_OVER = 0.25  # a draft model lists many candidates, so what it does not list it has looked at
 _KNOWN = 0.5  # of what sources offer behind a node that the draft need not add; its opinion of it is of use as well
+
+_DEPTH = 16  # of the trees that tune considers
+_MOST_WIDTH = 16  # nodes of a draft pass that tune considers
 
 
 class CostAwareDrafter:
@@ -72,7 +79,7 @@ class CostAwareDrafter:
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = np.sort(np.exp(growth.scores))[::-1]
         n = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
-        return growth.tree(DraftLimits(n, limits.depth, limits.width, limits.leaves))
+        return growth.tree(replace(limits, budget=n))
 
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
         """Offer what the sources think of these nodes, as far as it may be among the best."""
@@ -156,3 +163,49 @@ def _marginal_ms(target_row: Milliseconds, n: int) -> float:
     if not len(larger):
         return 0.0
     return max(float(((larger - target_row[n]) / np.arange(1, len(larger) + 1)).min()), 0.0)
+
+
+def _cost_aware(drafting: Drafting) -> CostAwareDrafter:
+    return CostAwareDrafter(drafting.need_source(), drafting.need_guide(), drafting.guesses)
+
+
+def _candidates(space: PlanSpace) -> list[Plan]:
+    budget = space.largest_affordable
+    return [ADAPTIVE.plan(budget, _DEPTH, max(1, min(space.draft_width, _MOST_WIDTH)))] if budget > 1 else []
+
+
+def _label(plan: Plan) -> str:
+    sources = ", with draft sources" if plan.method.sources else ""
+    return f"adaptive tree of at most {plan.size}{sources}"
+
+
+def _options(_plan: Plan) -> str:
+    return "--speculate auto (the adaptive plan needs the profile's tables)"
+
+
+MERGED = Method(
+    name="merged",
+    kind="planner",
+    paper="this project; adaptive with all sources",
+    pays="wherever adaptive does, and more where text is copied",
+    drafter=_cost_aware,
+    needs=(DRAFT, PROFILE),
+    stops=True,
+    sources=ALL_SOURCES,
+    without_draft=DRAFTLESS,
+    label=_label,
+    options=_options,
+)
+ADAPTIVE = Method(
+    name="adaptive",
+    kind="planner",
+    paper="this project; after SpecExec and OPT-Tree",
+    pays="wherever any tree or chain does: each tree is as large as this machine makes worth it",
+    drafter=_cost_aware,
+    needs=(DRAFT, PROFILE),
+    stops=True,
+    candidates=_candidates,
+    with_sources=MERGED,
+    label=_label,
+    options=_options,
+)

@@ -5,30 +5,23 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
-from specrun.speculation.drafters.drafter import DraftLimits
-from specrun.speculation.drafters.growth import TreeGrowth
+from specrun.speculation.drafter import DraftLimits, Guesses
+from specrun.speculation.growth import TreeGrowth
+from specrun.speculation.method import Drafting, Method
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
+# The sources that draw on the text itself, on what the target proposed, and on what the user names, as far as there
+# are any.
+ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
+COPIED_NODES = 32  # most nodes of a tree from sources where pass times are known: as many as a copied line has tokens
 PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
 _LEAST_CHANCE = 0.04  # of a node, where pass times are not known
 _LEAST_OFFERED = 0.015  # where they are, and decide
-
-
-class Guesses(Protocol):
-    """What needs no draft model to guess."""
-
-    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
-        ...
-
-    def behind(self, path: Sequence[int]) -> Guesses:
-        """The same as they would be if `path` had been committed."""
-        ...
 
 
 def add_guesses(
@@ -72,4 +65,20 @@ class GuessedDrafter:
             return growth.tree(limits)
         chances, row = np.sort(np.exp(growth.scores))[::-1], self._guide.target_row(len(tokens))
         n = self._guide.best_size(chances, row, limits.budget, limits.pending)
-        return growth.tree(DraftLimits(n, limits.depth, limits.width, limits.leaves))
+        return growth.tree(replace(limits, budget=n))
+
+
+def guessed(drafting: Drafting) -> GuessedDrafter:
+    """The drafter of the plan's sources."""
+    return GuessedDrafter(drafting.need_guesses(), drafting.guide)
+
+
+DRAFTLESS = Method(
+    name="draftless",
+    kind="draft source",
+    paper="this project; all sources together",
+    pays="where there is no draft model",
+    drafter=guessed,
+    needs=(),
+    sources=ALL_SOURCES,
+)

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafters.drafter import DraftLimits
-from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import CandidateSource, TreeGrowth
+from specrun.speculation.method import Drafting, Method
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT, TokenTree
 
 # Up to 128 nodes it commits 2 to 11 % more tokens a pass than the paper's 1.0 (scripts/bench_growth.py).
 _GREEDY_SHARPNESS = 1.5
+_DEPTHS = (2, 3, 4, 6, 8, 12, 16)  # that tune considers
 
 
 def sharpness_at(temperature: float) -> float:
@@ -67,3 +71,29 @@ class SpecExecDrafter:
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
         worth = growth.best(worth, limits.width)
         return worth[: self._source.expandable([growth.parents[n] for n in worth])]
+
+
+def specexec(drafting: Drafting) -> SpecExecDrafter:
+    """The drafter with the sharpness that suits the temperature."""
+    return SpecExecDrafter(drafting.need_source(), sharpness_at(drafting.temperature))
+
+
+def _candidates(space: PlanSpace) -> list[Plan]:
+    return [
+        SPECEXEC.plan(budget, depth)
+        for budget in space.sizes
+        for depth in _DEPTHS
+        if 3 <= budget <= 16 * depth and depth < budget - 1 and space.may_pay(budget, depth)
+    ]
+
+
+SPECEXEC = Method(
+    name="specexec",
+    kind="tree",
+    paper="SpecExec, arXiv 2406.02532",
+    pays="where weights are offloaded, so that large passes are cheap",
+    drafter=specexec,
+    candidates=_candidates,
+    label=lambda plan: f"tree of {plan.size}",
+    options=lambda plan: f"--speculate tree --budget {plan.budget} --depth {plan.depth}",
+)

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.speculation.drafters.drafter import DraftLimits
-from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import CandidateSource, TreeGrowth
+from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning import sequoia
+from specrun.speculation.planning.plan_space import PlanSpace
+from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
+
+MAX_DEPTH = 24  # of the trees that the dynamic program considers
 
 
 class StaticDrafter:
@@ -38,3 +44,20 @@ class StaticDrafter:
             level = [node for node in below if shape.children[places[node]]]
             level = level[: self._source.expandable([growth.parents[node] for node in level])]
         return growth.tree(limits)
+
+
+def _candidates(space: PlanSpace) -> list[Plan]:
+    shape = sequoia.choose(space.acceptance, space.costs, space.ctx, space.largest, MAX_DEPTH, MAX_LEAVES).shape
+    return [SEQUOIA_MATCH.plan().shaped(shape)] if shape.n_nodes > 1 else []
+
+
+SEQUOIA_MATCH = Method(
+    name="sequoia-match",
+    kind="tree",
+    paper="Sequoia's trees, arXiv 2402.12374; shared noise, 2408.07978",
+    pays="as specexec, where growing a tree node by node takes too long",
+    drafter=lambda drafting: StaticDrafter(drafting.need_source(), drafting.need_shape()),
+    needs=(DRAFT, ACCEPTANCE),
+    candidates=_candidates,
+    options=lambda _: "--method sequoia-match (its tree follows from the profile)",
+)

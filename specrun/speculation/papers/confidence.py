@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.drafters.drafter import DraftLimits
-from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth, offer_children
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_children
 from specrun.speculation.tree import ROOT, TokenTree
 
 # (shares: the draft's probabilities of the candidates, best first; kept: chance that the best of them and all tokens

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.speculation.drafters.drafter import DraftLimits
-from specrun.speculation.drafters.growth import CandidateSource, TreeGrowth, offer_children
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_children
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from specrun.sampling import Distribution, Sampler
+from specrun.sampling import Distribution
 from specrun.sampling.randomness import fresh
-from specrun.speculation.drafters.drafter import DraftLimits, DraftModel, DraftNode
-from specrun.speculation.drafters.growth import TreeGrowth
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import ModelCandidates, TreeGrowth
 from specrun.speculation.proposal import Proposal
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
@@ -31,16 +31,15 @@ class SampledDrafter:
     would never have drawn.
     """
 
-    def __init__(self, model: DraftModel, sampler: Sampler, shape: TreeShape, draw: Draw) -> None:
-        self._model = model
-        self._sampler = sampler
+    def __init__(self, source: ModelCandidates, shape: TreeShape, draw: Draw) -> None:
+        self._source = source
         self._shape = shape
         self._draw = draw
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """The shape, cut to `limits`, with the proposals that an acceptance rule needs."""
         shape = self._shape.cut(limits.budget, limits.depth)
-        growth = _Growth(tokens, self._model, self._sampler)
+        growth = _Growth(tokens, self._source)
         places = {ROOT: ROOT}  # node of the growth -> node of the shape
         level = [ROOT] if shape.n_nodes > 1 else []
         while level:
@@ -60,14 +59,13 @@ class SampledPathsDrafter:
     one node, below which there are then as many draws as paths.
     """
 
-    def __init__(self, model: DraftModel, sampler: Sampler, n_paths: int) -> None:
-        self._model = model
-        self._sampler = sampler
+    def __init__(self, source: ModelCandidates, n_paths: int) -> None:
+        self._source = source
         self._n_paths = n_paths
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """At most so many paths as fit `limits`, as deep as they allow."""
-        growth = _Growth(tokens, self._model, self._sampler)
+        growth = _Growth(tokens, self._source)
         n_paths = min(self._n_paths, limits.leaves, (limits.budget - 1) // max(limits.depth, 1))
         paths = {ROOT: n_paths}  # node -> paths through it
         level = [ROOT] if n_paths and limits.depth else []
@@ -87,20 +85,17 @@ class SampledPathsDrafter:
 class _Growth(TreeGrowth):
     """A tree in growth, and the proposal below each expanded node."""
 
-    def __init__(self, committed: Sequence[int], model: DraftModel, sampler: Sampler) -> None:
+    def __init__(self, committed: Sequence[int], source: ModelCandidates) -> None:
         super().__init__(committed)
-        self._model = model
-        self._sampler = sampler
-        self._recent = sampler.recent(committed)
-        self._rng = fresh(sampler.parameters.seed, len(committed), "draw")
+        self._source = source
+        self._sampler = source.sampler
+        self._recent = source.sampler.recent(committed)
+        self._rng = fresh(source.sampler.parameters.seed, len(committed), "draw")
         self._proposals: dict[int, Proposal] = {}
 
     def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
-        """The draft's distribution behind each of `nodes`, in one pass. The first call is for the root alone."""
-        if nodes == [ROOT]:
-            rows = self._model.start(self.committed)[None]
-        else:
-            rows = self._model.expand([DraftNode(n, self.parents[n], self.tokens[n]) for n in nodes])
+        """The draft's distribution after each of `nodes`, in one pass. The first call is for the root alone."""
+        rows = self._source.rows(self, nodes)
         return [
             self._sampler.distribution(row, self._recent + self.path(node))
             for node, row in zip(nodes, rows, strict=True)
@@ -121,8 +116,8 @@ class _Growth(TreeGrowth):
 
     def expandable(self, nodes: Sequence[int]) -> list[int]:
         """Those of `nodes` that the draft can take in a pass; not the tokens that only the target knows."""
-        known = [node for node in nodes if self.tokens[node] < self._model.n_vocab]
-        return known[: self._model.expandable([self.parents[node] for node in known])]
+        known = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
+        return known[: self._source.expandable([self.parents[node] for node in known])]
 
     def tree_of_draws(self) -> TokenTree:
         """All nodes, with their proposals."""

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.drafters import (
-    ChainDrafter,
-    CostAwareDrafter,
-    DraftLimits,
-    DraftNode,
-    ModelCandidates,
-    SpecExecDrafter,
-)
+from specrun.speculation.drafter import DraftLimits, DraftNode
+from specrun.speculation.drafters.chain import ChainDrafter
+from specrun.speculation.drafters.cost_aware import CostAwareDrafter
+from specrun.speculation.drafters.specexec import SpecExecDrafter
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
@@ -174,7 +171,7 @@ def test_every_node_knows_the_drafts_own_probability() -> None:
 def test_a_chain_is_the_drafts_own_text() -> None:
     draft = TableDraft(4)
     sampler = Sampler(SamplingParameters(temperature=0.9, seed=3), N_VOCAB)
-    tree = ChainDrafter(draft, sampler).draft([5, 6], limits(100, 4))
+    tree = ChainDrafter(ModelCandidates(draft, sampler)).draft([5, 6], limits(100, 4))
     text = [5, 6]
     for _ in range(4):
         text.append(sampler.sample(draft.logits(text[1:]), len(text), ()))
@@ -186,7 +183,7 @@ def test_a_chain_is_the_drafts_own_text() -> None:
 def test_a_chain_is_the_first_path_of_a_tree() -> None:
     # Both draft with the target's noise, so the likeliest path of a tree begins as the chain does.
     sampler = Sampler(SamplingParameters(temperature=1.0, seed=2), N_VOCAB)
-    chain = ChainDrafter(TableDraft(9), sampler).draft([5], limits(100, 3))
+    chain = ChainDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(100, 3))
     tree = SpecExecDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(60, 3))
     assert tree.tokens[1] == chain.tokens[1]
 
@@ -199,4 +196,4 @@ def test_penalties_see_the_drafted_path() -> None:
             return row
 
     sampler = Sampler(SamplingParameters(temperature=0, repeat_penalty=2.0), N_VOCAB)
-    assert ChainDrafter(Stuck(0), sampler).draft([1], limits(100, 2)).tokens.tolist() == [1, 4, 5]
+    assert ChainDrafter(ModelCandidates(Stuck(0), sampler)).draft([1], limits(100, 2)).tokens.tolist() == [1, 4, 5]

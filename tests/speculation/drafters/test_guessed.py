@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.drafters import CostAwareDrafter, ModelCandidates
+from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.guessed import GuessedDrafter
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources import PromptLookup, SuffixAutomaton
 from specrun.speculation.sources.source_set import SourceSet

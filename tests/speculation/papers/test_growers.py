@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.drafters import Drafter, ModelCandidates, SpecExecDrafter
+from specrun.speculation.drafter import Drafter
+from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.papers.confidence import (
     CapeDrafter,
     ConfidenceDrafter,
@@ -109,7 +111,7 @@ def test_a_static_tree_is_its_shape_filled_by_rank() -> None:
 
 def drawn(seed: int, position: int, draw: str, shape: TreeShape, n_vocab: int = N_VOCAB) -> TokenTree:
     sampler = Sampler(SamplingParameters(temperature=1.0, top_k=4, top_p=1, min_p=0, seed=seed), n_vocab)
-    return SampledDrafter(TableDraft(5), sampler, shape, draw).draft([9] * position, limits(100, 9))  # type: ignore[arg-type]
+    return SampledDrafter(ModelCandidates(TableDraft(5), sampler), shape, draw).draft([9] * position, limits(100, 9))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("draw", ["independent", "without replacement"])
@@ -169,7 +171,7 @@ def test_tokens_that_only_the_target_knows_are_not_drafted_further() -> None:
 
 def test_paths_that_begin_alike_share_nodes() -> None:
     sampler = Sampler(SamplingParameters(temperature=1.0, top_k=3, top_p=1, min_p=0), N_VOCAB)
-    tree = SampledPathsDrafter(TableDraft(5), sampler, 12).draft([9], limits(49, 4))
+    tree = SampledPathsDrafter(ModelCandidates(TableDraft(5), sampler), 12).draft([9], limits(49, 4))
     assert tree.proposals
     through = {ROOT: 12}
     for node, proposal in enumerate(tree.proposals):

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from specrun.speculation import Accepted, TokenTree
 from specrun.speculation.papers import is_typical, walk_typical
-from specrun.speculation.tree import NO_PARENT, ROOT
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.speculation.papers.cases import PAIRS, normalized
 from tests.speculation.papers.toy import Target, chain, tables, text_at
 from tests.statistics import chi_square_p_value

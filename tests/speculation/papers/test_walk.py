@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from specrun.speculation import Accepted, TokenTree
 from specrun.speculation.papers import (
     AcceptTree,
     by_node,
@@ -21,7 +20,8 @@ from specrun.speculation.papers import (
 )
 from specrun.speculation.papers.sequoia_rule import sequoia
 from specrun.speculation.proposal import Proposal
-from specrun.speculation.tree import ROOT
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import ROOT, TokenTree
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (
     Tables,

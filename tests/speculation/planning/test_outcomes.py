@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Candidates
-from specrun.speculation import TokenTree
 from specrun.speculation.planning.outcomes import NextTokens, likeliest
+from specrun.speculation.tree import TokenTree
 
 # The root 9; 1 and 2 below it, 3 below 1. Accepted with chances 0.6, 0.1 and 0.3.
 TREE = TokenTree.build([9, 1, 2, 3], [-1, 0, 0, 1], np.log([1.0, 0.6, 0.1, 0.3]).tolist())

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from specrun.speculation.drafters.growth import TreeGrowth
+from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.planning.pooling import Opinion, pooled
 
 DRAFTED = {1: 0.5, 2: 0.2, 3: 0.05}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from specrun.speculation import Accepted, TokenTree
+from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources import Guess, NgramPool, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import ROOT
+from specrun.speculation.tree import ROOT, TokenTree
 
 N_VOCAB = 40
 

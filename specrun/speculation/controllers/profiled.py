@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
@@ -62,7 +63,7 @@ class ProfiledPlan:
     each hold; holds last until what was lost is a small share of their time. A plan with draft sources is left for
     these alone first, which cost nothing as long as they have no guess, and for plain decoding if that loses, too.
 
-    plan: what to follow; `Plan.off()` if the profile says that nothing pays, with `other`, the best that drafts, to
+    plan: what to follow; `OFF.plan()` if the profile says that nothing pays, with `other`, the best that drafts, to
     be looked at now and then. predicted: tokens a second that the profile expects of `plan`. other_predicted: of
     `other`.
     The text does not depend on any of this, only the speed does.
@@ -90,7 +91,7 @@ class ProfiledPlan:
     @property
     def current(self) -> Plan:
         """The plan of the next pass."""
-        return Plan.off() if self._is_check else self._ladder[self._rung]
+        return OFF.plan() if self._is_check else self._ladder[self._rung]
 
     @property
     def is_off(self) -> bool:
@@ -185,9 +186,9 @@ class ProfiledPlan:
 def _ladder(plan: Plan | None) -> tuple[Plan, ...]:
     """The plan, and what takes its place where it does not pay, the last being plain decoding."""
     if plan is None:
-        return (Plan.off(),)
-    sources = (replace(plan, method="draftless", overlap=False),) if plan.method == "merged" else ()
-    return (plan, *sources, Plan.off())
+        return (OFF.plan(),)
+    without_draft = plan.method.without_draft
+    return (plan, *([plan.follows(without_draft)] if without_draft else []), OFF.plan())
 
 
 class ByTemperature:

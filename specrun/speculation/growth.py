@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import Candidates, Sampler
-from specrun.speculation.drafters.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
 MAX_CHILDREN = 16
@@ -93,29 +93,47 @@ class CandidateSource(Protocol):
         ...
 
 
+class ChainSource(CandidateSource, Protocol):
+    """Candidates for trees, and the one token that a chain follows."""
+
+    def favourite(self, growth: TreeGrowth, node: int) -> int:
+        """The token that the sampler would take below `node`, in one draft pass; NO_TOKEN if a constraint allows none.
+        The first call of a growth is for ROOT.
+        """
+        ...
+
+
 class ModelCandidates:
-    """The draft model's candidates, ranked by the target's own sampling rule and noise."""
+    """A draft model's candidates, ranked by the target's own sampling rule and noise."""
 
     def __init__(self, model: DraftModel, sampler: Sampler, max_children: int = MAX_CHILDREN) -> None:
-        self._model = model
-        self._sampler = sampler
+        self.model = model
+        self.sampler = sampler
         self._max_children = max_children
 
+    def rows(self, growth: TreeGrowth, nodes: Sequence[int]) -> NDArray[np.float32]:
+        """float32[len(nodes), n_vocab]: the draft's logits after each of `nodes`, in one pass."""
+        if len(nodes) == 1 and nodes[0] == ROOT:
+            return self.model.start(growth.committed)[None]
+        return self.model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
+
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
-        if nodes == [ROOT]:
-            rows = self._model.start(growth.committed)[None]
-        else:
-            rows = self._model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
-        recent = self._sampler.recent(growth.committed)
+        rows = self.rows(growth, nodes)
+        recent = self.sampler.recent(growth.committed)
         return [
-            self._sampler.candidates(
+            self.sampler.candidates(
                 row, len(growth.committed) + growth.depths[node], recent + growth.path(node), self._max_children
             )
             for node, row in zip(nodes, rows, strict=True)
         ]
 
+    def favourite(self, growth: TreeGrowth, node: int) -> int:
+        row = self.rows(growth, [node])[0]
+        recent = self.sampler.recent(growth.committed) + growth.path(node)
+        return self.sampler.sample(row, len(growth.committed) + growth.depths[node], recent)
+
     def expandable(self, parents: Sequence[int]) -> int:
-        return self._model.expandable(parents)
+        return self.model.expandable(parents)
 
 
 def offer_children(

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation import Accepted, FastestPlan, FixedPlan, PassRecord, Plan, TokenTree
+from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
+from specrun.speculation.record import PassRecord
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import TokenTree
 
-TREE, CHAIN, OFF = Plan.tree(16, 8), Plan.chain(4), Plan.off()
+TREE, CHAIN, OFF = SPECEXEC.plan(16, 8), CHAIN.plan(depth=4), OFF.plan()
 
 # plan -> (tokens a pass, seconds a pass)
 Costs = dict[Plan, tuple[int, float]]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from specrun.speculation import Accepted, ByTemperature, PassRecord, Plan, ProfiledPlan, TokenTree
+from specrun.speculation.controllers.profiled import ByTemperature, ProfiledPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import MERGED
+from specrun.speculation.drafters.guessed import DRAFTLESS
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.record import PassRecord
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import TokenTree
 
-CHAIN = Plan.chain(4)
+CHAIN = CHAIN.plan(depth=4)
 PLAIN_SECONDS, CHAIN_SECONDS = 0.1, 0.15
 
 
@@ -89,18 +95,18 @@ def test_a_plan_that_wrong_tables_make_look_good_is_left() -> None:
 
 
 def test_a_plan_with_draft_sources_is_left_for_these_alone_and_comes_back_when_they_are_right() -> None:
-    merged = replace(Plan.adaptive(16, 8, 16), method="merged")
+    merged = MERGED.plan(16, 8, 16)
     plans = ProfiledPlan(merged, 20.0, guide())
     n_passes = 0
     while plans.current == merged and n_passes < 20:
         plans.record(step(merged, 1))
         n_passes += 1
-    assert plans.current == replace(merged, method="draftless")
+    assert plans.current == merged.follows(DRAFTLESS)
     assert not plans.is_off
     assert "from the text alone" in str(plans)
     n_passes = 0
     while plans.current != merged and n_passes < 1000:
-        plans.record(step(Plan.off(), 1))  # the sources have no guess: passes over one token
+        plans.record(step(OFF.plan(), 1))  # the sources have no guess: passes over one token
         n_passes += 1
     assert plans.current == merged
     run(plans, 3.0, 100)
@@ -108,18 +114,18 @@ def test_a_plan_with_draft_sources_is_left_for_these_alone_and_comes_back_when_t
 
 
 def test_draft_sources_alone_are_left_as_well_where_they_lose() -> None:
-    plans = ProfiledPlan(replace(Plan.adaptive(16, 8, 16), method="merged"), 20.0, guide())
+    plans = ProfiledPlan(MERGED.plan(16, 8, 16), 20.0, guide())
     run(plans, 1.0, 60)
     assert plans.is_off
     assert run(plans, 1.0, 1000)[0] > 0.97
 
 
 def test_off_looks_at_the_best_that_drafts_only_if_that_is_near_to_paying() -> None:
-    near = ProfiledPlan(Plan.off(), 10.0, guide(), CHAIN, 9.0)
+    near = ProfiledPlan(OFF.plan(), 10.0, guide(), CHAIN, 9.0)
     assert run(near, 1.0, 1000)[0] > 0.98
     _, drafted = run(near, 4.0, 2000)
     assert drafted > 500
-    hopeless = ProfiledPlan(Plan.off(), 10.0, guide(), CHAIN, 3.0)
+    hopeless = ProfiledPlan(OFF.plan(), 10.0, guide(), CHAIN, 3.0)
     assert run(hopeless, 4.0, 2000)[1] == 0
 
 
@@ -132,7 +138,7 @@ def test_the_rate_to_beat_begins_with_the_promise_and_follows_what_is_measured()
 
 
 def test_a_generation_follows_the_plan_of_the_nearest_temperature() -> None:
-    plans = ByTemperature({0.8: ProfiledPlan(CHAIN, 20.0, guide()), 0.0: ProfiledPlan(Plan.off(), 10.0, guide())})
-    for temperature, plan in ((0.0, Plan.off()), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
+    plans = ByTemperature({0.8: ProfiledPlan(CHAIN, 20.0, guide()), 0.0: ProfiledPlan(OFF.plan(), 10.0, guide())})
+    for temperature, plan in ((0.0, OFF.plan()), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
         plans.begin(temperature)
         assert plans.current == plan

@@ -63,3 +63,15 @@ class Drafter(Protocol):
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree rooted at the last of `tokens`, within `limits`."""
         ...
+
+
+class Guesses(Protocol):
+    """What needs no draft model to guess."""
+
+    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
+        ...
+
+    def behind(self, path: Sequence[int]) -> Guesses:
+        """The same as they would be if `path` had been committed."""
+        ...

@@ -1,0 +1,111 @@
+"""The files of a target and its draft on this machine, fetched first where that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from specrun.catalog import download, embedded, made, resolve
+from specrun.catalog.hub import RemoteModel
+from specrun.catalog.names import HubName
+
+
+class Fetcher(Protocol):
+    """Decides about fetching missing models, and fetches them."""
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether anything may be fetched at all."""
+        ...
+
+    def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
+        """Sizes, files and licences of models on the hub. Raises HubError."""
+        ...
+
+    def fetch(self, models: Sequence[RemoteModel]) -> bool:
+        """Fetch models, unless the user declines. Returns whether all are here now. Raises HubError."""
+        ...
+
+
+class SilentFetcher:
+    """Fetches what is missing without asking and without showing anything, if `may_fetch`."""
+
+    def __init__(self, may_fetch: bool) -> None:
+        self.may_fetch = may_fetch
+
+    def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
+        return [download.look_up(model, _Silent()) for model in models]
+
+    def fetch(self, models: Sequence[RemoteModel]) -> bool:
+        download.check_disk(models)
+        for model in models:
+            download.pull(model, _Silent())
+        return True
+
+
+class _Silent:
+    """A `download.Progress` that shows nothing."""
+
+    def start(self, what: str, total: int, done: int) -> None: ...
+
+    def check(self, what: str, total: int) -> None: ...
+
+    def checked(self, what: str) -> None: ...
+
+    def advance(self, n_bytes: int) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def local_pair(
+    target: str | None, draft: str | None, drafting: bool, fetcher: Fetcher, note: Callable[[str], None]
+) -> tuple[Path, Path | None]:
+    """The files of a target and its draft.
+
+    target: its name; None is the embedded pair. draft: its name, "none" for no draft, or None for the one that was made
+    from this target, else the one that the catalog recommends. drafting: whether a draft is needed. note: is told which
+    draft was chosen. Raises MissingModelError where something is missing and not fetched, PairError before fetching
+    what would not fit, HubError, and UsageError for an unknown name.
+    """
+    if draft is None and drafting and (pair := _made_pair(target, note)):
+        return pair
+    if not target:
+        return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
+    named = draft if drafting else resolve.NO_DRAFT
+    choice = resolve.choose(target, named, fetcher.may_fetch)
+    resolve.check_choice(choice)
+    if choice.missing and fetcher.may_fetch:
+        models = fetcher.look_up(choice.missing)
+        resolve.check_found(choice, models)
+        if fetcher.fetch(models):
+            choice = resolve.choose(target, named, may_fetch=True)
+    if choice.missing:
+        if choice.target.path is None or not choice.recommended:
+            raise resolve.missing_error(choice.missing)
+        choice = resolve.Choice(choice.target, None, recommended=True)
+    assert choice.target.path is not None
+    _say_draft(choice, note)
+    return choice.target.path, choice.draft.path if choice.draft else None
+
+
+def _made_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
+    """The target's file and the draft that `specrun models make-draft` made from it, if both are here."""
+    path = resolve.locate(target).path if target else embedded.TARGET
+    draft = made.find(path) if path else None
+    if path is None or draft is None:
+        return None
+    if not draft.path.exists():
+        note(f"{draft.path}, a draft that was made, is gone; `specrun models make-draft` makes it again")
+        return None
+    note(f"draft: made from {target or 'the embedded target'}, {draft.how} (--draft none does without)")
+    return path, draft.path
+
+
+def _say_draft(choice: resolve.Choice, note: Callable[[str], None]) -> None:
+    if not choice.recommended:
+        return
+    if choice.draft:
+        note(f"draft: {choice.draft.name}, recommended for {choice.target.name} (--draft none does without)")
+    elif names := resolve.recommended_drafts(choice.target):
+        note(f"{names[0]} could draft for {choice.target.name}; fetch it with `specrun pull {names[0]}`")

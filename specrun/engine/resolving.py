@@ -1,0 +1,98 @@
+"""From option groups to what a run loads: model files, plans, and the profile of this pair on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.local_pair import Fetcher, local_pair
+from specrun.engine import growth_maps
+from specrun.engine.run_options import RunOptions, context_length
+from specrun.errors import UsageError
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import SpeculationOptions
+from specrun.profiles import lookup, profile_files
+from specrun.profiles.profile import Profile
+from specrun.speculation.plan import Plan
+
+
+def run_options(
+    models: ModelOptions,
+    speculation: SpeculationOptions,
+    machine: MachineOptions,
+    fetcher: Fetcher,
+    note: Callable[[str], None],
+) -> RunOptions:
+    """What the options ask for, profiles left aside. `note` is told which draft was chosen.
+
+    Raises UsageError for impossible options, MissingModelError and HubError for models that are not to be had.
+    """
+    if models.target is None and models.draft not in (None, "none"):
+        raise UsageError("--draft needs the --target it drafts for")
+    plans = speculation.plans()
+    settings, draft_settings = machine.target_settings(), machine.draft_settings()
+    drafting = any(plan.drafts and plan.method.needs_draft for plan in plans)
+    target, draft = local_pair(models.target, models.draft, drafting, fetcher, note)
+    return RunOptions(
+        target=target,
+        draft=draft,
+        plans=plans,
+        ctx_size=machine.ctx_size,
+        settings=settings,
+        draft_settings=draft_settings,
+        exact=machine.exact,
+        datastore=speculation.datastore,
+        history=speculation.history,
+        overlap=speculation.overlap,
+    )
+
+
+def identity_of(options: RunOptions) -> dict[str, Any]:
+    """What a profile for these options depends on. Raises ModelFileError for a file that cannot be read."""
+    target = GgufFile.read(options.target)
+    return lookup.identify(
+        target=target,
+        draft=GgufFile.read(options.draft) if options.draft else None,
+        ctx_size=context_length(options.ctx_size, target.n_ctx_train),
+        settings=options.settings,
+        draft_settings=options.draft_settings,
+        exact=options.exact,
+    )
+
+
+def with_profile(
+    options: RunOptions, speculation: SpeculationOptions, temperature: float, note: Callable[[str], None]
+) -> RunOptions:
+    """The options with the profile of this pair on this machine, if there is one.
+
+    Its settings are taken in any case, because the text may depend on them, and its plans where these are left to
+    specrun. `note` is told if a profile is stale. Raises UsageError for a method that needs a profile.
+    """
+    if options.draft is None:
+        return replace(options, profile=_of_target(options), follow=speculation.is_auto)
+    found = lookup.find(identity_of(options))
+    if found.notice and (speculation.is_auto or speculation.method):
+        note(found.notice)
+    if speculation.method:
+        plan = _with_size(options.plans[0], found.profile, speculation, temperature)
+        options = replace(options, plans=(plan,))
+    return replace(options, profile=found.profile, follow=speculation.is_auto)
+
+
+def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOptions, temperature: float) -> Plan:
+    if profile:
+        return growth_maps.by_profile(plan, profile, temperature, speculation.is_open)
+    if plan.method.is_adaptive:
+        raise UsageError(f"--method {speculation.method} needs a profile of this pair; run `specrun tune` first")
+    return plan
+
+
+def _of_target(options: RunOptions) -> Profile | None:
+    """What the newest profile of the target says of the target alone, whatever the draft of that profile. Text without
+    a draft then has the settings of text with one, and so is the same text.
+    """
+    profile = profile_files.of_target(identity_of(options)) if profile_files.are_saved() else None
+    return profile.without_draft(options.exact) if profile else None

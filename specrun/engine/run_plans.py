@@ -1,0 +1,58 @@
+"""Which plans a loaded pair can follow, and what chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specrun.engine import growth_maps
+from specrun.engine.decoding import Engine
+from specrun.profiles.profile import Profile
+from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan, PlanChooser
+from specrun.speculation.plan import Plan
+
+
+class RunPlans:
+    """The plans of one loaded pair.
+
+    candidates: the plans that can run. profile: that of this pair on this machine, if there is one. follow: whether the
+    profile's plans are followed instead of the candidates.
+    """
+
+    def __init__(self, engine: Engine, candidates: Sequence[Plan], profile: Profile | None, follow: bool) -> None:
+        self.candidates = tuple(candidates)
+        self.profile = profile
+        self._engine = engine
+        self._follows_profile = profile is not None and follow
+        self._auto = self.auto()
+        self._fixed: dict[float, FixedPlan] = {}
+
+    def auto(self) -> PlanChooser:
+        """A new chooser among the candidates that knows nothing yet but the profile."""
+        if self.profile and self._follows_profile:
+            return self.profile.chooser()
+        return FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
+
+    def at(self, temperature: float) -> PlanChooser:
+        """What chooses the plans of texts of this temperature; it learns from one text to the next.
+
+        A single plan that needs a tree shape gets one, which may take some passes over short texts.
+        """
+        if len(self.candidates) > 1 or self._follows_profile:
+            return self._auto
+        if temperature not in self._fixed:
+            self._fixed[temperature] = self.fixed(self.shaped(self.candidates, temperature)[0], temperature)
+        return self._fixed[temperature]
+
+    def shaped(self, plans: Sequence[Plan], temperature: float) -> list[Plan]:
+        """The plans; those that need a tree shape and have none get one."""
+        if self._engine.draft is None:
+            return list(plans)
+        return list(growth_maps.filled(self._engine, self.profile, plans, temperature))
+
+    def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
+        """This plan for every pass, guided by the profile's cost tables if there are any."""
+        return FixedPlan(plan, self.profile.guide(temperature) if self.profile else None)
+
+    def predicted(self, temperature: float) -> float | None:
+        """Tokens per second that the profile promises; None without a profile."""
+        return self.profile.at(temperature).predicted_tokens_per_second if self.profile else None

@@ -1,0 +1,119 @@
+"""What one generation did and what it cost, pass by pass."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specrun.engine.overlap import Overlap
+from specrun.llama import DraftContext, TargetContext
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import TokenTree
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One target pass.
+
+    tree: the token tree that it scored.
+    accepted: what was accepted of the tree.
+    tokens: the committed token ids. An end-of-generation token is left out.
+    finish: why the generation ends with this pass; None if it goes on.
+    """
+
+    tree: TokenTree
+    accepted: Accepted
+    tokens: list[int]
+    finish: FinishReason | None = None
+
+
+@dataclass
+class Statistics:
+    """What one generation cost. Times are in seconds.
+
+    prompt_tokens: tokens of the prompt.
+    prompt_tokens_decoded: those that were not in the cache already.
+    completion_tokens: committed tokens.
+    passes: target passes after the prompt.
+    prefill_seconds: all work before the first pass.
+    first_token_seconds: from the start until the first pass is over.
+    seconds: all passes together, with what belongs to them.
+    target_seconds: the target's passes.
+    draft_seconds: drafting that the target waited for.
+    overlapped_seconds: drafting that ran while a target pass did.
+    ready: passes whose tree had been drafted ahead.
+    accepted: number of passes by accepted length; index 0 is length 1.
+    offered: number of passes that reached a node with children, by depth; index 0 is depth 1.
+    matched: how many of those accepted one of the children.
+    """
+
+    prompt_tokens: int = 0
+    prompt_tokens_decoded: int = 0
+    completion_tokens: int = 0
+    passes: int = 0
+    prefill_seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    seconds: float = 0.0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    overlapped_seconds: float = 0.0
+    ready: int = 0
+    accepted: list[int] = field(default_factory=list)
+    offered: list[int] = field(default_factory=list)
+    matched: list[int] = field(default_factory=list)
+
+    @property
+    def other_seconds(self) -> float:
+        """Time outside llama.cpp's passes: sampling, tree growth, acceptance, cache bookkeeping, printing."""
+        return max(self.seconds - self.target_seconds - self.draft_seconds, 0.0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Committed tokens per second after the prefill; 0 before the first pass."""
+        return self.completion_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Mean accepted length."""
+        return self.completion_tokens / self.passes if self.passes else 0.0
+
+    def count(self, one: Pass) -> None:
+        """Add one pass."""
+        self.passes += 1
+        self.completion_tokens += len(one.tokens)
+        length = len(one.accepted.tokens)
+        self.accepted += [0] * (length - len(self.accepted))
+        self.accepted[length - 1] += 1
+        while len(self.offered) < one.tree.depth:
+            self.offered.append(0)
+            self.matched.append(0)
+        path = one.accepted.path
+        for depth, node in enumerate(path):
+            if one.tree.children[node]:
+                self.offered[depth] += 1
+                self.matched[depth] += depth + 1 < len(path)
+
+
+class Clock:
+    """Splits the time since it was made into target passes, draft passes and everything else."""
+
+    def __init__(self, target: TargetContext, draft: DraftContext | None, overlap: Overlap | None) -> None:
+        self._started = time.perf_counter()
+        self._target = target.context
+        self._draft = draft.context if draft else None
+        self._target_before = self._target.decode_seconds
+        self._draft_before = self._draft.decode_seconds if self._draft else 0.0
+        self._overlap = overlap
+        self._overlapped_before = overlap.seconds if overlap else 0.0
+
+    def read(self, statistics: Statistics) -> None:
+        """Write the times so far into `statistics`."""
+        statistics.seconds = time.perf_counter() - self._started
+        statistics.target_seconds = self._target.decode_seconds - self._target_before
+        if self._draft and self._overlap:
+            statistics.overlapped_seconds = self._overlap.seconds - self._overlapped_before
+            drafted = self._draft.decode_seconds - self._draft_before
+            statistics.draft_seconds = drafted - statistics.overlapped_seconds

@@ -1,0 +1,139 @@
+"""The papers' methods that no automatic choice takes, kept for comparing with `--method` and `specrun bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specrun.speculation.drafter import Drafter
+from specrun.speculation.drafters.guessed import guessed
+from specrun.speculation.drafters.specexec import specexec
+from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, Drafting, Method, chain_shape
+from specrun.speculation.papers.confidence import (
+    CapeDrafter,
+    ConfidenceDrafter,
+    disordered,
+    probably_rejected,
+    unsure,
+)
+from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
+from specrun.speculation.papers.k_seq import k_seq
+from specrun.speculation.papers.multi_step import multi_step
+from specrun.speculation.papers.opt_tree import OptTreeDrafter
+from specrun.speculation.papers.recursive_rejection import recursive_rejection
+from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
+from specrun.speculation.papers.sequoia_rule import sequoia
+from specrun.speculation.papers.speculative_sampling import speculative_sampling
+from specrun.speculation.papers.walk import by_node, walk_block, walk_typical
+from specrun.speculation.shape import TreeShape, widest_branching
+
+
+def _sampled(draw: Draw) -> Callable[[Drafting], Drafter]:
+    def drafter(drafting: Drafting) -> Drafter:
+        # Greedily there is nothing to draw: the rules take the child that is the target's own choice, if there is one,
+        # so the best candidates are the best draws.
+        if drafting.temperature == 0:
+            return StaticDrafter(drafting.need_source(), drafting.need_shape())
+        return SampledDrafter(_model(drafting), drafting.need_shape(), draw)
+
+    return drafter
+
+
+def _paths(drafting: Drafting) -> Drafter:
+    depth = drafting.plan.depth
+    n_paths = (drafting.plan.budget - 1) // max(depth, 1)
+    if drafting.temperature == 0:
+        return StaticDrafter(drafting.need_source(), TreeShape.branching((n_paths, *[1] * (depth - 1))))
+    return SampledPathsDrafter(_model(drafting), n_paths)
+
+
+def _model(drafting: Drafting) -> ModelCandidates:
+    source = drafting.need_source()
+    if not isinstance(source, ModelCandidates):
+        raise ValueError(f"{drafting.plan.method.name} draws from a draft model, not from a recording")
+    return source
+
+
+PAPERS = (
+    Method(
+        "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "as chain, where the draft's certainty varies much",
+        lambda d: ConfidenceDrafter(d.need_source(), probably_rejected), stops=True,
+    ),
+    Method(
+        "disco", "chain", "DISCO, arXiv 2405.04304", "as chain, where the draft's certainty varies much",
+        lambda d: ConfidenceDrafter(d.need_source(), unsure), stops=True,
+    ),
+    Method(
+        "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "as chain, where the draft's certainty varies much",
+        lambda d: ConfidenceDrafter(d.need_source(), disordered), stops=True,
+    ),
+    Method(
+        "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where some 20 tokens more in a pass cost little",
+        lambda d: CapeDrafter(d.need_source()),
+    ),
+    Method(
+        "opt-tree", "tree", "OPT-Tree, arXiv 2406.17276", "as specexec; it drafts less deep where that gains little",
+        lambda d: OptTreeDrafter(d.need_source(), d.guide), stops=True,
+    ),
+    Method(
+        "ddd", "tree", "Dynamic depth decoding, arXiv 2409.00142; EAGLE-2, 2406.16858",
+        "as specexec, with fewer draft passes where the draft is unsure",
+        lambda d: DynamicDepthDrafter(d.need_source()), stops=True,
+    ),
+    Method(
+        "prompt-lookup", "draft source", "Prompt lookup; n-gram speculation of llama.cpp",
+        "where the answer copies from the prompt, without any draft model", guessed, needs=(),
+        sources=("prompt-lookup",),
+    ),
+    Method(
+        "suffix-automaton", "draft source", "SAM decoding, arXiv 2411.10666",
+        "where the answer copies from the prompt or itself, without any draft model", guessed, needs=(),
+        sources=("suffix-automaton",),
+    ),
+    Method(
+        "token-recycling", "draft source", "Token Recycling, arXiv 2408.08696",
+        "where passes of a few tokens are cheap and there is no draft model", guessed, needs=(),
+        sources=("token-recycling",),
+    ),
+    Method(
+        "lookahead", "draft source", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
+        "where the target repeats itself, without any draft model", guessed, needs=(), sources=("lookahead",),
+    ),
+    Method(
+        "rest", "draft source", "REST, arXiv 2311.08252", "where the answer is like the files of a datastore",
+        guessed, needs=(DATASTORE,), sources=("rest",),
+    ),
+    Method(
+        "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
+        "less often than chain, which shares its noise", _sampled("independent"), by_node(speculative_sampling),
+        shape=chain_shape,
+    ),
+    Method(
+        "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
+        "wherever speculative-sampling does, never less", _sampled("independent"), walk_block, shape=chain_shape,
+    ),
+    Method(
+        "specinfer", "acceptance rule", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
+        "less often than rsd, as draws repeat", _sampled("independent"), by_node(multi_step), shape=widest_branching,
+    ),
+    Method(
+        "rsd", "acceptance rule",
+        "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
+        "where large passes are cheap and shared noise is not wanted", _sampled("without replacement"),
+        by_node(recursive_rejection), shape=widest_branching,
+    ),
+    Method(
+        "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141", "less often than rsd, as draws repeat",
+        _paths, by_node(k_seq),
+    ),
+    Method(
+        "sequoia", "acceptance rule", "Sequoia, arXiv 2402.12374",
+        "where large passes are cheap and shared noise is not wanted", _sampled("without replacement, then uniform"),
+        by_node(sequoia), needs=(DRAFT, ACCEPTANCE),
+    ),
+    Method(
+        "typical", "acceptance rule", "Medusa's typical acceptance, arXiv 2401.10774",
+        "where the text may be another than the target's: this one is lossy", specexec, walk_typical, lossless=False,
+    ),
+)  # fmt: skip
