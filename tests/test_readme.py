@@ -1,0 +1,93 @@
+"""What the documents say about the code: README's tables of options and exit codes, links, and paths of files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from specrun import errors
+from specrun.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
+OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"(?<![\w./-])(?:specrun|scripts|tests)/[\w./-]*\w")
+
+CLOSED_STDOUT_EXIT_CODE = 141
+COMMANDS = ("generate", "chat")
+
+
+def first_column(head: str) -> list[str]:
+    """The first cells of README's table whose first column is headed `head`, without the heading."""
+    lines = iter(README.splitlines())
+    assert any(line.startswith(f"| {head} |") for line in lines), f"README has no table headed {head}"
+    next(lines)  # the line of dashes
+    cells = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        cells.append(re.split(r"(?<!\\)\|", line)[1])
+    return cells
+
+
+def options_in_table() -> set[str]:
+    return {name for cell in first_column("option") for name in OPTION.findall(cell)}
+
+
+def options_of(command: str) -> set[str]:
+    """Every long and short name of every option of `command`, except for --help, which typer adds."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    parameters = group.commands[command].params
+    return {
+        name
+        for parameter in parameters
+        if parameter.param_type_name == "option"
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def exit_codes() -> set[int]:
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    codes = {kind.exit_code for kind in classes if issubclass(kind, errors.SpecrunError)}
+    return {0, *codes, errors.INTERRUPTED_EXIT_CODE, CLOSED_STDOUT_EXIT_CODE}
+
+
+def test_every_option_in_the_table_exists() -> None:
+    assert options_in_table() - options_of("generate") == set()
+
+
+def test_every_option_that_generate_and_chat_share_is_in_the_table() -> None:
+    shared = options_of("generate") & options_of("chat")
+    assert shared - options_in_table() == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_readme_names_every_option(command: str) -> None:
+    assert options_of(command) - set(OPTION.findall(README)) == set()
+
+
+def test_the_table_of_exit_codes_has_all_of_them_and_no_others() -> None:
+    codes = [int(code) for cell in first_column("exit code") for code in cell.split(",")]
+    assert sorted(codes) == sorted(exit_codes())
+
+
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_relative_links_lead_to_files(document: Path) -> None:
+    links = [link.partition("#")[0] for link in LINK.findall(document.read_text(encoding="utf-8"))]
+    relative = [link for link in links if link and "://" not in link]
+    assert [link for link in relative if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_source_files_that_are_named_exist(document: Path) -> None:
+    paths = PATH.findall(document.read_text(encoding="utf-8"))
+    assert [path for path in paths if not (ROOT / path).exists()] == []
