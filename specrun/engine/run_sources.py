@@ -6,18 +6,12 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from specrun.engine.source_files import datastore, successor_table
+from specrun.engine.source_files.history import History
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
 from specrun.locations import data_dir
-from specrun.speculation.sources import (
-    History,
-    NgramPool,
-    PromptLookup,
-    Source,
-    SuffixAutomaton,
-    TokenRecycling,
-    datastore,
-)
+from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
 
 _FINGERPRINT_BYTES = 16
@@ -62,7 +56,7 @@ class RunSources:
                 sources["history"] = self._history.source()
             try:
                 if self._table.exists():
-                    self._recycling = TokenRecycling.load(self._table, self._fingerprint, model.n_vocab)
+                    self._recycling = successor_table.load(self._table, self._fingerprint, model.n_vocab)
             except DraftSourceError as error:
                 note(str(error))
         sources["token-recycling"] = self._recycling
@@ -75,5 +69,5 @@ class RunSources:
         for text in self.set.finished_texts():
             self._history.add(text)
         if len(self._recycling):
-            self._recycling.save(self._table, self._fingerprint)
+            successor_table.save(self._table, self._recycling, self._fingerprint)
         self._history = None

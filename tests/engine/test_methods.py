@@ -14,6 +14,7 @@ from specrun.catalog import embedded
 from specrun.engine.loading import Runtime
 from specrun.engine.run_options import RuntimeOptions
 from specrun.engine.run_sources import fingerprint
+from specrun.engine.source_files import datastore
 from specrun.llama import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
@@ -21,7 +22,6 @@ from specrun.speculation import FixedPlan, Plan, TokenTree
 from specrun.speculation.method import Method
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape, widest_branching
-from specrun.speculation.sources import datastore
 from tests.engines import chooser, code_prompts, write
 from tests.statistics import chi_square_p_value
 

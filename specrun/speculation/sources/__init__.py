@@ -2,8 +2,6 @@
 what the target wrote before. Pure data structures; how their guesses become a tree is the drafters' business.
 """
 
-from specrun.speculation.sources import datastore
-from specrun.speculation.sources.history import History
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.ngram import PromptLookup
 from specrun.speculation.sources.recycling import TokenRecycling
@@ -13,12 +11,10 @@ from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 
 __all__ = [
     "Guess",
-    "History",
     "NgramPool",
     "PromptLookup",
     "Source",
     "SuffixArraySource",
     "SuffixAutomaton",
     "TokenRecycling",
-    "datastore",
 ]

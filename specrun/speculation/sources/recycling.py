@@ -6,20 +6,15 @@ Unlike text matching it has something to say after any token that a pass has see
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.errors import DraftSourceError
-from specrun.speculation.sources import files
 from specrun.speculation.sources.source import Guess
 
 N_SUCCESSORS = 8
 MAX_ROWS = 50_000
 
-_MAGIC = b"specrun.recycl 1"
-_WHAT = "a table of successors written by specrun"
 _NO_ROW = -1
 
 Int32Array = NDArray[np.int32]
@@ -81,25 +76,19 @@ class TokenRecycling:
         successors = self._successors[row, :count].tolist()
         return [Guess(token, N_SUCCESSORS - 1 - rank) for rank, token in enumerate(successors)]
 
-    def save(self, path: Path, fingerprint: str) -> None:
-        """Write the table, atomically. fingerprint: of the tokenizer. Raises DraftSourceError."""
+    def rows(self) -> tuple[Int32Array, Int32Array]:
+        """int32[n] tokens that have a row, in the order in which they got it, and int32[n, 8], their successors."""
         n = len(self)
-        order = np.arange(self._n_learned - n, self._n_learned) % max(self._max_rows, 1)  # oldest first
-        header = {"tokenizer": fingerprint, "n_vocab": self.n_vocab, "rows": n}
-        files.write(path, _MAGIC, header, [self._tokens[order], self._successors[order]])
+        order = np.arange(self._n_learned - n, self._n_learned) % max(self._max_rows, 1)
+        return self._tokens[order], self._successors[order]
 
     @classmethod
-    def load(cls, path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
-        """What `save` wrote. Raises DraftSourceError if it is not that, or of another tokenizer."""
-        header, values = files.read(path, _MAGIC, _WHAT)
-        files.check_tokenizer(path, header, fingerprint)
-        n = len(values) // (1 + N_SUCCESSORS)
-        if header.get("n_vocab") != n_vocab or header.get("rows") != n or len(values) != n * (1 + N_SUCCESSORS):
-            raise DraftSourceError(f"{path} was made for another vocabulary than this target's; make it again")
-        if ((values < 0) | (values >= n_vocab)).any():
-            raise DraftSourceError(f"{path} is damaged: it holds tokens that there are not")
+    def from_rows(
+        cls, n_vocab: int, tokens: Int32Array, successors: Int32Array, max_rows: int = MAX_ROWS
+    ) -> TokenRecycling:
+        """The table with these `rows`."""
         table = cls(n_vocab, max_rows)
-        table._put(values[:n], values[n:].reshape(n, N_SUCCESSORS))
+        table._put(tokens, successors)
         return table
 
     def _put(self, tokens: Int32Array, top: Int32Array) -> None:
