@@ -46,8 +46,8 @@ class DraftContext:
             begin = len(self._tokens)
             chunk = list(tokens[begin : begin + config.n_batch])
             is_last = begin + len(chunk) == len(tokens)
-            known = [token if token < self.n_vocab else 0 for token in chunk]
-            rows = self.context.decode(committed_tokens(known, begin, config.n_seq_max, n_outputs=int(is_last)))
+            batch = committed_tokens(self.readable(chunk), begin, config.n_seq_max, n_outputs=int(is_last))
+            rows = self.context.decode(batch)
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
         self._place = {ROOT: (0, len(tokens) - 1)}
@@ -55,6 +55,10 @@ class DraftContext:
         self._next_sequence = 1
         self._n_drafted = 0
         return rows[0, : self.n_vocab]
+
+    def readable(self, tokens: Sequence[int]) -> list[int]:
+        """`tokens` with 0 in place of those that the draft does not have."""
+        return [token if token < self.n_vocab else 0 for token in tokens]
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

@@ -40,7 +40,7 @@ def exact_up_to(
         found = target.score(TokenTree.chain(following))
         n = min(size, len(rows))
         same = all(np.array_equal(found[i].view(np.uint32), rows[i].view(np.uint32)) for i in range(n))
-        target.context.remove(-1, target.n_cached)
+        target.drop_tree()
         if not same:
             break
         exact = size

@@ -136,6 +136,10 @@ class TargetContext:
             self.context.remove(seq, start)
             self.context.copy(0, seq, start, end)
 
+    def drop_tree(self) -> None:
+        """Remove from the cache what the last `score` wrote, without committing anything."""
+        self.context.remove(ALL_SEQUENCES, self.n_cached)
+
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         self.context.remove(ALL_SEQUENCES, 0)
