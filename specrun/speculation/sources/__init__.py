@@ -1,5 +1,5 @@
-"""Draft sources that need no draft model: what could follow a text, known from the text itself, from others, or from
-what the target wrote before. Pure data structures; how their guesses become a tree is the drafters' business.
+"""Draft sources, which need no draft model: they guess the next tokens from the text itself, from other texts or from
+earlier passes of the target. They are pure data structures; the drafters make trees of their guesses.
 """
 
 from specrun.speculation.sources.lookahead import NgramPool

@@ -1,6 +1,6 @@
-"""Token Recycling (arXiv 2408.08696): the successors that the target last found likely for each token.
+"""Token Recycling (arXiv 2408.08696): for each token, the likeliest next tokens when the target last computed them.
 
-Unlike text matching it has something to say after any token that a pass has seen, repeated or not.
+Unlike text matching it has guesses after every token that was in a pass, even if the text never repeats.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from specrun.speculation.sources.source import Guess
 
-N_SUCCESSORS = 8
-MAX_ROWS = 50_000
+N_SUCCESSORS = 8  # next tokens kept for each token
+MAX_ROWS = 50_000  # tokens that have successors
 
 _NO_ROW = -1
 
@@ -21,10 +21,10 @@ Int32Array = NDArray[np.int32]
 
 
 class TokenRecycling:
-    """A source over a table of the last top-8 successors of every token that a pass has seen.
+    """A source over a table with the last top-8 successors of every token that was in a pass.
 
-    At most `max_rows` tokens have a row, of 36 bytes; then the token whose row came first gives it up. With an index
-    of 4 bytes a token that is under 2 MB for 50k tokens and 2.4 MB for 152k.
+    At most `max_rows` tokens have a row; a new one replaces the oldest. A row takes 36 bytes and the index 4 bytes for
+    each token of the vocabulary: under 2 MB for a vocabulary of 50k tokens, 2.4 MB for one of 152k.
     Evidence: 7 minus the rank of the successor.
     """
 
@@ -35,17 +35,18 @@ class TokenRecycling:
         self.n_vocab = n_vocab
         self._max_rows = min(max_rows, n_vocab)
         self._row_of = np.full(n_vocab, _NO_ROW, np.int32)
-        self._tokens: Int32Array = np.zeros(0, np.int32)  # of each row, in a ring
+        self._tokens: Int32Array = np.zeros(0, np.int32)  # the token of each row; the rows are a ring
         self._successors: Int32Array = np.zeros((0, N_SUCCESSORS), np.int32)
-        self._n_learned = 0  # tokens that were given a row, so the ring's place
-        self._last: int | None = None
+        self._n_learned = 0  # rows that were ever given to tokens
+        self._last: int | None = None  # the last token of the text
 
     def __len__(self) -> int:
-        """Tokens that have a row."""
+        """Number of tokens that have a row."""
         return min(self._n_learned, self._max_rows)
 
     @property
     def n_bytes(self) -> int:
+        """Memory of the table in bytes."""
         return self._row_of.nbytes + self._tokens.nbytes + self._successors.nbytes
 
     def reset(self) -> None:
@@ -57,11 +58,12 @@ class TokenRecycling:
             self._last = tokens[-1]
 
     def learn(self, tokens: Int32Array, top: Int32Array) -> None:
-        """Take in the rows of a pass. tokens: int32[n], the token at each node. top: int32[n, 8], the likeliest next
-        tokens, likeliest first (`sampling.filters.top_k` finds them). Of equal tokens the last counts, so the accepted
-        path comes last.
+        """Take in what a pass computed.
+
+        tokens: int32[n], the token of each node; of equal tokens the last counts. top: int32[n, 8], the likeliest next
+        tokens after each node, likeliest first.
         """
-        # What np.unique finds first in the reversed order was last.
+        # np.unique gives the first place of each token, which in reversed order is the last one.
         distinct, places = np.unique(tokens[::-1], return_index=True)
         self._put(distinct, top[::-1][places])
 
@@ -92,11 +94,11 @@ class TokenRecycling:
         return table
 
     def _put(self, tokens: Int32Array, top: Int32Array) -> None:
-        """Set the rows of distinct tokens."""
+        """Set the rows of `tokens`, which must be distinct."""
         for token in tokens[self._row_of[tokens] == _NO_ROW].tolist():
             self._add_row(token)
         rows = self._row_of[tokens]
-        kept = rows != _NO_ROW  # the table may be full of later ones
+        kept = rows != _NO_ROW  # later tokens may have replaced earlier ones of this call
         self._successors[rows[kept]] = top[kept]
 
     def _add_row(self, token: int) -> None:
