@@ -21,12 +21,10 @@ from specrun.speculation.drafters.specexec import SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, PROFILE, Drafting, Method, chain_shape
 from specrun.speculation.papers import (
-    Accepted,
     by_node,
     k_seq,
     multi_step,
     recursive_rejection,
-    sample_and_match,
     speculative_sampling,
     walk_block,
     walk_typical,
@@ -34,15 +32,16 @@ from specrun.speculation.papers import (
 from specrun.speculation.papers.confidence import (
     CapeDrafter,
     ConfidenceDrafter,
-    disordered,
-    probably_rejected,
-    unsure,
+    adaedl_stops,
+    disco_stops,
+    specdec_stops,
 )
 from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.papers.sequoia_rule import sequoia
 from specrun.speculation.plan import Plan
+from specrun.speculation.sample_and_match import Accepted, sample_and_match
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
 
@@ -92,15 +91,15 @@ _LIST = (
     ),
     Method(
         "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "as chain, where the draft's certainty varies much",
-        lambda d: ConfidenceDrafter(d.source, probably_rejected), stops=True,
+        lambda d: ConfidenceDrafter(d.source, specdec_stops), stops=True,
     ),
     Method(
         "disco", "chain", "DISCO, arXiv 2405.04304", "as chain, where the draft's certainty varies much",
-        lambda d: ConfidenceDrafter(d.source, unsure), stops=True,
+        lambda d: ConfidenceDrafter(d.source, disco_stops), stops=True,
     ),
     Method(
         "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "as chain, where the draft's certainty varies much",
-        lambda d: ConfidenceDrafter(d.source, disordered), stops=True,
+        lambda d: ConfidenceDrafter(d.source, adaedl_stops), stops=True,
     ),
     Method(
         "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where some 20 tokens more in a pass cost little",

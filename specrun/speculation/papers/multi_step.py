@@ -1,6 +1,6 @@
-"""Multi-step speculative sampling: independent candidates (SpecInfer, 2305.09781). Lossless.
+"""Multi-step speculative sampling: independent candidates (SpecInfer, arXiv 2305.09781). Lossless.
 
-Multi-candidate speculative sampling with replacement (2401.06706) is the same rule.
+Multi-candidate speculative sampling with replacement (arXiv 2401.06706) is the same rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from specrun.speculation.papers.rejection import try_in_turn
 
 
 def multi_step(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """Try every draw against q, each against the residual of the ones before it. A node rule.
+    """A `NodeRule`: try the draws in turn, each against the residual that the rejected ones before it leave.
 
     draws: independent draws from q, duplicates included; their number must not depend on what was drawn.
     """

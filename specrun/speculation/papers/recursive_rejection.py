@@ -1,6 +1,6 @@
-"""Recursive rejection sampling: candidates without replacement (RSD, 2402.14160). Lossless.
+"""Recursive rejection sampling: candidates without replacement (RSD, arXiv 2402.14160). Lossless.
 
-Multi-candidate speculative sampling without replacement (2401.06706) is the same rule.
+Multi-candidate speculative sampling without replacement (arXiv 2401.06706) is the same rule.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from specrun.speculation.papers.rejection import try_in_turn
 def recursive_rejection(
     p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator
 ) -> tuple[int, bool]:
-    """Try every draw against q without the tokens tried before it. A node rule.
+    """A `NodeRule`: try the draws in turn, each as a draw from q without the tokens before it.
 
-    draws: drawn from q without replacement (as Gumbel top-k does), in that order. Any after the last token to which
-    q gives a probability are not tried.
+    draws: tokens in the order in which they were drawn from q without replacement. Draws after the last token to which
+    q gives a probability are ignored.
     """
     return try_in_turn(p, _without_replacement(q, draws), rng)
 

@@ -1,4 +1,4 @@
-"""The step that the rules with rejection share: candidates are tried in turn, and each refusal shrinks the target."""
+"""Rejection sampling over several candidates, which most node rules share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from specrun.speculation.papers.distributions import Probabilities, draw, residu
 def try_in_turn(
     p: Probabilities, candidates: Iterable[tuple[int, Probabilities]], rng: np.random.Generator
 ) -> tuple[int, bool]:
-    """Commit a token distributed as p; a candidate wherever possible.
+    """Returns (token to commit, whether it is an accepted candidate); the token is distributed as p.
 
-    candidates: each token with the distribution it was drawn from, given the ones before it. One is accepted with
-    probability min(1, p/q); refused, p becomes the residual, from which the token comes if all are refused.
-    Returns the token, and whether it is a candidate that was accepted.
+    candidates: each token with q, the distribution that it was drawn from given the candidates before it. It is
+    accepted with probability min(1, p/q). If it is rejected, p becomes the residual of p and q; the token is drawn
+    from the last residual if all candidates are rejected.
     """
     for token, q in candidates:
-        # u < p/q without the division, which overflows for the smallest q.
+        # This is u < p/q without the division, which may overflow.
         if rng.random() * q[token] < p[token]:
             return token, True
         p = residual(p, q)

@@ -1,4 +1,4 @@
-"""Sequoia's rule: candidates without replacement, then uniformly from the rest (2402.12374). Lossless."""
+"""Sequoia's rule: candidates without replacement, then uniformly from the rest (arXiv 2402.12374). Lossless."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from specrun.speculation.papers.rejection import try_in_turn
 
 
 def sequoia(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """Recursive rejection that goes on when q has no token left to give. A node rule.
+    """A `NodeRule`: recursive rejection that continues after q has no token left.
 
-    draws: distinct tokens, drawn from q without replacement, in that order; once every token of q is drawn, uniformly
-    from all others of p's n_vocab tokens, not only from those the draft knows.
+    draws: distinct tokens in the order drawn: from q without replacement, and once all tokens of q are drawn,
+    uniformly from the other tokens of the target's vocabulary.
     """
     return try_in_turn(p, _without_replacement(q, draws), rng)
 

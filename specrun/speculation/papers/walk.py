@@ -1,4 +1,4 @@
-"""From the rule at one node to the accepted path of a tree."""
+"""Applies acceptance rules to a whole tree."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from specrun.speculation.proposal import Proposal
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 
-# (target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
-# -> (the token to commit, whether it is a candidate that was accepted)
 NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
-# (node, tokens after the root up to and with it) -> the target's distribution after the node
+"""(target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
+-> (token to commit, whether it is an accepted candidate).
+"""
+
 NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
-# (tree, proposals by node, None where nothing was drawn, the target's distributions, rng) -> what is accepted
+"""(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
+
 AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, np.random.Generator], Accepted]
+"""(tree, proposal for each node or None, the target's distributions, rng) -> what is accepted."""
 
 
 def by_node(rule: NodeRule) -> AcceptTree:
-    """Apply `rule` at every node from the root on, as long as it accepts."""
+    """The acceptance rule that walks a tree with `rule`."""
 
     def accept(
         tree: TokenTree,
@@ -44,10 +47,10 @@ def walk(
     rule: NodeRule,
     rng: np.random.Generator,
 ) -> Accepted:
-    """From the root, go to the child whose token `rule` accepts; the first token that is no accepted one ends it.
+    """From the root on, go to the child whose token `rule` accepts, until it accepts none.
 
-    proposals: one per node. A node without one gets a token of the target's distribution. A draw whose child was cut
-    from the tree must stay in `draws`: accepted, it is committed and ends the pass, and nothing is biased.
+    proposals: one for each node; after a node without one a token of the target's distribution is drawn. A draw whose
+    child was cut from the tree must stay in `draws`, or the result is biased; if accepted, it ends the walk.
     """
     path = [ROOT]
     tokens: list[int] = []
@@ -71,9 +74,9 @@ def walk_block(
     probabilities: NodeProbabilities,
     rng: np.random.Generator,
 ) -> Accepted:
-    """Block verification of a chain, which may have been cut by its length but not by its tokens.
+    """Block verification of a chain. It may have been cut to a length, but not because of its tokens.
 
-    Raises ValueError for a tree that is no chain of drawn tokens.
+    Raises ValueError for a tree that is not a chain of drawn tokens.
     """
     drafted = tree.tokens[1:].tolist()
     sources = [proposal for proposal in proposals[: len(drafted)] if proposal is not None]
@@ -91,14 +94,14 @@ def walk_typical(
     probabilities: NodeProbabilities,
     rng: np.random.Generator,
 ) -> Accepted:
-    """LOSSY: the longest path of typical tokens, however they were drafted, then a token of the target's after it.
+    """LOSSY: the longest path of typical tokens, then a token drawn from the target's distribution after it.
 
-    Of paths of the same length the target's likeliest is taken, as Medusa does.
+    Of paths with the same length the likeliest by the target is taken, as in Medusa.
     """
     tokens: dict[int, list[int]] = {ROOT: []}
     likelihoods = {ROOT: 0.0}
     ends = {ROOT: probabilities(ROOT, [])}
-    for node in range(1, len(tree)):  # depth first, so every parent has been seen
+    for node in range(1, len(tree)):  # parents come before their children
         parent, token = int(tree.parents[node]), int(tree.tokens[node])
         if parent in tokens and is_typical(ends[parent], token):
             tokens[node] = [*tokens[parent], token]

@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class PathStates(Generic[State]):
-    """A cache of a source's state after each drafted path, each computed from that of the path without its last token."""
+    """A cache of a source's states after drafted paths; each follows from the state of the path one token shorter."""
 
     def __init__(self, start: State, step: Callable[[State, int], State]) -> None:
         """start: the state after the committed text. step: maps a state and the next token to the next state."""

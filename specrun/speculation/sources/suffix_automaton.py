@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from specrun.speculation.sources.evidence import N_EVIDENCE, SHORTER, base_evidence, shares
 from specrun.speculation.sources.source import Guess, PathStates
 
-# Tokens of the longest match. Longer ones predict no better, and in a text of one repeated token they take O(n) a token.
+# Tokens of the longest match. Longer ones predict no better, and in a text of one repeated token cost O(n) a token.
 MAX_MATCH = 32
 
 # Followers rank by count / (age + _AGE_OFFSET), where age is the distance in tokens to the last occurrence. The first

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from specrun.speculation import Accepted, TokenTree
-from specrun.speculation.papers import is_typical, walk_typical
+from specrun.speculation.papers import walk_typical
+from specrun.speculation.papers.typical import is_typical
 from specrun.speculation.tree import NO_PARENT, ROOT
 from tests.speculation.papers.cases import PAIRS, normalized
 from tests.speculation.papers.toy import Target, chain, tables, text_at
