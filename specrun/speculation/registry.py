@@ -25,6 +25,7 @@ from specrun.speculation.papers import (
     k_seq,
     multi_step,
     recursive_rejection,
+    sequoia,
     speculative_sampling,
     walk_block,
     walk_typical,
@@ -39,7 +40,6 @@ from specrun.speculation.papers.confidence import (
 from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
-from specrun.speculation.papers.sequoia_rule import sequoia
 from specrun.speculation.plan import Plan
 from specrun.speculation.sample_and_match import Accepted, sample_and_match
 from specrun.speculation.shape import TreeShape, widest_branching

@@ -6,9 +6,7 @@ acceptance, the only lossy one.
 """
 
 from specrun.speculation.papers.k_seq import k_seq
-from specrun.speculation.papers.multi_step import multi_step
-from specrun.speculation.papers.recursive_rejection import recursive_rejection
-from specrun.speculation.papers.speculative_sampling import speculative_sampling
+from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
 
 __all__ = [
@@ -17,6 +15,7 @@ __all__ = [
     "k_seq",
     "multi_step",
     "recursive_rejection",
+    "sequoia",
     "speculative_sampling",
     "walk_block",
     "walk_typical",

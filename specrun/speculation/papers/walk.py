@@ -27,7 +27,11 @@ AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, 
 
 
 def by_node(rule: NodeRule) -> AcceptTree:
-    """The acceptance rule that walks a tree with `rule`."""
+    """The acceptance rule that goes from the root on to the child whose token `rule` accepts, until it accepts none.
+
+    After a node without a proposal a token of the target's distribution is drawn. A draw whose child was cut from the
+    tree must stay in the proposal's `draws`, or the result is biased; if accepted, it ends the walk.
+    """
 
     def accept(
         tree: TokenTree,
@@ -35,37 +39,22 @@ def by_node(rule: NodeRule) -> AcceptTree:
         probabilities: NodeProbabilities,
         rng: np.random.Generator,
     ) -> Accepted:
-        return walk(tree, proposals, probabilities, rule, rng)
+        path = [ROOT]
+        tokens: list[int] = []
+        while True:
+            p = probabilities(path[-1], tokens)
+            proposal = proposals[path[-1]]
+            if proposal is None:
+                token, accepted = draw(p, rng), False
+            else:
+                token, accepted = rule(p, proposal.dense(len(p)), proposal.draws, rng)
+            child = tree.child_with_token(path[-1], token) if accepted else None
+            tokens.append(token)
+            if child is None:
+                return Accepted(path, tokens)
+            path.append(child)
 
     return accept
-
-
-def walk(
-    tree: TokenTree,
-    proposals: Sequence[Proposal | None],
-    probabilities: NodeProbabilities,
-    rule: NodeRule,
-    rng: np.random.Generator,
-) -> Accepted:
-    """From the root on, go to the child whose token `rule` accepts, until it accepts none.
-
-    proposals: one for each node; after a node without one a token of the target's distribution is drawn. A draw whose
-    child was cut from the tree must stay in `draws`, or the result is biased; if accepted, it ends the walk.
-    """
-    path = [ROOT]
-    tokens: list[int] = []
-    while True:
-        p = probabilities(path[-1], tokens)
-        proposal = proposals[path[-1]]
-        if proposal is None:
-            token, accepted = draw(p, rng), False
-        else:
-            token, accepted = rule(p, proposal.dense(len(p)), proposal.draws, rng)
-        child = tree.child_with_token(path[-1], token) if accepted else None
-        tokens.append(token)
-        if child is None:
-            return Accepted(path, tokens)
-        path.append(child)
 
 
 def walk_block(

@@ -86,8 +86,8 @@ def expected_lengths(
     best[:, 0, 1:] = 1
     lengths = np.zeros((max_depth + 1, max_nodes + 1))
     lengths[0, 1:] = 1
-    # With T[m] = padded[max_nodes + m], row i of the windows is T[m - n] for every m, where n = max_nodes - 1 - i is the
-    # size of the last child's sub-tree.
+    # With T[m] = padded[max_nodes + m], row i of the windows is T[m - n] for every m, where n = max_nodes - 1 - i is
+    # the size of the last child's sub-tree.
     padded = np.full(2 * max_nodes + 1, -np.inf)
     windows = sliding_window_view(padded, max_nodes + 1)[1:max_nodes]
     for depth in range(1, max_depth + 1):

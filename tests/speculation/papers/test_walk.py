@@ -15,11 +15,11 @@ from specrun.speculation.papers import (
     k_seq,
     multi_step,
     recursive_rejection,
+    sequoia,
     speculative_sampling,
     walk_block,
     walk_typical,
 )
-from specrun.speculation.papers.sequoia_rule import sequoia
 from specrun.speculation.proposal import Proposal
 from specrun.speculation.tree import ROOT
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
