@@ -1,4 +1,4 @@
-"""The shared noise is Gumbel noise, and independent wherever it must be."""
+"""The shared noise is Gumbel noise, independent between tokens, positions and seeds."""
 
 from __future__ import annotations
 

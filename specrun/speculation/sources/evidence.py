@@ -12,8 +12,8 @@ import numpy as np
 
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # shortest match, in tokens, of each bucket of lengths
 
-# Shares, weakest first. The token followed: only a shorter match; at most half of the occurrences; at most half, but
-# more than any other token; the only occurrence; more than half; all of several occurrences.
+# Shares, weakest first. The token followed: only a shorter match; at most half of the occurrences; at most half, but it
+# ranks first; the only occurrence; more than half; all of several occurrences.
 SHORTER, FEW, FIRST, ONCE, MOST, ALWAYS = range(6)
 _N_SHARES = 6
 

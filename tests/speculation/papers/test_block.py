@@ -1,4 +1,4 @@
-"""Block verification: exact texts, and at least as long as token by token."""
+"""Block verification keeps the target's distribution and accepts at least as much as token-by-token rules."""
 
 from __future__ import annotations
 

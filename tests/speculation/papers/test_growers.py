@@ -1,4 +1,4 @@
-"""Growers of the field, against a draft model that is a table."""
+"""The papers' drafters, on a draft model that is a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lossless node rules: what they commit is distributed as p, and they accept as often as the papers say."""
+"""The lossless node rules commit tokens distributed as p, and accept as often as the papers say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typical acceptance takes what is likely enough, and is lossy."""
+"""Typical acceptance takes tokens above its threshold and is lossy."""
 
 from __future__ import annotations
 

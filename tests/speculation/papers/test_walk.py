@@ -1,4 +1,4 @@
-"""Along trees and chains: the texts that come out are those that plain sampling writes."""
+"""Along trees and chains, texts are distributed as those of plain sampling."""
 
 from __future__ import annotations
 

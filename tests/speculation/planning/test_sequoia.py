@@ -1,4 +1,4 @@
-"""The dynamic program against every tree there is, bounds on the leaves, and the choice by cost tables."""
+"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables."""
 
 from __future__ import annotations
 

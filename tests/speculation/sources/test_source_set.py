@@ -1,4 +1,4 @@
-"""Several sources as one: what they guess together, what they learn from a pass, and what they forget."""
+"""A set of sources: its pooled guesses, what it learns from a pass, and how it begins a new text."""
 
 from __future__ import annotations
 
