@@ -23,9 +23,9 @@ def datastore(
     from specrun.catalog.local_pair import local_pair
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import run_sources as sources
+    from specrun.engine.source_files import datastore as store
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
-    from specrun.speculation.sources import datastore as store
     from specrun.units import size_text
 
     path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)

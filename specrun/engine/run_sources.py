@@ -1,4 +1,4 @@
-"""The draft sources of a run: made, fed from disk where the user asks for it, and kept there at its end."""
+"""The draft sources of a run. With `--history` they take in earlier sessions and are saved at the end."""
 
 from __future__ import annotations
 
@@ -6,40 +6,36 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from specrun.engine.source_files import datastore, successor_table
+from specrun.engine.source_files.history import History
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
 from specrun.locations import data_dir
-from specrun.speculation.sources import (
-    History,
-    NgramPool,
-    PromptLookup,
-    Source,
-    SuffixAutomaton,
-    TokenRecycling,
-    datastore,
-)
+from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
 
-_FINGERPRINT_BYTES = 16
+_FINGERPRINT_DIGITS = 16
 
 
 def fingerprint(model: LlamaModel) -> str:
-    """Of a tokenizer: token ids of one are of use to models with the same."""
+    """16 hexadecimal digits that identify a model's tokenizer. Files of token ids are valid for one tokenizer."""
     vocabulary = model.vocabulary
     digest = hashlib.sha256(f"{vocabulary.kind} {vocabulary.pre}".encode())
     for token in vocabulary.tokens:
         digest.update(token + b"\0")
-    return digest.hexdigest()[:_FINGERPRINT_BYTES]
+    return digest.hexdigest()[:_FINGERPRINT_DIGITS]
 
 
 class RunSources:
-    """All draft sources that a run can ask, and what is kept of them.
+    """All draft sources of a run."""
 
-    store: a file of `specrun datastore`, or None. remember: take in earlier sessions, and keep this one. note: is told
-    what could not be used. Raises DraftSourceError for a datastore that cannot be.
-    """
+    def __init__(self, model: LlamaModel, store: Path | None, history: bool, note: Callable[[str], None]) -> None:
+        """store: a file of `specrun datastore`, or None.
+        history: draft from earlier sessions, and let `close` save this one.
+        note: called with a message about each file of earlier sessions that cannot be used.
 
-    def __init__(self, model: LlamaModel, store: Path | None, remember: bool, note: Callable[[str], None]) -> None:
+        Raises DraftSourceError for a datastore that cannot be used.
+        """
         self._history: History | None = None
         self._table: Path | None = None
         self._recycling = TokenRecycling(model.n_vocab)
@@ -48,11 +44,11 @@ class RunSources:
             "suffix-automaton": SuffixAutomaton(),
             "lookahead": NgramPool(),
         }
-        if store or remember:
+        if store or history:
             self._fingerprint = fingerprint(model)
         if store:
             sources["rest"] = datastore.load(store, self._fingerprint)
-        if remember:
+        if history:
             folder = data_dir() / "history"
             self._history = History(folder, self._fingerprint)
             self._table = folder / f"successors-{self._fingerprint}.tokens"
@@ -62,18 +58,18 @@ class RunSources:
                 sources["history"] = self._history.source()
             try:
                 if self._table.exists():
-                    self._recycling = TokenRecycling.load(self._table, self._fingerprint, model.n_vocab)
+                    self._recycling = successor_table.load(self._table, self._fingerprint, model.n_vocab)
             except DraftSourceError as error:
                 note(str(error))
         sources["token-recycling"] = self._recycling
-        self.set = SourceSet(sources, keep_texts=remember)
+        self.set = SourceSet(sources, history=history)
 
     def close(self) -> None:
-        """Keep what is to be remembered. Raises DraftSourceError if the disk refuses."""
+        """With `history`, save the texts and the successor table. Raises DraftSourceError if they cannot be written."""
         if self._history is None or self._table is None:
             return
         for text in self.set.finished_texts():
             self._history.add(text)
         if len(self._recycling):
-            self._recycling.save(self._table, self._fingerprint)
+            successor_table.save(self._table, self._recycling, self._fingerprint)
         self._history = None

@@ -1,4 +1,4 @@
-"""The only package that touches llama_cpp: model, context, batch, KV bookkeeping, logging.
+"""The only package that imports llama_cpp: models, contexts, batches, grammars, devices, logging.
 
 Importing it loads llama.cpp's shared library (about a third of a second), so the command line imports it only
 when a model is needed.

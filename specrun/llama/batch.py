@@ -1,8 +1,7 @@
-"""A llama.cpp batch as numpy arrays, checked against llama.cpp's rules before it goes down.
+"""A llama.cpp batch as numpy arrays, checked against llama.cpp's rules before llama.cpp sees it.
 
-llama.cpp answers some malformed batches with an error and others by aborting the process (a token without any
-sequence id does), so a batch that would break a rule raises `ValueError` here and never reaches it. Such an error is
-a bug in specrun, not the user's.
+llama.cpp answers some malformed batches with an error and aborts the process on others, such as a token without a
+sequence id. So a batch that breaks a rule raises ValueError here, which is always a bug in specrun.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ Int32Array = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens of one pass. Each token belongs to the sequence ids `first_seq .. first_seq + n_seq - 1`.
+    """The n tokens of one pass. Token i belongs to the sequence ids first_seq[i] .. first_seq[i] + n_seq[i] - 1.
 
-    A range is all a tree ever needs: in depth-first order the leaves below a node are neighbours.
+    A range suffices for trees, as in depth-first order the leaves below a node have consecutive numbers.
 
-    tokens, positions, first_seq, n_seq: int32[n]. outputs: bool[n], true where a logits row is wanted.
+    tokens, positions, first_seq, n_seq: int32[n].
+    outputs: bool[n], true where a row of logits is wanted.
     """
 
     tokens: Int32Array
@@ -36,10 +36,10 @@ class Batch:
         return len(self.tokens)
 
     def check(self, n_vocab: int, n_batch: int, n_outputs_max: int, seq_length: Int32Array) -> Int32Array:
-        """Raise `ValueError` if llama.cpp would refuse this batch, or abort on it.
+        """Return int32[n_seq_max], the lengths of the sequences after a pass over this batch.
 
-        seq_length: int32[n_seq_max], number of positions that each sequence holds in the cache.
-        Returns the same after the pass.
+        seq_length: int32[n_seq_max], the positions that each sequence holds in the cache before it. Raises ValueError
+        if llama.cpp would refuse the batch or abort on it.
         """
         n_seq_max = len(seq_length)
         n = len(self.tokens)
@@ -59,7 +59,7 @@ class Batch:
 
     def _check_sequences(self, seq_length: Int32Array) -> Int32Array:
         next_position = seq_length.copy()
-        # The set of the last token on each sequence, as a range: sets only split, as branches do; they never join.
+        # The sequence ids of the last token on each sequence, as a range. Branches may split it but never join.
         low = np.zeros_like(seq_length)
         high = np.full_like(seq_length, len(seq_length))
         for first, count, position in zip(
@@ -78,7 +78,7 @@ class Batch:
 
 
 class BatchBuffer:
-    """The C side of batches: arrays that `llama_decode` reads, allocated once per context."""
+    """The arrays that `llama_decode` reads, allocated once per context."""
 
     def __init__(self, n_batch: int, n_seq_max: int) -> None:
         self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
@@ -99,7 +99,7 @@ class BatchBuffer:
         )
 
     def fill(self, batch: Batch) -> llama_cpp.llama_batch:
-        """The C struct holding `batch`; valid until the next call."""
+        """The C struct that holds `batch`, valid until the next call."""
         n = len(batch)
         self._tokens[:n] = batch.tokens
         self._positions[:n] = batch.positions
@@ -111,9 +111,9 @@ class BatchBuffer:
 
 
 def committed_tokens(tokens: list[int], start: int, n_seq_max: int, n_outputs: int) -> Batch:
-    """A batch that appends committed text: every token carries every sequence id, as the shared prefix must.
+    """A batch that appends committed `tokens` from position `start` on, on every sequence.
 
-    n_outputs: of the last tokens, whose logits rows are wanted.
+    Rows of logits are wanted for the last `n_outputs` tokens.
     """
     n = len(tokens)
     return Batch(

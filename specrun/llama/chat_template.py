@@ -1,4 +1,4 @@
-"""Chat templates: a GGUF's own Jinja source, rendered in a sandbox as Hugging Face's transformers renders it."""
+"""Renders the Jinja chat template of a GGUF file in a sandbox, as Hugging Face's transformers does."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ _ADVICE = "`specrun generate --raw` does without it"
 
 
 class Message(TypedDict):
-    """One turn of a conversation. role: system, user or assistant."""
+    """One turn of a conversation."""
 
-    role: str
+    role: str  # system, user or assistant
     content: str
 
 
 class ChatTemplate:
-    """Renders messages to the text that a model was trained on.
-
-    Raises ModelFileError if the source is not valid Jinja, or refuses the messages.
-    """
+    """Renders messages to a prompt in the format that a model was trained on."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
+        """source: the template. bos, eos: texts of these tokens. Raises ModelFileError if it is not valid Jinja."""
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -41,7 +39,10 @@ class ChatTemplate:
             raise ModelFileError(f"the model's chat template is broken ({_one_line(error)}); {_ADVICE}") from error
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The text of the conversation, up to where the assistant's next answer begins if add_generation_prompt."""
+        """The text of a conversation; with `add_generation_prompt`, up to where the assistant's answer begins.
+
+        Raises ModelFileError if the template fails or refuses the messages.
+        """
         try:
             return self._template.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, **self._specials

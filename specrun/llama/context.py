@@ -1,4 +1,4 @@
-"""A llama.cpp context: one KV cache, passes over it, and the bookkeeping of its sequences."""
+"""A llama.cpp context: one KV cache, passes over it, and the lengths of its sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSe
 
 Logits = NDArray[np.float32]
 
-ALL_SEQUENCES = -1
+ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
 
 # enum ggml_type
@@ -36,20 +36,21 @@ _FLASH_ATTENTION: dict[FlashAttention, int] = {
 
 @dataclass(frozen=True)
 class ContextConfig:
-    """How a context is set up. n_ctx: cells of the KV cache. n_seq_max: sequence ids, so leaf paths of a tree.
+    """How a context is set up."""
 
-    n_batch: most tokens of one pass. n_outputs: most logits rows of one pass. settings: threads, attention, cache.
-    """
-
-    n_ctx: int
-    n_seq_max: int
-    n_batch: int
-    n_outputs: int
-    settings: LlamaSettings = UNDECIDED
+    n_ctx: int  # cells of the KV cache
+    n_seq_max: int  # sequence ids, so the most leaf paths of a tree
+    n_batch: int  # most tokens of one pass
+    n_outputs: int  # most rows of logits of one pass
+    settings: LlamaSettings = UNDECIDED  # threads, flash attention, cache types
 
 
 class LlamaContext:
-    """One KV cache of `model`. Logits returned by `decode` are views that the next pass overwrites."""
+    """One KV cache of `model`. Close it before the model.
+
+    decode_seconds: time spent in `decode` so far.
+    Raises OutOfMemoryError, UsageError (a refused cache type) or LlamaError if llama.cpp cannot make the context.
+    """
 
     def __init__(self, model: LlamaModel, config: ContextConfig) -> None:
         self.model = model
@@ -59,7 +60,7 @@ class LlamaContext:
         params.n_ctx = config.n_ctx
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = config.n_seq_max
-        # llama.cpp reserves logits for every output that could be wanted: n_batch rows would be 311 MB at 152k tokens.
+        # llama.cpp reserves memory for this many rows of logits; n_batch rows would be 311 MB with 152k tokens.
         params.n_outputs_max = max(config.n_outputs, config.n_seq_max)
         settings = config.settings
         params.n_threads = settings.threads or usable_cores()
@@ -69,7 +70,7 @@ class LlamaContext:
         params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or "on"]
         params.op_offload = settings.op_offload is not False
         params.kv_unified = True
-        params.swa_full = True  # a branch may need cells that a sliding window would have dropped
+        params.swa_full = True  # a branch may need cells that a sliding window would drop
         params.no_perf = True
         with library.captured_errors() as errors:
             self._context = llama_cpp.llama_init_from_model(model.handle, params)
@@ -93,7 +94,7 @@ class LlamaContext:
 
     @contextmanager
     def half_of_the_threads(self) -> Iterator[None]:
-        """Passes inside take half of the threads, at least one, and leave the others to whoever needs them."""
+        """Inside the block, passes use half of the threads (at least one), so that others can run at the same time."""
         threads = llama_cpp.llama_n_threads(self._context), llama_cpp.llama_n_threads_batch(self._context)
         llama_cpp.llama_set_n_threads(self._context, *(max(n // 2, 1) for n in threads))
         try:
@@ -102,9 +103,10 @@ class LlamaContext:
             llama_cpp.llama_set_n_threads(self._context, *threads)
 
     def decode(self, batch: Batch) -> Logits:
-        """One pass. Returns float32[outputs wanted, n_vocab], in batch order.
+        """One pass. Returns float32[n, n_vocab], the logits of the n tokens with `outputs`, in batch order.
 
-        Raises `ContextFullError` if the cache has no room for the batch, `LlamaError` if llama.cpp fails.
+        The rows are a view that the next pass overwrites. Raises ContextFullError if the cache has no room for the
+        batch, LlamaError if llama.cpp fails.
         """
         seq_length = batch.check(self.model.n_vocab, self.config.n_batch, self.config.n_outputs, self._seq_length)
         started = time.perf_counter()
@@ -127,34 +129,37 @@ class LlamaContext:
         return np.ctypeslib.as_array(pointer, shape=(n_outputs, n_vocab))
 
     def remove(self, seq: int, start: int) -> None:
-        """Drop position `start` and all after it from sequence `seq` (or `ALL_SEQUENCES`)."""
+        """Remove position `start` and all after it from sequence `seq` (or ALL_SEQUENCES).
+
+        Raises LlamaError if the model's cache does not allow it.
+        """
         ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
         if self._seq_length[ids].max() <= start:
-            return  # a recurrent model refuses even to drop nothing
+            return  # recurrent models refuse even an empty removal
         if seq == ALL_SEQUENCES and start == 0:
-            llama_cpp.llama_memory_clear(self._memory, False)  # the one way that recurrent models allow, too
+            llama_cpp.llama_memory_clear(self._memory, False)  # the only removal that recurrent models allow
         elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
             raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
         np.minimum(self._seq_length[ids], start, out=self._seq_length[ids])
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
-        """Let sequence `destination`, which must end at `start`, share the cells of `source` at `start..end-1`."""
+        """Let sequence `destination`, which must end at `start`, share the cells of `source` at start .. end - 1."""
         if self._seq_length[destination] != start or self._seq_length[source] < end:
             raise ValueError(f"sequence {destination} cannot continue at {start} with {source}")
         llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
         self._seq_length[destination] = end
 
     def sequence_end(self, seq: int) -> int:
-        """Number of positions that llama.cpp itself holds for `seq` (for tests: equals our own count)."""
+        """Number of positions of `seq` by llama.cpp's own count, for tests."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def sequence_lengths(self) -> NDArray[np.int32]:
-        """int32[n_seq_max]: our own count of positions in each sequence."""
+        """int32[n_seq_max]: number of positions of each sequence by our own count."""
         return self._seq_length.copy()
 
 
 def _context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:
-    """Why llama.cpp would not make a context, with the advice that fits it."""
+    """The error for a context that llama.cpp did not create, with advice. what: describes the context."""
     reason = errors[-1] if errors else ""
     refused = next((line for line in errors if "cache type" in line or "V cache" in line), None)
     if refused:

@@ -1,4 +1,4 @@
-"""What llama.cpp can compute on: its devices, and what it was compiled with."""
+"""The devices that llama.cpp can compute on, and what it was compiled with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-# The import of our own library routes the log first: looking for devices writes into it.
+# Importing `library` routes llama.cpp's log, into which the search for devices writes.
 from specrun.hardware.device import Device, DeviceKind
 from specrun.llama import library as _library  # noqa: F401
 
@@ -16,7 +16,7 @@ _KINDS: tuple[DeviceKind, ...] = ("CPU", "GPU", "IGPU", "ACCEL", "META")
 
 
 class _Properties(ctypes.Structure):
-    """struct ggml_backend_dev_props in ggml-backend.h, with room for what later versions may add to its end."""
+    """struct ggml_backend_dev_props in ggml-backend.h, with space for fields that later versions may append."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -30,7 +30,7 @@ class _Properties(ctypes.Structure):
 
 
 def devices() -> list[Device]:
-    """Every device of every backend, in llama.cpp's order, with its memory as it is now."""
+    """Every device of every backend in llama.cpp's order, with its current free memory."""
     libggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -62,11 +62,11 @@ def _text(value: bytes | None) -> str:
 
 
 def cpu_buffer_type() -> int:
-    """Handle of the buffer type that is plain RAM, for tensors that shall stay there."""
+    """Handle of the buffer type for tensors in plain RAM."""
     libggml.ggml_backend_cpu_buffer_type.restype = ctypes.c_void_p
     return int(libggml.ggml_backend_cpu_buffer_type())
 
 
 def system_info() -> str:
-    """What the backends were compiled with and found, in llama.cpp's words (`specrun.hardware.cpu` reads it)."""
+    """llama.cpp's line about the features of its backends; `specrun.hardware.cpu` parses it."""
     return str(llama_cpp.llama_print_system_info().decode("utf-8", errors="replace"))

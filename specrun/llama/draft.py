@@ -1,4 +1,4 @@
-"""The draft's side of speculation: grow a tree level by level, a few nodes of any depth in each pass."""
+"""The draft model's KV cache while a tree grows: each pass expands a few nodes of any depth."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from specrun.speculation.tree import ROOT
 
 
 class DraftContext:
-    """The draft's KV cache: committed text, plus the nodes expanded since `start`.
+    """The draft's KV cache: committed text and the nodes expanded since `start`.
 
-    Every expanded node lies on one sequence. The first expanded child of a node continues its parent's; each further
-    one gets a sequence of its own that shares the path above.
+    Every expanded node is on one sequence. The first expanded child of a node continues the sequence of its parent;
+    every other child gets a new sequence that shares the cells of the path above.
 
-    n_vocab: tokens that target and draft have in common (one vocabulary may be padded further). Logits end there, and
-    a committed token beyond what the draft knows is read as token 0: a worse guess, which changes no text.
+    n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
+    logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
     """
 
     def __init__(self, context: LlamaContext, n_vocab: int) -> None:
@@ -28,14 +28,14 @@ class DraftContext:
         self.n_vocab = n_vocab
         self._tokens: list[int] = []
         self._place: dict[int, tuple[int, int]] = {}  # node -> (sequence, position)
-        self._continued: set[int] = set()
+        self._continued: set[int] = set()  # nodes with a child on their own sequence
         self._next_sequence = 1
-        self._n_drafted = 0
+        self._n_drafted = 0  # cells of expanded nodes
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the cache to `tokens` (all committed text, its last token the root of the next tree).
+        """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
 
-        Returns float32[n_vocab], the logits after the root. Forgets every node of the tree before.
+        Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten.
         """
         shared = min(common_prefix(self._tokens, tokens), len(tokens) - 1)
         self.context.remove(ALL_SEQUENCES, shared)
@@ -46,8 +46,8 @@ class DraftContext:
             begin = len(self._tokens)
             chunk = list(tokens[begin : begin + config.n_batch])
             is_last = begin + len(chunk) == len(tokens)
-            known = [token if token < self.n_vocab else 0 for token in chunk]
-            rows = self.context.decode(committed_tokens(known, begin, config.n_seq_max, n_outputs=int(is_last)))
+            batch = committed_tokens(self.readable(chunk), begin, config.n_seq_max, n_outputs=int(is_last))
+            rows = self.context.decode(batch)
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
         self._place = {ROOT: (0, len(tokens) - 1)}
@@ -56,13 +56,20 @@ class DraftContext:
         self._n_drafted = 0
         return rows[0, : self.n_vocab]
 
+    def readable(self, tokens: Sequence[int]) -> list[int]:
+        """`tokens` with 0 in place of those that the draft does not have."""
+        return [token if token < self.n_vocab else 0 for token in tokens]
+
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         self.context.remove(ALL_SEQUENCES, 0)
         self._tokens = []
 
     def expandable(self, parents: Sequence[int]) -> int:
-        """How many children of the listed parents, taken in order, one pass can expand: sequences, cells and batch."""
+        """How many nodes one pass can expand with the sequences, cells and batch that are left.
+
+        parents: the parent of each node, in the order in which the nodes would be expanded.
+        """
         free_sequences = self.context.config.n_seq_max - self._next_sequence
         continued = set(self._continued)
         count = 0
@@ -81,10 +88,10 @@ class DraftContext:
         return max(0, min(free, config.n_batch, config.n_outputs))
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """One pass over `nodes`, whose parents were expanded before (the root is), or come before them in `nodes`; of
-        the latter no two have the same parent.
+        """One pass over `nodes`. Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i].
 
-        Returns float32[len(nodes), n_vocab], row i predicting the token after nodes[i]; the next pass overwrites it.
+        The parent of a node must be the root, or expanded already, or come before it in `nodes`; in the last case it
+        may have one child only. The next pass overwrites the rows.
         """
         sequences, positions = [], []
         for node in nodes:
@@ -99,7 +106,7 @@ class DraftContext:
             self._place[node.id] = (sequence, parent_position + 1)
             sequences.append(sequence)
             positions.append(parent_position + 1)
-        # llama.cpp wants the positions of each sequence in order: parents come before their children.
+        # llama.cpp needs the positions of each sequence in order, and parents do come before their children.
         batch = Batch(
             tokens=np.array([node.token for node in nodes], np.int32),
             positions=np.array(positions, np.int32),

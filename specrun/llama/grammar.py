@@ -1,7 +1,7 @@
-"""Grammars in llama.cpp's GBNF, by its own grammar sampler: which tokens may follow the text so far.
+"""Grammars in GBNF, checked by llama.cpp's own grammar sampler: which tokens may follow a text.
 
-llama.cpp's sampler holds one place in a text and moves on with it. A token tree is at many places at once, so here
-every place is a sampler of its own, a clone of the one before that was moved by a token.
+llama.cpp's sampler has the state after one text. The nodes of a token tree stand for many texts, so every text gets a
+sampler of its own: a clone of the sampler of the text without its last token, which then accepts that token.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from specrun.llama import library
 from specrun.llama.loaded_model import LlamaModel
 
 _ROOT = b"root"
-_KEPT_PLACES = 256
-_MOST_NESTED, _MOST_RULES = 1000, 10_000  # llama.cpp's parser is recursive, and far more would end the process
-_LONGEST_QUOTE = 40
+_KEPT_STATES = 256  # samplers that are kept; the least recently used is freed first
+_MOST_NESTED, _MOST_RULES = 1000, 10_000  # llama.cpp's parser recurses and would overflow the stack far beyond these
+_LONGEST_QUOTE = 40  # characters of a grammar that an error message quotes
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
-# What a token is to a text: nothing to see, its end, whole characters, or bytes that need others beside them.
-_UNKNOWN, _HIDDEN, _END, _WHOLE, _PART = range(5)
+# Kinds of tokens: not looked at yet; control tokens, which show no text; end of generation; whole characters; bytes
+# that are part of a character.
+_UNSEEN, _HIDDEN, _END, _WHOLE, _PART = range(5)
 
 TokenIds = NDArray[np.int64]
 
@@ -36,36 +37,37 @@ TokenIds = NDArray[np.int64]
 class Grammar:
     """A grammar over a model's tokens, a `specrun.sampling.Constraint`. Close it before the model.
 
-    Control tokens, which a text does not show, are never allowed; end-of-generation tokens are where the text may end.
-    Bytes that are no UTF-8, which llama.cpp takes for characters that `[^...]` matches, are not allowed either.
-    Raises UsageError, with llama.cpp's own reason, for a text that is not a grammar.
+    Control tokens are never allowed; end-of-generation tokens are allowed where the text may end. Invalid UTF-8 is not
+    allowed either, though llama.cpp would let `[^...]` match it.
+    Raises UsageError with llama.cpp's reason for a text that is not a grammar.
     """
 
     def __init__(self, gbnf: str, model: LlamaModel) -> None:
         self._model = model
-        self._start = _Place(_parsed(gbnf, model.vocab))
-        self._places: OrderedDict[tuple[int, ...], _Place] = OrderedDict()
+        self._start = _State(_parsed(gbnf, model.vocab))
+        self._states: OrderedDict[tuple[int, ...], _State] = OrderedDict()
         self._ends = np.array([t for t in range(model.n_vocab) if model.is_end_of_generation(t)], np.int64)
-        self._kinds = np.full(model.n_vocab, _UNKNOWN, np.int8)
+        self._kinds = np.full(model.n_vocab, _UNSEEN, np.int8)
         self._kinds[self._ends] = _END
 
     def allowed(self, written: Sequence[int], tokens: TokenIds) -> NDArray[np.bool_]:
         """bool[len(tokens)]: which of `tokens` may come after `written` (all tokens since the prompt)."""
-        return self._allowed(self._place(written), tokens)
+        return self._allowed(self._state(written), tokens)
 
     def is_complete(self, written: Sequence[int]) -> bool:
-        """Whether the text may end after `written`: that is where nothing else may follow if the model has no token for
-        the end.
+        """Whether the text may end after `written`.
+
+        For a model without end-of-generation tokens, that is where no token may follow.
         """
         if not len(self._ends):
             return not self.allowed(written, np.arange(self._model.n_vocab)).any()
         return bool(self.allowed(written, self._ends).any())
 
     def forget(self) -> None:
-        """Free what is kept of the texts so far; the grammar can be used on."""
-        for place in self._places.values():
-            place.close()
-        self._places.clear()
+        """Free the samplers of all texts so far; the grammar stays usable."""
+        for state in self._states.values():
+            state.close()
+        self._states.clear()
 
     def close(self) -> None:
         """Free the samplers. Safe to call twice."""
@@ -78,52 +80,53 @@ class Grammar:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _place(self, written: Sequence[int]) -> _Place:
-        """The place after `written`, reached from the last one on the way that is still known."""
+    def _state(self, written: Sequence[int]) -> _State:
+        """The state after `written`, reached from its longest prefix whose state is kept."""
         key = tuple(written)
-        n_known = len(key)
-        while n_known and key[:n_known] not in self._places:
-            n_known -= 1
-        place = self._start
-        if n_known:
-            place = self._places[key[:n_known]]
-            self._places.move_to_end(key[:n_known])
-        for n in range(n_known, len(key)):
-            place = self._after(place, key[n])
-            self._places[key[: n + 1]] = place
-            if len(self._places) > _KEPT_PLACES:
-                self._places.popitem(last=False)[1].close()
-        return place
+        n_kept = len(key)
+        while n_kept and key[:n_kept] not in self._states:
+            n_kept -= 1
+        state = self._start
+        if n_kept:
+            state = self._states[key[:n_kept]]
+            self._states.move_to_end(key[:n_kept])
+        for n in range(n_kept, len(key)):
+            state = self._after(state, key[n])
+            self._states[key[: n + 1]] = state
+            if len(self._states) > _KEPT_STATES:
+                self._states.popitem(last=False)[1].close()
+        return state
 
-    def _after(self, place: _Place, token: int) -> _Place:
-        # llama.cpp ends the process if it is made to accept what it does not allow.
-        if not self._allowed(place, np.array([token], np.int64))[0] or self._kinds[token] == _END:
-            return _Place(None)
-        return place.after(token, _unfinished(place.tail + self._model.token_bytes(token)) or b"")
+    def _after(self, state: _State, token: int) -> _State:
+        # llama.cpp aborts the process when a sampler accepts a token that it does not allow.
+        if not self._allowed(state, np.array([token], np.int64))[0] or self._kinds[token] == _END:
+            return _State(None)
+        return state.after(token, _unfinished(state.tail + self._model.token_bytes(token)) or b"")
 
-    def _allowed(self, place: _Place, tokens: TokenIds) -> NDArray[np.bool_]:
-        result = place.allowed(tokens)
+    def _allowed(self, state: _State, tokens: TokenIds) -> NDArray[np.bool_]:
+        result = state.allowed(tokens)
         kinds = self._kinds_of(tokens)
         result &= kinds != _HIDDEN
-        if place.tail:
+        if state.tail:
             result &= kinds != _END
         for i in np.flatnonzero(result & (kinds == _PART)):
-            result[i] = _unfinished(place.tail + self._model.token_bytes(int(tokens[i]))) is not None
+            result[i] = _unfinished(state.tail + self._model.token_bytes(int(tokens[i]))) is not None
         return result
 
     def _kinds_of(self, tokens: TokenIds) -> NDArray[np.int8]:
-        for token in tokens[self._kinds[tokens] == _UNKNOWN].tolist():
+        for token in tokens[self._kinds[tokens] == _UNSEEN].tolist():
             data = self._model.token_bytes(token)
             self._kinds[token] = (_PART if _unfinished(data) != b"" else _WHOLE) if data else _HIDDEN
         return self._kinds[tokens]
 
 
-class _Place:
-    """A place in a text. sampler: llama.cpp's, whose owner this is; None where nothing may follow. tail: the bytes of a
-    character that is not written to its end.
-    """
+class _State:
+    """The state of a grammar after one text."""
 
     def __init__(self, sampler: llama_cpp.llama_sampler_p | None, tail: bytes = b"") -> None:
+        """sampler: llama.cpp's sampler, which `close` frees, or None where nothing may follow. tail: the first bytes of
+        a character that is not complete yet.
+        """
         self._sampler = sampler
         self.tail = tail
 
@@ -138,11 +141,11 @@ class _Place:
         llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
         return np.asarray(data["logit"] == 0)
 
-    def after(self, token: int, tail: bytes) -> _Place:
-        """The place after `token`, which must be allowed."""
+    def after(self, token: int, tail: bytes) -> _State:
+        """The state after `token`, which must be allowed. tail: as in the constructor."""
         sampler = llama_cpp.llama_sampler_clone(self._sampler)
         llama_cpp.llama_sampler_accept(sampler, token)
-        return _Place(sampler, tail)
+        return _State(sampler, tail)
 
     def close(self) -> None:
         """Free the sampler. Safe to call twice."""
@@ -152,31 +155,31 @@ class _Place:
 
 
 def _unfinished(data: bytes) -> bytes | None:
-    """The bytes at the end of `data` that begin a character, None if it is no UTF-8."""
+    """The bytes of an incomplete character at the end of `data`, or None if `data` is not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         decoder.decode(data)
     except UnicodeDecodeError:
         return None
     tail = decoder.getstate()[0]
-    # Python waits for the third byte before it refuses half of a surrogate pair.
+    # Python refuses half of a surrogate pair only at its third byte; the second one decides already.
     return None if len(tail) == 2 and b"\xed\xa0" <= tail < b"\xee" else tail
 
 
 def check_grammar(gbnf: str | None) -> str | None:
-    """The same text (or None) if nothing is wrong with it whatever the model is; raises UsageError if there is."""
+    """Return `gbnf` unchanged. Raises UsageError if it is a grammar for no model at all."""
     if gbnf is not None:
         try:
-            _Place(_parsed(gbnf, None)).close()
+            _State(_parsed(gbnf, None)).close()
         except UsageError as error:
-            if "no vocab" not in str(error):  # it names tokens of the model
+            if "no vocab" not in str(error):  # a grammar that names tokens can be checked with a model only
                 raise
     return gbnf
 
 
 @contextmanager
 def loaded_grammar(gbnf: str | None, model: LlamaModel) -> Iterator[Grammar | None]:
-    """The grammar for `model`, None where there is none; closed at the end."""
+    """The grammar for `model`, closed when the block ends, or None if `gbnf` is None."""
     if gbnf is None:
         yield None
         return
@@ -204,11 +207,13 @@ def _parsed(gbnf: str, vocab: llama_cpp.llama_vocab_p | None) -> llama_cpp.llama
 
 
 def _reason(gbnf: bytes, printed: bytes, errors: Sequence[str]) -> str:
-    """llama.cpp's reason in one line. The parser prints `parse: error parsing grammar: REASON` and the whole grammar;
-    some reasons end in all that was still to be read.
+    """llama.cpp's reason in one line.
+
+    The parser prints `parse: error parsing grammar: REASON` and the whole grammar; some reasons end with all of the
+    grammar that the parser had not read yet.
     """
-    _, found, rest = printed.partition(b"error parsing grammar: ")
-    if not found:
+    _, separator, rest = printed.partition(b"error parsing grammar: ")
+    if not separator:
         return " ".join((errors or ["unknown reason"])[0].split())
     reason = rest.removesuffix(b"\n\n" + gbnf + b"\n")
     what, at, unread = reason.partition(b" at ")

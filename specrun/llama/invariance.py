@@ -1,4 +1,4 @@
-"""Whether a token's logits are the same bits whatever the size of the pass that computes them."""
+"""Measures up to which size a pass gives a token the same logits, bit for bit, as a pass over that token alone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def exact_up_to(
     n_compared: int,
     over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """The largest of `sizes` (ascending) up to which passes give the bits that passes over one token give.
+    """The largest of `sizes` (ascending) such that passes of it and all smaller sizes equal passes over one token.
 
-    Compares the first `n_compared` rows behind `ctx` tokens. 1 if not even a pass over two tokens agrees. `over` is
-    asked between passes over one token, and bounds how many are compared (two at least).
+    1 if not even the smallest size above 1 does. Compares the first `n_compared` rows of logits after `ctx` tokens of
+    text, which is made by repeating `tokens`. over: returns true when the time is up; then only the rows computed so
+    far, at least two, are compared.
     """
     text = [tokens[i % len(tokens)] for i in range(ctx + 1 + n_compared)]
     target.set_prompt(text[: ctx + 1])
@@ -37,10 +38,10 @@ def exact_up_to(
             continue
         target.set_prompt(text[: ctx + 1])
         following = [text[(ctx + i) % len(text)] for i in range(size)]
-        found = target.score(TokenTree.chain(following))
+        together = target.score(TokenTree.chain(following))
         n = min(size, len(rows))
-        same = all(np.array_equal(found[i].view(np.uint32), rows[i].view(np.uint32)) for i in range(n))
-        target.context.remove(-1, target.n_cached)
+        same = all(np.array_equal(together[i].view(np.uint32), rows[i].view(np.uint32)) for i in range(n))
+        target.drop_tree()
         if not same:
             break
         exact = size

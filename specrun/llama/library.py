@@ -1,4 +1,4 @@
-"""llama.cpp's shared library: initialised once, its log routed into Python's logging, its build described."""
+"""Initialises llama.cpp's shared library, routes its log into Python's logging and describes its build."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from specrun.errors import LlamaError
 
 logger = logging.getLogger("specrun.llama")
 
-# ggml_log_level -> logging level; 5 continues the line before it.
+# ggml_log_level -> logging level; 5 continues the previous message.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
-_STDERR = 2  # C's, which Python's sys.stderr need not be
+_STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another one
 
-_listeners: list[deque[str]] = []  # of blocks that collect errors; two passes may run at once
+_listeners: list[deque[str]] = []  # one for each open `captured_errors`; two passes may run at the same time
 _last_level = logging.DEBUG
 
 
@@ -44,7 +44,7 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator, unused-ignore]
 def _on_abort(message: bytes) -> None:
-    """A failed assertion inside llama.cpp, which ends the process: say so in a line instead of a page of backtrace."""
+    """Called when an assertion fails in llama.cpp: end the process with one line instead of a page of backtrace."""
     file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
     why = f"{Path(file).name}:{assertion}"
     sys.stderr.write(f"specrun: llama.cpp gave up ({why}); the model file may be broken, --debug shows more\n")
@@ -61,8 +61,8 @@ llama_cpp.llama_backend_init()
 
 @contextmanager
 def captured_errors() -> Iterator[list[str]]:
-    """Collect the error lines that llama.cpp logs inside the block, by whichever thread; the list is filled when the
-    block ends.
+    """Collect the last error lines that llama.cpp logs, in any thread, until the block ends; only then is the list
+    filled.
     """
     errors: deque[str] = deque(maxlen=32)
     _listeners.append(errors)
@@ -76,12 +76,12 @@ def captured_errors() -> Iterator[list[str]]:
 
 @contextmanager
 def captured_stderr() -> Iterator[list[bytes]]:
-    """Collect what llama.cpp prints to stderr by itself inside the block; the list is filled when the block ends."""
+    """Collect what llama.cpp prints directly to stderr until the block ends; only then is the list filled."""
     printed: list[bytes] = []
     with tempfile.TemporaryFile() as file:
         try:
             kept = os.dup(_STDERR)
-        except OSError:  # it is closed, so nothing is printed
+        except OSError:  # stderr is closed, so nothing can be printed
             yield printed
             return
         try:
@@ -102,7 +102,7 @@ def show_log() -> None:
 
 
 def backends() -> list[str]:
-    """Names of the ggml backends compiled into this build, e.g. `["CUDA", "CPU"]`."""
+    """Names of the ggml backends in this build, e.g. `["CUDA", "CPU"]`."""
     libggml.ggml_backend_reg_count.restype = ctypes.c_size_t
     libggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
     libggml.ggml_backend_reg_get.restype = ctypes.c_void_p
@@ -113,7 +113,7 @@ def backends() -> list[str]:
 
 
 def build() -> str:
-    """Version of the llama.cpp that was compiled, e.g. `0.5.0-dev`."""
+    """Version of llama.cpp, e.g. `0.5.0-dev`."""
     return str(llama_cpp.llama_version().decode())
 
 
@@ -123,5 +123,5 @@ def bindings_version() -> str:
 
 
 def has_gpu() -> bool:
-    """Whether a GPU backend was compiled in."""
+    """Whether this build has a GPU backend."""
     return bool(llama_cpp.llama_supports_gpu_offload())

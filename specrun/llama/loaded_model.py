@@ -1,4 +1,4 @@
-"""A GGUF model file in memory: its facts, its vocabulary, its tokenizer."""
+"""A GGUF model loaded by llama.cpp: its metadata, vocabulary and tokenizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GGUF_MAGIC = b"GGUF"
 
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
 
-# What llama.cpp says when it cannot load a file -> what to do about it.
+# Part of llama.cpp's error message -> advice.
 _LOAD_ADVICE = {
     "not within the file bounds": "download the file again",
     "failed to read": "the file is incomplete, download it again",
@@ -46,11 +46,11 @@ def _check_file(path: Path) -> None:
 
 
 class LlamaModel:
-    """A loaded model. Close it (or use it in a `with`) after its contexts.
+    """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
-    path: the GGUF file (the first shard of a split one). settings: where the weights go, and how they come there.
+    path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
 
-    Raises `ModelFileError` if the file is not a model that can generate text, `OutOfMemoryError` if it does not fit.
+    Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
 
     def __init__(self, path: Path, settings: LlamaSettings = UNDECIDED) -> None:
@@ -115,12 +115,12 @@ class LlamaModel:
 
     @property
     def name(self) -> str:
-        """`general.name`, or the file's name."""
+        """`general.name` of the metadata, or the file's name."""
         return self.metadata("general.name") or self.path.name
 
     @property
     def n_ctx_train(self) -> int:
-        """Context length in tokens that the model was trained for; 0 if the file does not say."""
+        """Context length in tokens that the model was trained with; 0 if the file does not say."""
         return max(int(llama_cpp.llama_model_n_ctx_train(self._model)), 0)
 
     @property
@@ -130,24 +130,26 @@ class LlamaModel:
 
     @property
     def can_hold_tree(self) -> bool:
-        """False for recurrent and hybrid models: their state has no cells that a branch could be cut from."""
+        """False for recurrent and hybrid models, whose state has no cells that could be removed with a branch."""
         return not (llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
 
     @property
     def allows_two_kv_types(self) -> bool:
-        """Whether K and V may be cached in different types; latent attention (MLA) keeps both in one tensor."""
+        """Whether K and V may have different cache types; latent attention (MLA) keeps both in one tensor."""
         architecture = self.metadata("general.architecture")
         return architecture != "deepseek4" and self.metadata(f"{architecture}.attention.key_length_mla") is None
 
     # --- tokens ----------------------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`. add_special adds what the model wants around a text (BOS); parse_special reads control
-        tokens such as `<|im_end|>` written in the text as those tokens. Raises PromptError for lone surrogates.
+        """Token ids of `text`.
+
+        add_special: add the tokens that the model wants around a text, such as BOS. parse_special: read the name of a
+        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates.
         """
         try:
             data = text.encode("utf-8")
-        except UnicodeEncodeError as error:  # how Python shows bytes of the command line that are not UTF-8
+        except UnicodeEncodeError as error:  # Python turns non-UTF-8 bytes of the command line into surrogates
             raise PromptError("the prompt is not UTF-8; convert it first") from error
         size = len(data) + 16
         while True:
@@ -158,7 +160,7 @@ class LlamaModel:
             size = -n
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
-        """The bytes that `token` stands for; none for no token (-1), and for control tokens unless `special`."""
+        """The bytes that `token` stands for: none for -1, and none for control tokens unless `special` is true."""
         if token < 0:
             return b""
         size = 64
@@ -170,12 +172,12 @@ class LlamaModel:
             size = -n
 
     def is_end_of_generation(self, token: int) -> bool:
-        """True for EOS, end-of-turn and their like."""
+        """Whether `token` ends a text, as EOS and end-of-turn tokens do."""
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What decides whether another model can draft for this one."""
+        """The tokenizer's identity; a draft needs a matching one."""
         return Vocabulary(
             kind=self.metadata("tokenizer.ggml.model") or "none",
             pre=self.metadata("tokenizer.ggml.pre") or "default",
@@ -187,28 +189,28 @@ class LlamaModel:
         return bytes(llama_cpp.llama_vocab_get_text(self._vocab, token) or b"")
 
     def special_token_text(self, which: str) -> str:
-        """Text of the `"bos"` or `"eos"` token as chat templates write it; empty if the model has none."""
+        """Text of the `"bos"` or `"eos"` token for chat templates; empty if the model has none."""
         token = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}[which](self._vocab)
         return "" if token < 0 else self._token_text(token).decode("utf-8", errors="replace")
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja source of the file's own chat template, or None."""
+        """The Jinja source of the file's chat template, or None."""
         return self.metadata("tokenizer.chat_template")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer's identity: kind (`gpt2`, `llama`, ...), pre-tokenizer, added BOS id, token texts by id."""
+    """A tokenizer's identity."""
 
-    kind: str
-    pre: str
-    bos: int | None
-    tokens: tuple[bytes, ...]
+    kind: str  # `gpt2`, `llama`, ...
+    pre: str  # the pre-tokenizer
+    bos: int | None  # the BOS id if it is added to texts
+    tokens: tuple[bytes, ...]  # text of each token id
 
 
 def _load_failure(errors: list[str]) -> str:
-    """llama.cpp's own reason in one line, with the advice that fits it."""
+    """llama.cpp's reason and advice, in one line."""
     reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
     reason = _LOG_PREFIX.sub("", reason)
     text = " ".join(errors)
@@ -217,5 +219,5 @@ def _load_failure(errors: list[str]) -> str:
 
 
 def lacks_memory(errors: list[str]) -> bool:
-    """Whether llama.cpp's error lines say that something could not be allocated."""
+    """Whether llama.cpp's error lines report a failed allocation."""
     return any(sign in line for line in errors for sign in ("allocat", "bad_alloc", "out of memory"))

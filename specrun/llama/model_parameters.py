@@ -1,4 +1,4 @@
-"""llama.cpp's parameters for loading a model, and the memory that they point to."""
+"""llama.cpp's parameters for loading a model, with the memory that they point to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import llama_cpp
 from specrun.llama.devices import cpu_buffer_type
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode
 
-# LLM_FFN_EXPS_REGEX in llama.cpp's common.h, which is what its --n-cpu-moe keeps in RAM.
+# LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the tensors that --n-cpu-moe keeps in RAM.
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 _LOAD_MODES: dict[LoadMode, int] = {
@@ -33,7 +33,7 @@ class _Override(ctypes.Structure):
 
 
 class ModelParameters:
-    """`struct` is what llama.cpp takes. It points into this object, which must live as long as the model."""
+    """struct: what llama.cpp takes. It points into this object, which must live as long as the model."""
 
     def __init__(self, settings: LlamaSettings) -> None:
         self.struct = llama_cpp.llama_model_default_params()
@@ -51,12 +51,12 @@ class ModelParameters:
         if patterns:
             cpu = cpu_buffer_type()
             overrides = [_Override(pattern.encode(), cpu) for pattern in patterns]
-            self._overrides = (_Override * (len(overrides) + 1))(*overrides)  # the last, empty one ends the list
+            self._overrides = (_Override * (len(overrides) + 1))(*overrides)  # an empty entry ends the list
             self.struct.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
 
 
 def expert_patterns(n_cpu_moe: int) -> list[str]:
-    """Regular expressions for the expert tensors of the first `n_cpu_moe` layers, or of all with ALL_LAYERS."""
+    """Regular expressions for the expert tensors of the first `n_cpu_moe` layers, or of all layers (ALL_LAYERS)."""
     if n_cpu_moe == ALL_LAYERS:
         return [_EXPERTS]
     return [rf"blk\.{layer}{_EXPERTS}" for layer in range(n_cpu_moe)]

@@ -1,4 +1,4 @@
-"""What a new text shares with the one already in a cache."""
+"""The common prefix of two texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Number of leading tokens that two texts share."""
+    """Length of the common prefix of two texts, in tokens."""
     n = min(len(a), len(b))
-    if a[:n] == b[:n]:  # the usual case by far, and one comparison in C
+    if a[:n] == b[:n]:  # the usual case, decided by one comparison in C
         return n
     return next(i for i in range(n) if a[i] != b[i])

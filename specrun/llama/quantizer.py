@@ -1,7 +1,7 @@
-"""llama.cpp's quantizer: a copy of a model with fewer bits a weight, or with fewer layers.
+"""llama.cpp's quantizer: copies a model with fewer bits per weight, or with fewer layers.
 
-It runs for minutes in C, where no Ctrl-C reaches it, and ends the process where an assertion of its fails. So `serve`
-is what a process of its own does (see `specrun.making.quantizing`).
+It runs for minutes in C, where Ctrl-C does not reach it, and a failed assertion in it ends the process. So
+`specrun.making.quantizing` runs `serve` in a process of its own.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from specrun.errors import LlamaError
 from specrun.llama import library
 
 _MIB = 2**20
-_MOST_BUFFERED = 1024 * _MIB  # of a tensor's rows as float32: llama.cpp's own default is 8 GiB
+_MOST_BUFFERED = 1024 * _MIB  # bytes for the rows of a tensor as float32; llama.cpp's default is 8 GiB
 _SIZE = re.compile(r"quant size\s*=\s*([\d.]+) MiB")
 _LOG_PREFIX = re.compile(r"^llama_model_quantize: failed to quantize: ")
 
 
 class _Size(logging.Handler):
-    """Reads the size of the weights, in bytes, off the log, the one place where llama.cpp tells it."""
+    """Reads the size of the weights in bytes from the log, the only place where llama.cpp reports it."""
 
     n_bytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if found := _SIZE.search(record.getMessage()):
-            self.n_bytes = round(float(found[1]) * _MIB)
+        if match := _SIZE.search(record.getMessage()):
+            self.n_bytes = round(float(match[1]) * _MIB)
 
 
 def quantize(
     source: str, destination: str | None, file_type: int | None, dropped: Sequence[int], n_threads: int
 ) -> int:
-    """Write a copy of the model `source` (the first shard of a split one) as one file. Returns the bytes of its
-    weights, to a hundredth of a MiB.
+    """Write a copy of a model as one file and return the bytes of its weights, rounded to a hundredth of a MiB.
 
-    destination None: only find out the size. file_type: a llama_ftype; None keeps every weight as it is. dropped:
-    indices of the layers to leave out. Raises LlamaError; a part of the file may be there then.
+    source: the GGUF file, or the first shard of a split one.
+    destination: the file to write; None computes the size only.
+    file_type: a llama_ftype; None keeps every weight as it is.
+    dropped: indices of the layers to leave out.
+    Raises LlamaError, and may leave an incomplete file then.
     """
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = n_threads
@@ -69,9 +71,9 @@ def quantize(
 
 
 def serve(request: str) -> None:
-    """Do what `request`, the arguments of `quantize` as JSON, says; print `bytes` or `error` as JSON.
+    """Run `quantize` with the arguments in `request`, which is JSON, and print `bytes` or `error` as JSON.
 
-    Ends early, without the file, when stdin is closed: whoever asked is gone.
+    The process ends early and deletes the file when stdin is closed, as its parent is gone then.
     """
     arguments: dict[str, Any] = json.loads(request)
     if arguments.pop("debug"):

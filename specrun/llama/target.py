@@ -1,10 +1,9 @@
-"""The target's side of speculation: score a whole token tree in one pass, then keep the accepted path.
+"""The target's KV cache in speculation: score a whole token tree in one pass, then keep the accepted path.
 
-Cells stay in position order, always. llama.cpp puts new tokens into the lowest free cells, and attention sums over
-cells in their order, so a hole in front of an accepted token would change the order of later sums and with it the
-last bits of the logits. A tree goes down in depth-first order, likeliest path first; of the accepted path only the
-run that lies in consecutive cells after the root is kept, and the tokens behind it are decoded again at the front of
-the next pass.
+Cells always stay in the order of their positions. llama.cpp puts new tokens into the lowest free cells and attention
+sums over cells in order, so a hole in front of an accepted token would change the order of later sums and with it the
+last bits of the logits. A tree is decoded in depth-first order, likeliest path first. Of the accepted path only the
+nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 class TargetContext:
     """The committed text of one generation and the target's KV cache of it.
 
-    `tokens` is all committed text. The cache holds its first `n_cached` tokens; the rest is pending, and its last
-    token is the root of the next tree. Between passes no other cell is occupied.
-
-    largest_pass: tokens that a pass over a tree may have, pending ones included; None is as many as the context takes.
+    tokens: all committed text; its last token is the root of the next tree.
+    n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
+    largest_pass: most tokens of a pass over a tree, pending ones included; None for as many as the context takes.
     """
 
     def __init__(self, context: LlamaContext) -> None:
@@ -46,13 +44,13 @@ class TargetContext:
 
     @property
     def n_pending(self) -> int:
-        """Committed tokens that the next pass decodes again in front of the root."""
+        """Number of committed tokens that the next pass decodes again in front of the root."""
         return len(self.tokens) - 1 - self.n_cached
 
     def room(self) -> int:
-        """Nodes (root included) that the next tree can have: cells, batch and logits rows that are left.
+        """Most nodes, root included, of the next tree, given the cells, batch and rows of logits that are left.
 
-        Never none for want of batch: fewer tokens are pending than the tree before had nodes.
+        The batch always has room for a root, as fewer tokens are pending than the last tree had nodes.
         """
         config = self.context.config
         n_pending = max(len(self.tokens) - self.n_cached, 1)
@@ -61,10 +59,11 @@ class TargetContext:
         return min(cells, batch - n_pending + 1, config.n_outputs)
 
     def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
-        """Make `tokens` the committed text, keeping what the cache already shares with it.
+        """Make `tokens` the committed text and decode all but the last, reusing the prefix that the cache shares.
 
-        Everything but the last token goes into the cache, unless `interrupted`, asked before every pass, ends it
-        early (`n_cached` tells). Returns the number of tokens to decode.
+        Before each pass `interrupted` is called; when it returns true decoding ends early, and `n_cached` says how far
+        it came. Returns the number of tokens that were to be decoded. Raises ValueError for no tokens,
+        ContextFullError if they do not fit.
         """
         if not tokens:
             raise ValueError("an empty prompt")
@@ -72,12 +71,12 @@ class TargetContext:
         shared = min(common_prefix(self.tokens, tokens), end)
         kept = min(shared, self.n_cached)
         if kept < self.n_cached and not self.context.model.can_hold_tree:
-            kept = 0  # a recurrent state cannot go back a part of the way
+            kept = 0  # a recurrent state cannot be rolled back partly
         self.context.remove(ALL_SEQUENCES, kept)
         self.tokens = list(tokens)
         self.n_cached = kept
-        # Shared tokens that were still pending go first, by themselves. Plain decoding would have had all but the last
-        # of them in the cache, so this keeps the chunks of new text the same whichever plan wrote the text before it.
+        # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
+        # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         self._decode_committed(shared, interrupted)
         self._decode_committed(end, interrupted)
         return end - kept
@@ -92,10 +91,10 @@ class TargetContext:
             self.n_cached += len(chunk)
 
     def score(self, tree: TokenTree) -> Logits:
-        """One pass over pending tokens and tree. The root must be the last committed token.
+        """One pass over the pending tokens and `tree`, whose root must be the last committed token.
 
-        Returns float32[len(tree), n_vocab]: row i predicts the token after node i. It is a view that the next pass
-        overwrites. Raises `ContextFullError` if the tree has more than `room()` nodes.
+        Returns float32[len(tree), n_vocab]; row i predicts the token after node i. It is a view that the next pass
+        overwrites. Raises ContextFullError if the tree has more than `room()` nodes.
         """
         if tree.tokens[ROOT] != self.tokens[-1] or self.n_cached >= len(self.tokens):
             raise ValueError("the root is not the pending last token")
@@ -103,7 +102,7 @@ class TargetContext:
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
         n_before = self.n_pending
         root_position = len(self.tokens) - 1
-        # Committed tokens, the root among them, carry every id, so that all sequences stay equally long.
+        # Committed tokens, the root included, are on every sequence, so that all sequences stay equally long.
         n_seq = tree.leaf_counts.copy()
         n_seq[ROOT] = self.max_leaves
         before = np.asarray(self.tokens[self.n_cached : -1], np.int32)
@@ -119,7 +118,7 @@ class TargetContext:
         return self.context.decode(batch)
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
-        """Keep the accepted `path` of the tree scored last (node indices, root first) and append `next_token`."""
+        """Commit the accepted `path` (node indices, root first) of the tree scored last, and then `next_token`."""
         root_position = len(self.tokens) - 1
         kept = n_in_order(path)
         end = root_position + kept
@@ -131,10 +130,14 @@ class TargetContext:
         self.tokens.append(next_token)
 
     def _share_first_path(self, start: int, end: int) -> None:
-        """Give every sequence the cells of sequence 0 at `start..end-1`, dropping other branches there."""
+        """Let every sequence share the cells of sequence 0 at start .. end - 1 instead of its own."""
         for seq in range(1, self.max_leaves):
             self.context.remove(seq, start)
             self.context.copy(0, seq, start, end)
+
+    def drop_tree(self) -> None:
+        """Remove from the cache what the last `score` wrote, without committing anything."""
+        self.context.remove(ALL_SEQUENCES, self.n_cached)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

@@ -223,7 +223,7 @@ def _read(draft: TargetContext, passage: Passage) -> NDArray[np.float32]:
     start = len(passage.prompt)
     draft.set_prompt(text[:start])
     rows = draft.score(TokenTree.chain(text[start - 1 :])).copy()
-    draft.context.remove(-1, draft.n_cached)
+    draft.drop_tree()
     lacking = passage.n_vocab - rows.shape[1]
     return np.pad(rows, ((0, 0), (0, lacking)), constant_values=-np.inf) if lacking > 0 else rows[:, : passage.n_vocab]
 

@@ -1,4 +1,4 @@
-"""From logits to a token: penalties, filters, temperature, and the noise that target and draft share. Pure numpy."""
+"""From logits to a token: penalties, filters, temperature, and the noise that target and draft share. numpy only."""
 
 from specrun.sampling.constraint import NO_TOKEN, Constraint
 from specrun.sampling.noise import SharedNoise

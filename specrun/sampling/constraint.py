@@ -1,8 +1,7 @@
-"""What may be written at all: logits of forbidden tokens become minus infinity before any filter.
+"""Constraints on what may be written: logits of forbidden tokens become minus infinity before any filter.
 
-A grammar takes a fraction of a microsecond to check a token, and a vocabulary may have 152k of them. So tokens are
-checked from the likeliest down, and only as far as the filters need: `masked` leaves the rest at minus infinity once
-they cannot change what the filters keep.
+A grammar checks a token in a fraction of a microsecond, but a vocabulary may have 152k tokens. So tokens are checked
+from the likeliest down, until those that are left cannot change what the filters keep.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from specrun.sampling.parameters import SamplingParameters
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
-NO_TOKEN = -1  # what is sampled where a constraint leaves nothing to write
+NO_TOKEN = -1  # sampled where a constraint allows no token
 
-_DEPTHS = (64, 512, 2048)  # likeliest tokens that are checked before all are
-_DRAFT_DEPTH = 512  # where a draft stops looking for more than one
-_DRAFT_GAP = 4.0  # nats, at temperatures up to 1, below the likeliest at which a draft does not look
-_ROUNDING = 1e-5  # more than float32 can lose
+_DEPTHS = (64, 512, 2048)  # numbers of likeliest tokens that are checked before the whole vocabulary is
+_DRAFT_DEPTH = 512  # a draft that has any candidate stops after checking this many tokens
+_DRAFT_GAP = 4.0  # nats at temperatures up to 1; a draft ignores tokens this far below its best candidate
+_ROUNDING = 1e-5  # an upper bound of the relative rounding error of float32
 
 
 class Constraint(Protocol):
-    """Decides which tokens may follow those written since the prompt."""
+    """Decides which tokens may follow the text written since the prompt."""
 
     def allowed(self, written: Sequence[int], tokens: TokenIds) -> NDArray[np.bool_]:
-        """bool[len(tokens)]: which of `tokens` may come after `written`. None may if `written` has ended, or is itself
-        forbidden.
+        """bool[len(tokens)]: which of `tokens` may come after `written`, the tokens since the prompt.
+
+        All false if `written` has ended or is itself forbidden.
         """
         ...
 
@@ -43,14 +43,15 @@ def masked(
     parameters: SamplingParameters,
     n_candidates: int | None = None,
 ) -> Logits:
-    """float32[n_vocab]: `logits` with forbidden tokens at minus infinity, and with those that do not matter as well.
+    """float32[n_vocab]: `logits` with minus infinity for forbidden tokens and for tokens that were not checked.
 
-    What `parameters` keep of it is what they keep of a row where all was checked. n_candidates: for a draft that wants
-    so many and is content with fewer where they are rare; it may then miss allowed tokens, though never all of them.
+    The filters of `parameters` keep the same tokens of it as if every token had been checked. n_candidates: the number
+    of candidates that a draft wants; checking then stops earlier, and the row may lack allowed tokens that are
+    unlikely, but has at least one if any token is allowed.
     """
     row = np.full_like(logits, -np.inf)
     unchecked = np.ones(len(logits), np.bool_)
-    found = np.empty(0)  # logits of the allowed ones, falling
+    permitted = np.empty(0)  # logits of the allowed tokens so far, falling
     n_checked = 0
     for depth in (depth for depth in _DEPTHS if depth < len(logits)):
         tokens = filters.top_k(logits, depth)
@@ -58,12 +59,12 @@ def masked(
         kept = new[allowed(new)]
         row[kept] = logits[kept]
         unchecked[new] = False
-        found, n_checked = np.append(found, logits[kept]), depth
+        permitted, n_checked = np.append(permitted, logits[kept]), depth
         bound, n_left = float(logits[tokens[-1]]), len(logits) - depth
-        if len(found) and (
-            _settled(parameters, found, bound, n_left)
+        if len(permitted) and (
+            _settled(parameters, permitted, bound, n_left)
             if n_candidates is None
-            else depth >= _DRAFT_DEPTH or _enough(parameters, found, bound, n_candidates)
+            else depth >= _DRAFT_DEPTH or _enough(parameters, permitted, bound, n_candidates)
         ):
             return row
     rest = np.flatnonzero(unchecked)
@@ -72,23 +73,23 @@ def masked(
     return row
 
 
-def _settled(p: SamplingParameters, found: NDArray[np.float64], bound: float, n_unchecked: int) -> bool:
-    """Whether the filters keep the same tokens whatever the unchecked ones are.
+def _settled(p: SamplingParameters, permitted: NDArray[np.float64], bound: float, n_unchecked: int) -> bool:
+    """Whether the filters keep the same tokens whichever of the unchecked ones are allowed.
 
-    found: float64[k], k > 0, the allowed logits, falling. bound: no unchecked logit is above it.
+    permitted: float64[k], k > 0, the allowed logits so far, falling. bound: the largest possible unchecked logit.
     """
-    if p.temperature == 0 or 0 < p.top_k <= len(found):
+    if p.temperature == 0 or 0 < p.top_k <= len(permitted):
         return True
     if p.top_p < 1:
-        # Where top-p cuts depends on the total, which is at least that of what was found, and at most this much more.
-        n_more = min(n_unchecked, p.top_k - len(found)) if p.top_k else n_unchecked
-        shares = np.cumsum(np.exp(found - found[0]))
-        most = shares[-1] + n_more * np.exp(bound - found[0])
+        # Top-p cuts at a share of the total weight. The total lies between the weight so far and `most`.
+        n_more = min(n_unchecked, p.top_k - len(permitted)) if p.top_k else n_unchecked
+        shares = np.cumsum(np.exp(permitted - permitted[0]))
+        most = shares[-1] + n_more * np.exp(bound - permitted[0])
         cuts = np.searchsorted(shares, [p.top_p * shares[-1] * (1 - _ROUNDING), p.top_p * most * (1 + _ROUNDING)])
         return bool(cuts[0] == cuts[1])
-    return p.min_p > 0 and bound < found[0] + np.log(p.min_p) - _ROUNDING * (1 + abs(found[0]))
+    return p.min_p > 0 and bound < permitted[0] + np.log(p.min_p) - _ROUNDING * (1 + abs(permitted[0]))
 
 
-def _enough(p: SamplingParameters, found: NDArray[np.float64], bound: float, n_candidates: int) -> bool:
-    """Whether a draft has what it needs, or what is left is too unlikely to be worth a node."""
-    return len(found) >= n_candidates or bound < found[0] - _DRAFT_GAP * max(p.temperature, 1.0)
+def _enough(p: SamplingParameters, permitted: NDArray[np.float64], bound: float, n_candidates: int) -> bool:
+    """Whether a draft has `n_candidates`, or no unchecked token is likely enough to be worth a node."""
+    return len(permitted) >= n_candidates or bound < permitted[0] - _DRAFT_GAP * max(p.temperature, 1.0)

@@ -1,7 +1,7 @@
-"""Which tokens may be sampled: top-k, top-p, min-p, as llama.cpp applies them (before the temperature).
+"""The filters top-k, top-p and min-p, applied before the temperature as in llama.cpp.
 
-A vocabulary of 152k tokens makes every full sort or exponential cost a millisecond, so candidates are found by
-threshold first and only they are sorted.
+Sorting 152k logits, or taking their exponentials, takes about a millisecond. So the tokens above a threshold are
+selected first, and only these are sorted.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
-_GROUP = 64
-_SHORT = _GROUP * _GROUP
-_TOP_P_ATTEMPTS = (128, 2048)
+_GROUP = 64  # logits in a group
+_SHORT = _GROUP * _GROUP  # a row with fewer logits is not grouped
+_TOP_P_ATTEMPTS = (128, 2048)  # numbers of likeliest tokens that are sorted before all are
 
 
 def group_maxima(logits: Logits) -> Logits:
-    """The largest logit of each group of about 64, in the one pass over a long row that its top and its maximum need.
+    """float32[n]: the largest logit of each of n groups of about 64 tokens; token i is in group i % n.
 
-    Token i is in group i % n, where n is the number of groups. A short row is its own maxima.
+    `above`, `top_k` and the maximum follow from it without reading the whole row again. A row of fewer than 4,096
+    logits is returned unchanged: every token is a group of its own.
     """
     if len(logits) < _SHORT:
         return logits
@@ -32,7 +33,7 @@ def group_maxima(logits: Logits) -> Logits:
 
 
 def above(logits: Logits, threshold: float, largest: Logits) -> TokenIds:
-    """Ids with a logit of at least `threshold`, ascending. largest: `group_maxima(logits)`."""
+    """Ids whose logit is at least `threshold`, ascending. largest: `group_maxima(logits)`."""
     threshold = np.float32(threshold)
     groups = np.flatnonzero(largest >= threshold)
     n_groups = len(largest)
@@ -46,7 +47,7 @@ def above(logits: Logits, threshold: float, largest: Logits) -> TokenIds:
 
 
 def by_likelihood(logits: Logits, tokens: TokenIds) -> TokenIds:
-    """`tokens` (ascending) in order of falling logit; of equal ones the lower id first."""
+    """`tokens`, which must ascend, sorted by falling logit; equal logits by ascending id."""
     return tokens[np.argsort(-logits[tokens], kind="stable")]
 
 
@@ -55,20 +56,20 @@ def top_k(logits: Logits, k: int) -> TokenIds:
     largest = group_maxima(logits)
     if k >= len(largest):
         return by_likelihood(logits, np.arange(len(logits)))[:k]
-    # The k-th largest of the groups' maxima: k ids reach it, so every id of the top k does, and few others.
+    # The k-th largest group maximum: at least k logits reach it, so all of the top k do, and few others.
     threshold = np.partition(largest, len(largest) - k)[len(largest) - k]
     return by_likelihood(logits, above(logits, threshold, largest))[:k]
 
 
 def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
-    """The fewest leading `tokens` (likeliest first) whose share of their total probability reaches `p`."""
+    """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`."""
     weights = np.exp(logits[tokens].astype(np.float64) - float(logits[tokens[0]]))
     cumulative = np.cumsum(weights)
     return tokens[: int(np.searchsorted(cumulative, p * cumulative[-1])) + 1]
 
 
 def top_p_of_all(logits: Logits, p: float) -> TokenIds:
-    """Top-p over the whole vocabulary, likeliest first, sorting only as far down as needed."""
+    """`top_p` of the whole vocabulary, likeliest first, without sorting all of it."""
     highest = float(logits.max())
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
     for k in (*_TOP_P_ATTEMPTS, len(logits)):
@@ -80,6 +81,6 @@ def top_p_of_all(logits: Logits, p: float) -> TokenIds:
 
 
 def min_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
-    """Those of `tokens`, in any order, at least `p` times as likely as the likeliest of them."""
+    """Those of `tokens` that are at least `p` times as likely as the likeliest of them. Any order is kept."""
     own = logits[tokens]
     return tokens[own >= own.max() + np.float32(np.log(p))]

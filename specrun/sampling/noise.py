@@ -1,12 +1,12 @@
-"""Gumbel noise that target and draft share, keyed by (seed, absolute position, token).
+"""Gumbel noise that target and draft share, a function of (seed, absolute position, token).
 
-Drafter-invariant sampling (Daliri et al., arXiv 2408.07978): with argmax(logits / T + g) for the target and the top of
-logits / T + g for the draft, both sample with the same luck, so a draft that resembles the target proposes what the
-target will take, at any temperature; and the text depends on the seed alone, not on how it was drafted.
+Drafter-invariant sampling (Daliri et al., arXiv 2408.07978): the target takes argmax(logits / T + noise) and the draft
+proposes the highest logits / T + noise. Both add the same noise, so a draft that resembles the target proposes what the
+target will take, at any temperature, and the text depends on the seed but not on how it was drafted.
 
-The bits are SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), whose n-th
-output is a function of its start and n: with top-k 40, forty tokens cost forty evaluations and not a vocabulary of
-them. Each position has a start of its own.
+The bits come from SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). Its
+n-th output is a function of its start and n alone, so the noise of 40 tokens takes 40 evaluations, not one for every
+token of the vocabulary. Each position has a start of its own.
 """
 
 from __future__ import annotations
@@ -16,40 +16,42 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
+# The constants of SplitMix64.
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-LUCKY = 4.0  # noise that one token in fifty-five reaches
-_LUCKY_BITS = np.uint64(int(np.exp(-np.exp(-LUCKY)) * 2.0**53) << 11)
-_KEPT_POSITIONS = 128
+
+LARGE_NOISE = 4.0  # one token in 55 has at least this noise
+_LARGE_NOISE_BITS = np.uint64(int(np.exp(-np.exp(-LARGE_NOISE)) * 2.0**53) << 11)
+_KEPT_POSITIONS = 128  # positions whose `large_noise` is cached
 
 
 class SharedNoise:
-    """Standard Gumbel noise for every token of the vocabulary at every position; fresh per position.
+    """Standard Gumbel noise for every token of the vocabulary at every position.
 
-    53 bits per token reach g = 37, so no token is out of reach for want of bits.
+    53 random bits a token let the noise reach 37, so that every token can win.
     """
 
     def __init__(self, seed: int, n_vocab: int) -> None:
         self._seed = _mixed(np.array([seed], np.uint64))
         self._steps = np.arange(1, n_vocab + 1, dtype=np.uint64) * _GAMMA
-        self._lucky: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = OrderedDict()
+        self._large: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = OrderedDict()
 
     def gumbel(self, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[len(tokens)]: the noise of `tokens` at `position`."""
         return _gumbel(_mixed(self._start(position) + self._steps[tokens]))
 
-    def lucky(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The tokens whose noise at `position` is at least LUCKY, ascending, and that noise."""
-        found = self._lucky.get(position)
-        if found is None:
+    def large_noise(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The tokens whose noise at `position` is at least LARGE_NOISE (int64[k], ascending) and that noise."""
+        large = self._large.get(position)
+        if large is None:
             bits = _mixed(self._start(position) + self._steps)
-            tokens = np.flatnonzero(bits >= _LUCKY_BITS)
-            found = tokens, _gumbel(bits[tokens])
-            self._lucky[position] = found
-            if len(self._lucky) > _KEPT_POSITIONS:
-                self._lucky.popitem(last=False)
-        return found
+            tokens = np.flatnonzero(bits >= _LARGE_NOISE_BITS)
+            large = tokens, _gumbel(bits[tokens])
+            self._large[position] = large
+            if len(self._large) > _KEPT_POSITIONS:
+                self._large.popitem(last=False)
+        return large
 
     def _start(self, position: int) -> NDArray[np.uint64]:
         return _mixed(self._seed + np.array([position], np.uint64) * _GAMMA)

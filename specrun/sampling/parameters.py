@@ -12,21 +12,19 @@ MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """How a token is chosen. Order, as in llama.cpp: penalties, top-k, top-p, min-p, temperature.
+    """How a token is chosen. They apply in llama.cpp's order: penalties, top-k, top-p, min-p, temperature.
 
-    temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 turn a filter off; repeat_penalty 1, presence_penalty 0 and
-    frequency_penalty 0 turn a penalty off. Penalties look at the last repeat_last_n tokens, prompt included.
     Raises UsageError for a value outside its range.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = 64
+    temperature: float = 0.8  # 0 is greedy
+    top_k: int = 40  # 0 is off
+    top_p: float = 0.95  # 1 is off
+    min_p: float = 0.05  # 0 is off
+    repeat_penalty: float = 1.0  # 1 is off
+    presence_penalty: float = 0.0  # 0 is off
+    frequency_penalty: float = 0.0  # 0 is off
+    repeat_last_n: int = 64  # tokens, prompt included, that the penalties look at
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +40,7 @@ class SamplingParameters:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the tokens before matter."""
+        """Whether any penalty is on, so that a token depends on the tokens before it."""
         return self.repeat_last_n > 0 and (
             self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
         )

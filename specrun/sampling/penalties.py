@@ -13,10 +13,10 @@ from specrun.sampling.parameters import SamplingParameters
 def penalized(
     logits: NDArray[np.float32], recent: Sequence[int], parameters: SamplingParameters
 ) -> NDArray[np.float32]:
-    """A copy of `logits` (float32[n_vocab]) with the penalties of the tokens in `recent` applied.
+    """float32[n_vocab]: a copy of `logits` with the tokens in `recent` penalized.
 
-    A repeated token's logit is divided by repeat_penalty if positive, multiplied if not (CTRL, arXiv 1909.05858),
-    then lowered by presence_penalty, and by frequency_penalty for every time it occurs.
+    The logit of such a token is divided by repeat_penalty if it is positive and multiplied by it otherwise (CTRL,
+    arXiv 1909.05858). Then presence_penalty, and frequency_penalty for each occurrence, are subtracted.
     """
     tokens, counts = np.unique(np.asarray(recent, np.int64), return_counts=True)
     inside = tokens < len(logits)

@@ -1,4 +1,4 @@
-"""Fresh randomness for acceptance rules that compare distributions: it must never be the shared noise."""
+"""Random generators for acceptance rules that compare distributions. They are independent of the shared noise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ _STREAMS = {"draw": 1, "accept": 2}
 
 
 def fresh(seed: int, position: int, stream: Literal["draw", "accept"]) -> np.random.Generator:
-    """A generator of its own for drawing the tree rooted at `position`, and one for accepting it: the same for the same
-    seed, independent of every other position's and of the noise that target and draft share.
+    """The generator for drawing the tree whose root is at `position`, or for accepting it.
+
+    It depends on the arguments only, and is independent of those of other positions and of the noise that target and
+    draft share.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, position, _STREAMS[stream]])))

@@ -1,4 +1,4 @@
-"""One row of logits and its position in, one token out; or the ranked candidates, for a drafter."""
+"""From a row of logits and its position to the sampled token, or to ranked candidates for a drafter."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 
 from specrun.sampling import filters
 from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
-from specrun.sampling.noise import LUCKY, SharedNoise
+from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
 from specrun.sampling.penalties import penalized
 
 Logits = NDArray[np.float32]
 
-_DRAFT_MARGIN = 4.0  # nats below the best score at which a drafted child is never worth its node
-_ROUNDING = 1e-3  # more than float32 can lose on a threshold
+_DRAFT_MARGIN = 4.0  # nats; candidates whose score is this far below the best are not worth a node of a tree
+_ROUNDING = 1e-3  # an upper bound of the rounding error of a threshold in float32
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that could be next, best first. tokens: int64[k]. scores: float64[k], the quantity whose argmax is
-    sampled (logit, or logit / T + noise).
+    """Tokens that could be next, best first.
+
+    tokens: int64[k].
+    scores: float64[k], the quantity whose argmax is sampled: the logit, or logit / T + noise.
     """
 
     tokens: NDArray[np.int64]
@@ -33,11 +35,11 @@ class Candidates:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """float64[k]: softmax of the scores, the draft's probability of each among the candidates."""
+        """float64[k]: softmax of the scores, the draft's probability of each candidate among all candidates."""
         return np.exp(self.log_shares())
 
     def log_shares(self, sharpness: float = 1.0) -> NDArray[np.float64]:
-        """float64[k]: log softmax of `sharpness` times the scores; k may be 0."""
+        """float64[k]: log softmax of `sharpness * scores`; k may be 0."""
         if not len(self.scores):
             return self.scores
         shifted = sharpness * (self.scores - self.scores[0])
@@ -46,15 +48,17 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Tokens that can be sampled and their probabilities, which sum to 1. tokens: int64[k], ascending.
-    probabilities: float64[k], all above 0.
+    """Tokens that can be sampled, with their probabilities.
+
+    tokens: int64[k], ascending.
+    probabilities: float64[k], all above 0; they sum to 1.
     """
 
     tokens: NDArray[np.int64]
     probabilities: NDArray[np.float64]
 
     def dense(self, n_vocab: int) -> NDArray[np.float64]:
-        """float64[n_vocab]: the probability of every token."""
+        """float64[n_vocab]: the probability of every token of the vocabulary."""
         whole = np.zeros(n_vocab)
         whole[self.tokens] = self.probabilities
         return whole
@@ -63,11 +67,10 @@ class Distribution:
 class Sampler:
     """The one rule by which target and draft choose tokens.
 
-    A token depends on its logits, its absolute position (how many tokens come before it), the seed and, with penalties
-    or a constraint, the tokens before it: on nothing else, so it is the same however the logits were come by.
+    A sampled token is a function of its logits, its absolute position (the number of tokens before it), the seed and,
+    with penalties or a constraint, the tokens before it. It does not depend on how the logits were computed.
 
-    constraint: what may be written after the first `n_prompt` tokens. Forbidden tokens have no part in anything: the
-    filters see the others alone.
+    constraint: decides what may follow the first `n_prompt` tokens. The filters see allowed tokens only.
     """
 
     def __init__(
@@ -80,8 +83,8 @@ class Sampler:
         self._n_prompt = n_prompt
 
     def recent(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens at the end of a text that `sample` wants to see for the next one: those that penalties look at,
-        and all that were written under a constraint.
+        """The end of a text that `sample` needs for the next token: the tokens that penalties look at, and with a
+        constraint all tokens after the prompt.
         """
         n_wanted = self.parameters.repeat_last_n if self.parameters.has_penalties else 0
         if self._constraint:
@@ -89,8 +92,9 @@ class Sampler:
         return list(tokens[max(len(tokens) - n_wanted, 0) :])
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
-        """The token at `position`, or NO_TOKEN if the constraint leaves none. logits: float32[n_vocab]. recent: see
-        `recent`.
+        """The token at `position`, or NO_TOKEN if the constraint allows none.
+
+        logits: float32[n_vocab]. recent: what the method `recent` returns for the text before `position`.
         """
         logits = self._with_penalties(logits, recent)
         logits = self._constrained(logits, position, recent)
@@ -104,8 +108,8 @@ class Sampler:
     def candidates(self, logits: Logits, position: int, recent: Sequence[int], count: int) -> Candidates:
         """At most `count` candidates at `position`, ranked by the score whose argmax `sample` would take.
 
-        Under a constraint no forbidden token is among them, and an allowed one may be missing that is far from the
-        likeliest; there may be none.
+        With a constraint all of them are allowed tokens. Unlikely allowed tokens may be missing, and there may be no
+        candidate at all.
         """
         logits = self._with_penalties(logits, recent)
         logits = self._constrained(logits, position, recent, count)
@@ -124,16 +128,19 @@ class Sampler:
 
     @property
     def is_constrained(self) -> bool:
-        """Whether not every token may be written."""
+        """Whether a constraint limits what may be written."""
         return self._constraint is not None
 
     def permitted(self, text: Sequence[int], tokens: Sequence[int]) -> list[bool]:
-        """Which of `tokens` the constraint, which there must be, lets follow `text`, prompt and all."""
+        """For each of `tokens`, whether the constraint allows it after `text`, which includes the prompt.
+
+        Only for samplers with a constraint.
+        """
         assert self._constraint is not None
         return [bool(ok) for ok in self._constraint.allowed(text[self._n_prompt :], np.asarray(tokens, np.int64))]
 
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
-        """What `sample` draws from, over all seeds: for acceptance rules that compare distributions."""
+        """The distribution of `sample` over all seeds, for acceptance rules that compare distributions."""
         logits = self._with_penalties(logits, recent)
         if self.parameters.temperature == 0:
             return Distribution(np.array([logits.argmax()], np.int64), np.ones(1))
@@ -159,8 +166,10 @@ class Sampler:
         return self._constraint is not None and bool(np.isneginf(logits.max()))
 
     def _allowed(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
-        """Ids that pass the filters, ascending, except that without top-k and top-p those are left out whose score is
-        more than `margin` below the likeliest token's (at margin 0 they cannot win, so it changes nothing).
+        """Ids that pass the filters, ascending.
+
+        Without top-k and top-p, tokens whose score is more than `margin` below the likeliest token's are left out too.
+        At margin 0 this changes no sample, as those tokens cannot win.
         """
         if self.parameters.top_k == 0 and self.parameters.top_p == 1:
             return self._within_reach(logits, position, margin)
@@ -182,21 +191,21 @@ class Sampler:
         return np.sort(tokens)
 
     def _within_reach(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
-        """Without top-k and top-p: the ids whose score comes within `margin` of the likeliest token's.
+        """Ids that pass min-p and whose score is at least the likeliest token's less `margin`.
 
-        A token gets there by a high logit or by luck, so noise is only looked at for those with either.
+        Such a token has a high logit or large noise, so the noise of all other tokens is never computed.
         """
         temperature, smallest_share = self.parameters.temperature, self.parameters.min_p
         largest = filters.group_maxima(logits)
         likeliest = int(filters.above(logits, largest.max(), largest)[0])
         own_noise = float(self._noise.gumbel(position, np.array([likeliest]))[0])
-        # A logit plus temperature * noise reaches this.
+        # The ids to find are those with logit + temperature * noise >= wanted.
         wanted = float(logits[likeliest]) + temperature * (own_noise - margin) - _ROUNDING
-        lucky, noise = self._noise.lucky(position)
-        n_known = int(np.searchsorted(lucky, len(logits)))  # a draft's row may be shorter than the target's
-        lucky, noise = lucky[:n_known], noise[:n_known]
-        lucky = lucky[logits[lucky] >= wanted - temperature * noise]
-        tokens = np.union1d(filters.above(logits, wanted - temperature * LUCKY, largest), lucky)
+        noisy, noise = self._noise.large_noise(position)
+        n_in_row = int(np.searchsorted(noisy, len(logits)))  # a draft's row may be shorter than the target's
+        noisy, noise = noisy[:n_in_row], noise[:n_in_row]
+        noisy = noisy[logits[noisy] >= wanted - temperature * noise]
+        tokens = np.union1d(filters.above(logits, wanted - temperature * LARGE_NOISE, largest), noisy)
         if smallest_share == 0:
             return tokens
         return tokens[logits[tokens] >= logits[likeliest] + np.float32(math.log(smallest_share))]
@@ -207,5 +216,5 @@ class Sampler:
 
 
 def _possible(logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of `tokens` that no constraint forbids."""
+    """Those of `tokens` that the constraint allows: forbidden ones have a logit of minus infinity."""
     return tokens[logits[tokens] > -np.inf]

@@ -1,4 +1,4 @@
-"""What the draft drew after a node, and from which distribution."""
+"""The tokens that a drafter drew after a node, with the distribution that they were drawn from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from specrun.sampling import Distribution
 
 @dataclass(frozen=True)
 class Proposal(Distribution):
-    """The draft's distribution after a node, its filters applied, and the candidates drawn from it.
+    """The draft's distribution after a node, with filters applied, and the candidates drawn from it."""
 
-    draws: the candidates in the order drawn; drawn with replacement, one can be there twice.
-    """
-
-    draws: tuple[int, ...]
+    draws: tuple[int, ...]  # in the order drawn; independent draws may repeat a token

@@ -1,4 +1,4 @@
-"""What one step did and took, for whoever learns from it."""
+"""The record of one pass, from which calibrations and cost tables are updated."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from specrun.speculation.tree import TokenTree
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One step: its tree, what was accepted, and what it took.
-
-    seconds: the whole step. target_seconds: its target pass, over `n_target` tokens (the tree, and committed ones that
-    were decoded again) behind `ctx` cached ones. draft_seconds: all of the drafting.
-    """
+    """One target pass with the drafting before it and the acceptance after it."""
 
     tree: TokenTree
     accepted: Accepted
-    seconds: float
-    target_seconds: float = 0.0
-    draft_seconds: float = 0.0
-    n_target: int = 1
-    ctx: int = 0
+    seconds: float  # of everything
+    target_seconds: float = 0.0  # of the target pass
+    draft_seconds: float = 0.0  # of the drafting
+    n_target: int = 1  # tokens of the target pass: the tree, and committed tokens that were decoded again
+    ctx: int = 0  # tokens that the target had in its cache before the pass
 
     @property
     def n_tokens(self) -> int:
-        """Committed tokens."""
+        """Number of committed tokens."""
         return len(self.accepted.tokens)

@@ -1,8 +1,8 @@
 """Sample and match: the acceptance rule that is exact by construction.
 
-At every visited node the target's own next token is sampled, as plain decoding would; while a child holds that token,
-go to it. The first token without a child is committed all the same, so every pass commits at least one token. No
-property of the draft can change what is written, only how much of it comes from one pass.
+At every visited node the target's own next token is sampled, as in plain decoding. If a child holds that token, the
+walk goes on there; if none does, the token is committed and the walk ends. So every pass commits at least one token,
+and the draft cannot change what is written, only how many tokens a pass commits.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from numpy.typing import NDArray
 
 from specrun.speculation.tree import ROOT, TokenTree
 
-# (logits: float32[n_vocab], position, recent tokens) -> token
 SampleToken = Callable[[NDArray[np.float32], int, Sequence[int]], int]
+"""(logits: float32[n_vocab], position, recent tokens) -> token, as `Sampler.sample`."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """path: accepted node indices, root first. tokens: what is committed, one per path entry; tokens[i] was sampled
-    at path[i], so tokens[:-1] are the drafted tokens that matched and tokens[-1] is the target's own.
-    """
+    """What a pass commits: tokens[:-1] are the accepted drafted tokens, tokens[-1] is the target's own."""
 
-    path: list[int]
-    tokens: list[int]
+    path: list[int]  # accepted node indices, root first
+    tokens: list[int]  # committed tokens; tokens[i] was chosen at path[i]
 
     def first(self, n_tokens: int) -> Accepted:
-        """The part of it that commits only `n_tokens` tokens."""
+        """The part that commits the first `n_tokens` tokens only."""
         return Accepted(self.path[:n_tokens], self.tokens[:n_tokens])
 
 
@@ -38,8 +36,8 @@ def sample_and_match(
 ) -> Accepted:
     """Walk the tree with the target's own samples.
 
-    rows: float32[len(tree), n_vocab], the target's logits after each node. position: that of the token after the
-    root. recent: the tokens up to and with the root that `sample` wants to see (for penalties).
+    rows: float32[len(tree), n_vocab], the target's logits after each node. position: the position of the token after
+    the root. recent: what `Sampler.recent` returns for the text up to and with the root.
     """
     path = [ROOT]
     tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""The shape of a token tree without its tokens: static trees, and their growth maps as JSON."""
+"""The shape of a token tree without its tokens: static trees, and their JSON files, the growth maps."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.tree import NO_PARENT, ROOT
+from specrun.speculation.tree import NO_PARENT, ROOT, children_of, depths_of
 
 Chances = NDArray[np.float64]
 
-MAX_LEAVES = 256  # of a tree: LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
+MAX_LEAVES = 256  # leaf paths of a tree: LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
 
 
 def acceptance_vector(acceptance: Sequence[float]) -> Chances:
     """float64[k]: p_k, the chance that the k-th candidate is accepted and the k - 1 before it are not.
 
-    Raises ValueError for anything but a list of chances.
+    Raises ValueError for anything but a list of numbers from 0 to 1.
     """
     vector = np.asarray(acceptance, np.float64)
     # `not all(...)`, as comparisons with nan are false.
@@ -32,12 +32,13 @@ def acceptance_vector(acceptance: Sequence[float]) -> Chances:
 
 @dataclass(frozen=True)
 class TreeShape:
-    """The shape of a tree that is drafted alike in every pass. The i-th child of a node is the i-th candidate behind
-    it by the draft's ranking, so every node stands for one path of ranks.
+    """The shape of a tree that is the same in every pass. The i-th child of a node is the draft's i-th candidate after
+    that node.
 
-    parents: of every node in depth-first order, the first-ranked child first, as in `TokenTree`; parents[0] == -1.
-    Acceptance vectors, wherever one is asked for, hold p_k by rank (`acceptance_vector`); ranks beyond their end have
-    the chance 0. Raises ValueError for parents that are not those of a tree in that order.
+    parents: the parent of every node in depth-first order, best-ranked child first; parents[0] == -1.
+
+    The methods take an acceptance vector (`acceptance_vector`); ranks beyond its end have the chance 0.
+    Raises ValueError for parents that are not those of a tree in depth-first order.
     """
 
     parents: tuple[int, ...]
@@ -55,14 +56,11 @@ class TreeShape:
 
     @classmethod
     def of_children(cls, counts: Sequence[int]) -> TreeShape:
-        """The tree whose nodes have these numbers of children, in depth-first order.
-
-        Raises ValueError if there is no such tree.
-        """
+        """The tree whose i-th node in depth-first order has counts[i] children. Raises ValueError if there is none."""
         if any(count < 0 for count in counts) or sum(counts) != len(counts) - 1:
             raise ValueError(f"{len(counts)} nodes with {sum(counts)} children in all are no tree")
         parents: list[int] = []
-        waiting = [NO_PARENT]  # a parent for every child that is still to come
+        waiting = [NO_PARENT]  # the parent of every node that is still to come
         for node, count in enumerate(counts):
             if not waiting:
                 raise ValueError(f"the tree is complete before node {node}")
@@ -72,7 +70,7 @@ class TreeShape:
 
     @classmethod
     def branching(cls, counts: Sequence[int]) -> TreeShape:
-        """Every node of level i has counts[i] children. Raises ValueError for a count below 1."""
+        """The tree in which every node of level i has counts[i] children. Raises ValueError for a count below 1."""
         if any(count < 1 for count in counts):
             raise ValueError("every level needs at least one child to a node")
         children: list[int] = []
@@ -85,56 +83,46 @@ class TreeShape:
 
     @classmethod
     def chain(cls, depth: int) -> TreeShape:
-        """One path of `depth` drafted tokens; 0 is the root alone."""
+        """One path of `depth` drafted tokens; depth 0 is the root alone."""
         return cls.branching([1] * depth)
 
     @property
     def n_nodes(self) -> int:
-        """The root included."""
+        """Number of nodes, root included."""
         return len(self.parents)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """0 at the root, one more per edge."""
-        depths = [0]
-        for parent in self.parents[1:]:
-            depths.append(depths[parent] + 1)
-        return tuple(depths)
+        """Edges from the root to each node."""
+        return tuple(depths_of(self.parents))
 
     @property
     def depth(self) -> int:
-        """Longest path, in drafted tokens."""
+        """Number of drafted tokens on the longest path."""
         return max(self.depths)
 
     @cached_property
     def child_counts(self) -> tuple[int, ...]:
-        """Children of every node; with the order of the nodes, the whole shape."""
-        counts = [0] * self.n_nodes
-        for parent in self.parents[1:]:
-            counts[parent] += 1
-        return tuple(counts)
+        """Number of children of each node in depth-first order, which determines the shape."""
+        return tuple(map(len, self.children))
 
     @cached_property
-    def children(self) -> tuple[tuple[int, ...], ...]:
-        """Children of every node, by rank."""
-        children: list[list[int]] = [[] for _ in self.parents]
-        for node, parent in enumerate(self.parents[1:], start=1):
-            children[parent].append(node)
-        return tuple(tuple(below) for below in children)
+    def children(self) -> list[list[int]]:
+        """Children of each node, by rank."""
+        return children_of(self.parents)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """Rank of every node among its siblings, from 0; 0 at the root."""
-        seen = [0] * self.n_nodes
-        ranks = [0]
-        for parent in self.parents[1:]:
-            ranks.append(seen[parent])
-            seen[parent] += 1
+        """Rank of each node among its siblings, from 0; 0 at the root."""
+        ranks = [0] * self.n_nodes
+        for siblings in self.children:
+            for rank, node in enumerate(siblings):
+                ranks[node] = rank
         return tuple(ranks)
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Node indices by depth, in the order of the nodes."""
+        """levels[d]: indices of the nodes at depth d, ascending."""
         levels: list[list[int]] = [[] for _ in range(self.depth + 1)]
         for node, depth in enumerate(self.depths):
             levels[depth].append(node)
@@ -142,21 +130,21 @@ class TreeShape:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Nodes of every level, the root's first."""
+        """Number of nodes of each level, the root's first."""
         return tuple(len(level) for level in self.levels)
 
     @property
     def expanded_widths(self) -> tuple[int, ...]:
-        """Nodes with children, of every level that has one: what each draft pass runs on."""
+        """Number of nodes with children on each level but the last: the sizes of the draft passes."""
         return tuple(sum(self.child_counts[node] > 0 for node in level) for level in self.levels[:-1])
 
     @property
     def n_leaves(self) -> int:
-        """Leaf paths, so the sequence ids that llama.cpp needs."""
+        """Number of leaf paths; each takes a sequence id of llama.cpp."""
         return self.child_counts.count(0)
 
     def chances(self, acceptance: Sequence[float]) -> Chances:
-        """float64[n]: the chance that each node is accepted, the product of p by rank along its path; 1 at the root."""
+        """float64[n]: the chance that each node is accepted, the product of p[rank] along its path; 1 at the root."""
         p = acceptance_vector(acceptance).tolist()
         chances = [1.0]
         for parent, rank in zip(self.parents[1:], self.ranks[1:], strict=True):
@@ -164,34 +152,34 @@ class TreeShape:
         return np.array(chances)
 
     def expected(self, acceptance: Sequence[float]) -> float:
-        """Expected tokens a pass: the chances of all nodes, where the root's stands for the target's own token."""
+        """Expected committed tokens a pass: the sum of `chances`. The root's 1 stands for the target's own token."""
         return float(self.chances(acceptance).sum())
 
     def cut(self, max_nodes: int, max_depth: int, acceptance: Sequence[float] | None = None) -> TreeShape:
-        """The sub-tree of at most `max_nodes` nodes (the root stays in any case) and `max_depth` levels.
+        """The sub-tree of at most `max_nodes` nodes (the root always stays) and `max_depth` levels.
 
-        Nodes keep their ranks, so none is kept without its parent and the siblings before it. What is too many goes by
-        falling chance under `acceptance`, or, without one, from the end of the order.
+        Nodes keep their ranks, so a node is kept only with its parent and the siblings before it. The nodes with the
+        highest chances under `acceptance` stay, or without one the first nodes in depth-first order.
         """
         if self.n_nodes <= max_nodes and self.depth <= max_depth:
             return self
         scores = self._falling(np.ones(self.n_nodes) if acceptance is None else self.chances(acceptance))
         shallow = np.flatnonzero(np.array(self.depths) <= max(max_depth, 0))
-        # A stable sort keeps parents, and siblings before, in front of those with the same score.
+        # A stable sort keeps a parent, and earlier siblings, in front of nodes with the same score.
         kept = np.sort(shallow[np.argsort(-scores[shallow], kind="stable")[: max(max_nodes, 1)]])
         place = {node: i for i, node in enumerate(kept.tolist())}
         return TreeShape((NO_PARENT, *(place[self.parents[node]] for node in kept[1:].tolist())))
 
     def _falling(self, scores: Chances) -> Chances:
-        """The scores, lowered where they exceed that of a node which has to stay as long as the node does."""
-        before: dict[int, int] = {}
+        """Lower each score, in place, to at most the scores of the node's parent and of the sibling before it."""
+        before: dict[int, int] = {}  # parent -> its last child so far
         for node, parent in enumerate(self.parents[1:], start=1):
             scores[node] = min(scores[node], scores[before.get(parent, parent)])
             before[parent] = node
         return scores
 
     def as_json(self, acceptance: Sequence[float]) -> dict[str, Any]:
-        """The growth map. acceptance: what the tree was made for."""
+        """The growth map. acceptance: the vector that the tree was made for."""
         return {
             "nodes": self.n_nodes,
             "depth": self.depth,
@@ -208,9 +196,9 @@ class TreeShape:
 
     @classmethod
     def from_json(cls, value: object) -> TreeShape:
-        """The tree of a growth map; "children" is enough, and what else is said must agree with it.
+        """The tree of a growth map. Only "children" is required.
 
-        Raises ValueError for a value that is not a growth map.
+        Raises ValueError for a value that is not a growth map, or whose other entries contradict "children".
         """
         children = value.get("children") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(children, list) or any(type(n) is not int for n in children):
@@ -224,13 +212,16 @@ class TreeShape:
 
     @classmethod
     def from_text(cls, text: str) -> TreeShape:
-        """Raises ValueError for text that is not the JSON of a growth map."""
+        """`from_json` of JSON text. Raises ValueError for text that is not the JSON of a growth map."""
         return cls.from_json(json.loads(text))
 
 
 def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
-    """The tree whose nodes of one level all have as many children, as the papers with tree-shaped draws use: from a
-    chain of `depth`, or as deep as fits, the earliest level that may have one more child gets it, until none may.
+    """The widest tree within the bounds in which all nodes of a level have the same number of children, as papers that
+    draw trees at random use.
+
+    It starts as a chain of `depth` tokens (fewer if `budget` is smaller). As long as the bounds allow, the first level
+    that can takes one more child to each node; no level gets more than the level before it.
     """
 
     def fits(counts: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""The token tree: what the draft proposes and the target checks in one pass."""
+"""The token tree: what the drafter proposes and the target checks in one pass."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NO_PARENT = -1
 
 
 def n_in_order(path: Sequence[int]) -> int:
-    """How many nodes at the beginning of a path (node indices, root first) lie one behind the other in the tree's
-    order, and so in consecutive cells.
+    """Length of the longest prefix of an accepted path whose nodes are 0, 1, 2, ...: these lie in consecutive cells of
+    the KV cache. path: node indices, root first.
     """
     count = 1
     while count < len(path) and path[count] == count:
@@ -27,18 +27,35 @@ def n_in_order(path: Sequence[int]) -> int:
     return count
 
 
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """Edges from the root to every node. parents: root first, every parent before its children."""
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    return depths
+
+
+def children_of(parents: Sequence[int]) -> list[list[int]]:
+    """Children of every node in the order of their indices. parents: root first."""
+    children: list[list[int]] = [[] for _ in parents]
+    for node, parent in enumerate(parents[1:], start=1):
+        children[parent].append(node)
+    return children
+
+
 @dataclass(frozen=True)
 class TokenTree:
     """A tree of tokens in depth-first order, the likeliest child of every node first.
 
-    The root (index 0) is the last committed token; every other node is a drafted token. Depth-first order makes a
-    node's descendants, and the leaves below it, neighbours; the likeliest leaf path comes first.
+    The root (index 0) is the last committed token; every other node is a drafted token. In depth-first order the
+    descendants of a node, and the leaves below it, have consecutive indices, and the likeliest leaf path comes first.
+    `TokenTree.build` brings nodes into this order; the constructor expects it.
 
-    tokens, parents: int32[n] with parents[0] == -1 and parents[i] < i. scores: float64[n], the drafter's log
-    probability that the node is accepted (0 at the root; never rising along a path). probabilities: float64[n], the
-    draft's own probability of the node among its siblings, nan where the drafter does not know it. proposals: how the
-    children of each node were drawn, for acceptance rules that ask; None where there are none, or nobody asks.
-    Build one with `TokenTree.build`; the constructor expects the order above.
+    tokens: int32[n].
+    parents: int32[n], parents[0] == -1 and parents[i] < i.
+    scores: float64[n], the drafter's log probability that the node is accepted; 0 at the root, never rising on a path.
+    probabilities: float64[n], the draft's probability of the node given its parent; nan where there is none.
+    proposals: for each node, how its children were drawn, or None; None for a tree that was not drawn at random.
     """
 
     tokens: Int32Array
@@ -58,15 +75,14 @@ class TokenTree:
     ) -> TokenTree:
         """A tree from nodes in any order in which parents come before their children.
 
-        Raises ValueError if there is no single root in front, or a child comes before its parent.
+        Raises ValueError if the first node is not the only root, or a child comes before its parent.
         """
         if len(tokens) == 0 or parents[0] != NO_PARENT:
             raise ValueError("a tree needs its root first")
-        children: list[list[int]] = [[] for _ in tokens]
         for node, parent in enumerate(parents[1:], start=1):
             if not 0 <= parent < node:
                 raise ValueError(f"node {node} has parent {parent}")
-            children[parent].append(node)
+        children = children_of(parents)
         for siblings in children:
             siblings.sort(key=lambda node: -scores[node])
         order: list[int] = []
@@ -79,23 +95,23 @@ class TokenTree:
         place[order] = np.arange(len(order), dtype=np.int32)
         new_parents = place[np.asarray(parents, np.int32)[order]]
         new_parents[ROOT] = NO_PARENT
-        known = np.full(len(order), np.nan) if probabilities is None else np.asarray(probabilities, np.float64)
+        own = np.full(len(order), np.nan) if probabilities is None else np.asarray(probabilities, np.float64)
         return cls(
             tokens=np.asarray(tokens, np.int32)[order],
             parents=new_parents,
             scores=np.asarray(scores, np.float64)[order],
-            probabilities=known[order],
+            probabilities=own[order],
             proposals=None if proposals is None else tuple(proposals[node] for node in order),
         )
 
     @classmethod
     def root_only(cls, token: int) -> TokenTree:
-        """The tree that drafts nothing: one plain decoding step."""
+        """A tree without drafted tokens: a pass over it is plain decoding."""
         return cls.build([token], [NO_PARENT], [0.0])
 
     @classmethod
     def chain(cls, tokens: Sequence[int], scores: Sequence[float] | None = None) -> TokenTree:
-        """A tree of one path: the root, then each token the child of the one before."""
+        """A tree of one path: the root, then each token as the child of the one before."""
         return cls.build(tokens, range(-1, len(tokens) - 1), scores or [-float(i) for i in range(len(tokens))])
 
     def __len__(self) -> int:
@@ -103,26 +119,18 @@ class TokenTree:
 
     @cached_property
     def depths(self) -> Int32Array:
-        """int32[n]: 0 at the root, one more per edge."""
-        depths = np.zeros(len(self), np.int32)
-        for node, parent in enumerate(self.parents.tolist()):
-            if parent >= 0:
-                depths[node] = depths[parent] + 1
-        return depths
+        """int32[n]: edges from the root to each node."""
+        return np.array(depths_of(self.parents.tolist()), np.int32)
 
     @property
     def depth(self) -> int:
-        """Longest path, in drafted tokens."""
+        """Number of drafted tokens on the longest path."""
         return int(self.depths.max())
 
     @cached_property
     def children(self) -> list[list[int]]:
         """Children of every node, likeliest first."""
-        children: list[list[int]] = [[] for _ in range(len(self))]
-        for node, parent in enumerate(self.parents.tolist()):
-            if parent >= 0:
-                children[parent].append(node)
-        return children
+        return children_of(self.parents.tolist())
 
     def child_with_token(self, node: int, token: int) -> int | None:
         """The child of `node` that holds `token`, or None."""
@@ -130,7 +138,7 @@ class TokenTree:
 
     @cached_property
     def leaf_counts(self) -> Int32Array:
-        """int32[n]: leaves below each node (1 for a leaf itself)."""
+        """int32[n]: leaves below each node; 1 for a leaf itself."""
         counts = np.array([0 if children else 1 for children in self.children], np.int32)
         for node in range(len(self) - 1, 0, -1):
             counts[self.parents[node]] += counts[node]
@@ -138,13 +146,15 @@ class TokenTree:
 
     @cached_property
     def first_leaves(self) -> Int32Array:
-        """int32[n]: index of the first leaf below each node; with `leaf_counts` the range of its leaf paths."""
+        """int32[n]: number, in depth-first order, of the first leaf below each node. The leaf paths through node i are
+        first_leaves[i] .. first_leaves[i] + leaf_counts[i] - 1.
+        """
         is_leaf = np.array([not children for children in self.children])
         return (np.cumsum(is_leaf) - is_leaf).astype(np.int32)
 
     @property
     def n_leaves(self) -> int:
-        """Leaf paths, so the sequence ids that llama.cpp needs."""
+        """Number of leaf paths; each takes a sequence id of llama.cpp."""
         return int(self.leaf_counts[ROOT])
 
     def path_to(self, node: int) -> list[int]:
@@ -155,24 +165,28 @@ class TokenTree:
         return path[::-1]
 
     def keep(self, mask: NDArray[np.bool_]) -> TokenTree:
-        """The sub-tree of the nodes in `mask` (bool[n]), which must be closed under parents."""
+        """The sub-tree of the nodes in `mask` (bool[n]), which must contain the parent of every node in it.
+
+        Raises ValueError for a tree that was drawn at random: its acceptance rule needs every draw.
+        """
         kept = np.flatnonzero(mask)
         place = np.cumsum(mask) - 1
         parents = np.where(kept == ROOT, NO_PARENT, place[self.parents[kept]]).astype(np.int32)
         if self.proposals is not None:
-            raise ValueError("nodes cannot be taken from a tree that was drawn: its acceptance rule counts on them")
+            raise ValueError("a tree that was drawn at random cannot lose nodes")
         return TokenTree(self.tokens[kept], parents, self.scores[kept], self.probabilities[kept])
 
     def limited(self, max_nodes: int, max_leaves: int) -> TokenTree:
         """The likeliest sub-tree with at most `max_nodes` nodes (root included) and `max_leaves` leaf paths."""
         mask = np.ones(len(self), np.bool_)
         if len(self) > max_nodes:
-            # Scores never rise along a path, and a stable sort keeps parents first, so the best n are a tree.
+            # Scores never rise along a path and a stable sort keeps parents first, so the best nodes form a tree.
             mask[np.argsort(-self.scores, kind="stable")[max(max_nodes, 1) :]] = False
         tree = self if mask.all() else self.keep(mask)
         return tree if tree.n_leaves <= max_leaves else tree._with_leaves(max_leaves)
 
     def _with_leaves(self, max_leaves: int) -> TokenTree:
+        """The paths to the `max_leaves` likeliest leaves."""
         leaves = np.array([node for node, children in enumerate(self.children) if not children])
         best = leaves[np.argsort(-self.scores[leaves], kind="stable")[:max_leaves]]
         mask = np.zeros(len(self), np.bool_)

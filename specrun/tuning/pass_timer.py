@@ -66,7 +66,7 @@ class TargetTimer:
         started = time.perf_counter()
         target.score(tree)
         taken = time.perf_counter() - started
-        target.context.remove(-1, target.n_cached)
+        target.drop_tree()
         return taken * 1e3
 
 

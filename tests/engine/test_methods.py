@@ -15,6 +15,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_sources import fingerprint
+from specrun.engine.source_files import datastore
 from specrun.llama import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
@@ -24,7 +25,6 @@ from specrun.speculation.method import OFF, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
-from specrun.speculation.sources import datastore
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, write
 from tests.statistics import chi_square_p_value

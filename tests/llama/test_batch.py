@@ -1,4 +1,4 @@
-"""Every batch that llama.cpp would refuse, or abort on, is refused before it goes down."""
+"""Every batch that llama.cpp would refuse or abort on is refused before llama.cpp sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The draft's cache: whichever way nodes are spread over passes, their logits are those of their path."""
+"""However nodes are distributed over draft passes, their logits are those of their paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars by llama.cpp's own sampler, at any place of a text, and never where it would end the process."""
+"""Grammars are checked at any place of a text, and never in a way that makes llama.cpp end the process."""
 
 from __future__ import annotations
 

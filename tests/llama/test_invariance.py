@@ -1,4 +1,4 @@
-"""Bit-exactness as measured: up to every size with the kernel that specrun fixes, not with the one it avoids."""
+"""Passes of all sizes measure as bit-exact with the kernel that specrun chooses, and not with the one it avoids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What llama.cpp is told about loading a model."""
+"""Settings become llama.cpp's parameters for loading a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target's cache: trees score as paths do, commits leave the cache as plain decoding would."""
+"""Trees score as their paths do, and commits leave the cache as plain decoding would."""
 
 from __future__ import annotations
 

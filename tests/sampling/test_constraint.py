@@ -1,4 +1,4 @@
-"""A constrained sample is the one of a row whose forbidden tokens are at minus infinity, however few were checked."""
+"""A constrained sample equals that of a row in which all forbidden tokens are at minus infinity."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The shared noise is Gumbel noise, and independent wherever it must be."""
+"""The shared noise is Gumbel noise, independent between tokens, positions and seeds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from specrun.sampling.noise import LUCKY, SharedNoise
+from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from tests.statistics import chi_square_p_value
 
 N_VOCAB = 20_000
@@ -48,9 +48,9 @@ def test_some_tokens_get_the_noise_that_all_would() -> None:
     np.testing.assert_array_equal(noise.gumbel(9, some), noise.gumbel(9, ALL)[some])
 
 
-def test_lucky_tokens_are_those_above_the_threshold() -> None:
+def test_large_noise_is_of_the_tokens_above_the_threshold() -> None:
     noise = SharedNoise(3, N_VOCAB)
     everything = noise.gumbel(9, ALL)
-    tokens, values = noise.lucky(9)
-    assert tokens.tolist() == np.flatnonzero(everything >= LUCKY).tolist()
+    tokens, values = noise.large_noise(9)
+    assert tokens.tolist() == np.flatnonzero(everything >= LARGE_NOISE).tolist()
     np.testing.assert_array_equal(values, everything[tokens])

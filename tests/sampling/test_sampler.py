@@ -1,4 +1,4 @@
-"""What is sampled follows the filtered distribution, and nothing but the position's own noise decides."""
+"""Samples follow the filtered distribution and depend on no noise but that of their position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static tree shapes: their order, their facts, cutting them, and growth maps."""
+"""Static tree shapes: their order and measures, cuts, and growth maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token tree's order, its leaf ranges, and what llama.cpp will make of them."""
+"""The token tree's order and leaf ranges, and the attention mask that follows from them."""
 
 from __future__ import annotations
 

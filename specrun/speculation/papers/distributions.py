@@ -1,19 +1,19 @@
-"""Distributions over the vocabulary, and the two operations every acceptance rule is made of."""
+"""Distributions over the vocabulary, and the two operations that acceptance rules consist of."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-# float64[n_vocab], none negative, summing to 1.
 Probabilities = NDArray[np.float64]
+"""float64[n_vocab], not negative, with the sum 1."""
 
 
 def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
-    """norm(max(p - q, 0)): what is left of p where q has been offered and refused.
+    """max(p - q, 0), normalised: the distribution to sample from after a draw from q was rejected.
 
-    q: float64[n_vocab], not negative; it need not sum to 1. Where q covers all of p nothing is left; rounding alone
-    leads a rule there (p and q are equal), and p itself is returned.
+    q: float64[n_vocab], not negative, with any sum. If p - q is nowhere positive, which only happens by rounding when
+    p and q are equal, p is returned.
     """
     rest = np.maximum(p - q, 0.0)
     total = rest.sum()
@@ -21,6 +21,6 @@ def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
 
 
 def draw(p: Probabilities, rng: np.random.Generator) -> int:
-    """A token from p. One of probability 0 is never drawn, whatever p sums to by rounding."""
+    """Draw a token from p. Rounding of the sum of p never leads to a token of probability 0."""
     cumulative = np.cumsum(p)
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))

@@ -1,7 +1,7 @@
-"""Dynamic depth decoding (DDD, arXiv 2409.00142): EAGLE-2's beam, stopped where it has become unlikely.
+"""Dynamic depth decoding (DDD, arXiv 2409.00142): EAGLE-2's beam search, stopped when the beam becomes unlikely.
 
-EAGLE-2 (2406.16858) expands the likeliest nodes of the newest level only and keeps the best nodes of all levels in the
-end. DDD looks at the probability that the beam holds altogether and drafts no deeper once that is small.
+EAGLE-2 (arXiv 2406.16858) expands only the likeliest nodes of the newest level and finally keeps the best nodes of all
+levels. DDD stops drafting deeper once the probabilities of the beam's nodes have a small sum.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_children
 from specrun.speculation.tree import ROOT, TokenTree
 
-_BEAM = 10  # EAGLE-2's
-_LEAST_SHARE = 0.3  # probability of the beam below which what the target takes is probably outside it
+_BEAM = 10  # nodes, as in EAGLE-2
+_LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
 
 
 class DynamicDepthDrafter:
-    """A beam of the draft's likeliest paths, as deep as they are believable."""
+    """Expands a beam of the draft's likeliest paths until their probabilities have a small sum."""
 
     def __init__(self, source: CandidateSource) -> None:
         self._source = source
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """A tree within `limits`, of the best nodes seen."""
+        """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         beam = [ROOT]
         for _ in range(limits.depth if limits.budget > 1 else 0):

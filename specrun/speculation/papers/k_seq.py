@@ -1,4 +1,4 @@
-"""k-SEQ: independent candidates, each accepted on its own (SpecTr, 2310.15141). Lossless."""
+"""k-SEQ: independent candidates, each accepted or rejected by the same test (SpecTr, arXiv 2310.15141). Lossless."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from specrun.speculation.papers.distributions import Probabilities, draw, residual
 
-_PRECISION = 1e-6
+_PRECISION = 1e-6  # of gamma; a coarser one costs acceptance, not exactness
 
 
 def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """Accept the first draw with u < p / (gamma q), else commit a token of the residual. A node rule.
+    """A `NodeRule`: accept the first draw with u < p / (gamma q), else draw from the residual.
 
-    draws: k independent draws from q, duplicates included; k must not depend on what was drawn. Accepts with
-    probability 1 - (1 - beta)^k, beta = sum(min(q, p / gamma)).
+    draws: k independent draws from q, duplicates included; k must not depend on what was drawn. The probability to
+    accept one is 1 - (1 - beta)^k with beta = sum(min(q, p / gamma)).
     """
     if not draws:
         return draw(p, rng), False
@@ -28,13 +28,11 @@ def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.rand
 
 
 def _gamma(p: Probabilities, q: Probabilities, k: int) -> tuple[float, float]:
-    """The least gamma in [1, k] for which the residual is nowhere negative, so the root of
-    1 - (1 - beta)^k = gamma * beta; and (1 - (1 - beta)^k) / beta at it.
+    """(gamma, ratio(gamma)) for the least gamma in [1, k] at which the residual is nowhere negative.
 
-    As the geometric sum 1 + (1 - beta) + ... + (1 - beta)^(k - 1) the quotient is exact for the smallest beta, and
-    defined for 0; the condition is that it is at most gamma. It never falls with gamma, so its value at any gamma is
-    a closer bound of the root on the same side. Bisection returns the end at which the condition holds: its precision
-    costs acceptance, not exactness.
+    That is where ratio(gamma) = (1 - (1 - beta)^k) / beta is at most gamma. As ratio(gamma) never falls with gamma,
+    its value at a gamma on one side of the root lies between gamma and the root, which speeds up the bisection. The
+    end of the interval where the condition holds is returned.
     """
     shared = np.flatnonzero((p > 0) & (q > 0))
     p, q = p[shared], q[shared]
@@ -47,5 +45,6 @@ def _gamma(p: Probabilities, q: Probabilities, k: int) -> tuple[float, float]:
 
 
 def _ratio(p: NDArray[np.float64], q: NDArray[np.float64], gamma: float, k: int) -> float:
-    refused = max(1.0 - float(np.minimum(q, p / gamma).sum()), 0.0)
-    return sum(refused**i for i in range(k))
+    """(1 - (1 - beta)^k) / beta as a geometric sum, which is exact for small beta and defined for 0."""
+    rejected = max(1.0 - float(np.minimum(q, p / gamma).sum()), 0.0)
+    return sum(rejected**i for i in range(k))

@@ -10,22 +10,26 @@ from specrun.speculation.drafters.specexec import specexec
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, Drafting, Method, chain_shape
+from specrun.speculation.papers import (
+    by_node,
+    k_seq,
+    multi_step,
+    recursive_rejection,
+    sequoia,
+    speculative_sampling,
+    walk_block,
+    walk_typical,
+)
 from specrun.speculation.papers.confidence import (
     CapeDrafter,
     ConfidenceDrafter,
-    disordered,
-    probably_rejected,
-    unsure,
+    adaedl_stops,
+    disco_stops,
+    specdec_stops,
 )
 from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
-from specrun.speculation.papers.k_seq import k_seq
-from specrun.speculation.papers.multi_step import multi_step
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
-from specrun.speculation.papers.recursive_rejection import recursive_rejection
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
-from specrun.speculation.papers.sequoia_rule import sequoia
-from specrun.speculation.papers.speculative_sampling import speculative_sampling
-from specrun.speculation.papers.walk import by_node, walk_block, walk_typical
 from specrun.speculation.shape import TreeShape, widest_branching
 
 
@@ -58,15 +62,15 @@ def _model(drafting: Drafting) -> ModelCandidates:
 PAPERS = (
     Method(
         "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "as chain, where the draft's certainty varies much",
-        lambda d: ConfidenceDrafter(d.need_source(), probably_rejected), stops=True,
+        lambda d: ConfidenceDrafter(d.need_source(), specdec_stops), stops=True,
     ),
     Method(
         "disco", "chain", "DISCO, arXiv 2405.04304", "as chain, where the draft's certainty varies much",
-        lambda d: ConfidenceDrafter(d.need_source(), unsure), stops=True,
+        lambda d: ConfidenceDrafter(d.need_source(), disco_stops), stops=True,
     ),
     Method(
         "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "as chain, where the draft's certainty varies much",
-        lambda d: ConfidenceDrafter(d.need_source(), disordered), stops=True,
+        lambda d: ConfidenceDrafter(d.need_source(), adaedl_stops), stops=True,
     ),
     Method(
         "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where some 20 tokens more in a pass cost little",

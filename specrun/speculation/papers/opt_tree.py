@@ -1,8 +1,8 @@
-"""OPT-Tree (arXiv 2406.17276): the n likeliest nodes of all levels, deepened while the expected length still grows.
+"""OPT-Tree (arXiv 2406.17276): the likeliest nodes of all levels, deepened while the expected length still grows.
 
-Each level expands its likeliest nodes; the tree is the best `budget` nodes seen. It ends when a level has raised the
-expected accepted length by less than a threshold, which the paper wants between the ratio of a draft pass's time to a
-target pass's, and 1.
+The likeliest nodes of each level are expanded, and the tree consists of the best `budget` nodes offered. Drafting ends
+when a level raised the expected accepted length by less than a threshold. By the paper the threshold lies between 1 and
+the ratio of a draft pass's time to a target pass's.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_childr
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
-_THRESHOLD = 0.2  # where pass times are not known
+_THRESHOLD = 0.2  # tokens; used without measured pass times
 
 
 class OptTreeDrafter:
-    """Grows the tree of the largest expected length by the draft's own probabilities.
-
-    guide: gives the threshold, a draft pass's time over a target pass's.
-    """
+    """Grows the tree with the largest expected accepted length by the draft's own probabilities."""
 
     def __init__(self, source: CandidateSource, guide: Guide | None = None) -> None:
+        """guide: if given, the threshold is a draft pass's time over a target pass's."""
         self._source = source
         self._guide = guide
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """A tree within `limits`, of the best nodes seen."""
+        """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         level, expected = [ROOT], 0.0
         for _ in range(limits.depth if limits.budget > 1 else 0):
@@ -39,7 +37,7 @@ class OptTreeDrafter:
             before, expected = expected, _expected_length(growth.scores, limits.budget)
             if expected - before < self._threshold(len(tokens), len(level)):
                 break
-            # Below a node that is not among the best there is none that is.
+            # Only nodes among the best can have descendants among them.
             kept = set(growth.best(range(len(growth.scores)), limits.budget))
             best = growth.best(kept & set(below), limits.width)
             level = best[: self._source.expandable([growth.parents[n] for n in best])]
@@ -54,5 +52,5 @@ class OptTreeDrafter:
 
 
 def _expected_length(scores: Sequence[float], budget: int) -> float:
-    """Sum of the chances of the best `budget` nodes; scores: their logarithms."""
+    """Sum of the chances of the best `budget` nodes. scores: log chances of all nodes."""
     return float(np.exp(heapq.nlargest(budget, scores)).sum())

@@ -1,8 +1,8 @@
 """Trees whose children are drawn at random from the draft, for acceptance rules that compare two distributions.
 
-What such a rule keeps is the target's distribution, so the draws must be just what the rule takes them for: from the
-draft's distribution behind the very filters that it is shown, with fresh randomness at every step, and so many of them
-as was decided before looking at any. The shape of a tree is therefore fixed, and only its tokens are drawn.
+Such a rule keeps the target's distribution only if the draws are what it assumes: draws from the filtered draft
+distribution that it is given, with fresh randomness in every pass, and as many as were decided on before any was made.
+So the shape of a tree is fixed and only its tokens are drawn.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Draw = Literal["independent", "without replacement", "without replacement, then 
 class SampledDrafter:
     """Fills a shape with draws.
 
-    draw: `independent` draws may repeat a token, whose child then stands for all of them. `without replacement` gives
-    fewer children where the draft's distribution has fewer tokens; `..., then uniform` goes on with tokens that it
-    would never have drawn.
+    Independent draws may repeat a token; one child then stands for all of them. Draws without replacement give fewer
+    children where the draft's distribution has fewer tokens, unless further ones are drawn uniformly from the other
+    tokens.
     """
 
     def __init__(self, source: ModelCandidates, shape: TreeShape, draw: Draw) -> None:
@@ -37,16 +37,16 @@ class SampledDrafter:
         self._draw = draw
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """The shape, cut to `limits`, with the proposals that an acceptance rule needs."""
+        """A tree of the shape, cut to `limits`, with its proposals."""
         shape = self._shape.cut(limits.budget, limits.depth)
         growth = _Growth(tokens, self._source)
         places = {ROOT: ROOT}  # node of the growth -> node of the shape
         level = [ROOT] if shape.n_nodes > 1 else []
         while level:
             below: list[int] = []
-            for node, found in zip(level, growth.distributions(level), strict=True):
+            for node, q in zip(level, growth.distributions(level), strict=True):
                 wanted = shape.children[places[node]]
-                for child, place in zip(growth.add_draws(node, found, len(wanted), self._draw), wanted, strict=False):
+                for child, place in zip(growth.add_draws(node, q, len(wanted), self._draw), wanted, strict=False):
                     if child not in places:
                         places[child] = place
                         below.append(child)
@@ -55,8 +55,9 @@ class SampledDrafter:
 
 
 class SampledPathsDrafter:
-    """Independent paths of equal length from the root, as SpecTr (arXiv 2310.15141) draws them; equal beginnings become
-    one node, below which there are then as many draws as paths.
+    """Draws independent paths of equal length from the root, as SpecTr does (arXiv 2310.15141).
+
+    Equal beginnings share their nodes; after a node that n paths share there are n draws.
     """
 
     def __init__(self, source: ModelCandidates, n_paths: int) -> None:
@@ -64,17 +65,17 @@ class SampledPathsDrafter:
         self._n_paths = n_paths
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """At most so many paths as fit `limits`, as deep as they allow."""
+        """As many of the paths as fit `limits`, as deep as these allow, with their proposals."""
         growth = _Growth(tokens, self._source)
         n_paths = min(self._n_paths, limits.leaves, (limits.budget - 1) // max(limits.depth, 1))
-        paths = {ROOT: n_paths}  # node -> paths through it
+        paths = {ROOT: n_paths}  # node -> number of paths through it
         level = [ROOT] if n_paths and limits.depth else []
         for _ in range(limits.depth):
             if not level:
                 break
             below: list[int] = []
-            for node, found in zip(level, growth.distributions(level), strict=True):
-                for child in growth.add_draws(node, found, paths[node], "independent"):
+            for node, q in zip(level, growth.distributions(level), strict=True):
+                for child in growth.add_draws(node, q, paths[node], "independent"):
                     if child not in paths:
                         below.append(child)
                     paths[child] = paths.get(child, 0) + 1
@@ -83,7 +84,7 @@ class SampledPathsDrafter:
 
 
 class _Growth(TreeGrowth):
-    """A tree in growth, and the proposal below each expanded node."""
+    """A growing tree with the proposal after each expanded node."""
 
     def __init__(self, committed: Sequence[int], source: ModelCandidates) -> None:
         super().__init__(committed)
@@ -94,30 +95,30 @@ class _Growth(TreeGrowth):
         self._proposals: dict[int, Proposal] = {}
 
     def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
-        """The draft's distribution after each of `nodes`, in one pass. The first call is for the root alone."""
+        """The draft's distribution after each of `nodes`, from one draft pass. The first call is for [ROOT]."""
         rows = self._source.rows(self, nodes)
         return [
             self._sampler.distribution(row, self._recent + self.path(node))
             for node, row in zip(nodes, rows, strict=True)
         ]
 
-    def add_draws(self, node: int, found: Distribution, count: int, draw: Draw) -> list[int]:
-        """Draw `count` children of `node`; returns their ids in the order drawn, the same id for the same token."""
-        draws = _drawn(found, count, draw, self._sampler.n_vocab, self._rng)
-        self._proposals[node] = Proposal(found.tokens, found.probabilities, tuple(draws))
+    def add_draws(self, node: int, q: Distribution, count: int, draw: Draw) -> list[int]:
+        """Draw `count` children of `node` from q; returns their ids in the order drawn, the same for equal tokens."""
+        draws = _drawn(q, count, draw, self._sampler.n_vocab, self._rng)
+        self._proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
         ids: dict[int, int] = {}
         for token in draws:
             if token not in ids:
-                # Scores say the order only: the first drawn first, and never rising along a path.
+                # Scores only fix the order of the nodes: the first drawn first, and never rising along a path.
                 score = self.scores[node] - float(np.log(len(ids) + 2))
-                share = float(found.probabilities[found.tokens == token].sum())
+                share = float(q.probabilities[q.tokens == token].sum())
                 ids[token] = self.add(token, node, score, share)
         return [ids[token] for token in draws]
 
     def expandable(self, nodes: Sequence[int]) -> list[int]:
-        """Those of `nodes` that the draft can take in a pass; not the tokens that only the target knows."""
-        known = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
-        return known[: self._source.expandable([self.parents[node] for node in known])]
+        """Those of `nodes` that one draft pass can expand; the draft has no token beyond its own vocabulary."""
+        possible = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
+        return possible[: self._source.expandable([self.parents[node] for node in possible])]
 
     def tree_of_draws(self) -> TokenTree:
         """All nodes, with their proposals."""
@@ -125,13 +126,14 @@ class _Growth(TreeGrowth):
         return TokenTree.build(self.tokens, self.parents, self.scores, self.probabilities, proposals)
 
 
-def _drawn(found: Distribution, count: int, draw: Draw, n_vocab: int, rng: np.random.Generator) -> list[int]:
+def _drawn(q: Distribution, count: int, draw: Draw, n_vocab: int, rng: np.random.Generator) -> list[int]:
+    """The tokens of `count` draws from q, in the order drawn."""
     if draw == "independent":
-        return [int(token) for token in rng.choice(found.tokens, count, p=found.probabilities)]
-    # The order of log q + Gumbel noise is that of draws without replacement (Gumbel top-k, arXiv 1903.06059).
-    keys = np.log(found.probabilities) + rng.gumbel(size=len(found.tokens))
-    draws = found.tokens[np.argsort(-keys)[:count]].tolist()
+        return [int(token) for token in rng.choice(q.tokens, count, p=q.probabilities)]
+    # Sorting by log q + Gumbel noise draws without replacement (Gumbel top-k, arXiv 1903.06059).
+    keys = np.log(q.probabilities) + rng.gumbel(size=len(q.tokens))
+    draws = q.tokens[np.argsort(-keys)[:count]].tolist()
     if draw == "without replacement, then uniform" and len(draws) < count:
-        others = np.setdiff1d(np.arange(n_vocab), found.tokens)
+        others = np.setdiff1d(np.arange(n_vocab), q.tokens)
         draws += rng.choice(others, min(count - len(draws), len(others)), replace=False).tolist()
     return [int(token) for token in draws]

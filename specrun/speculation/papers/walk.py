@@ -1,4 +1,4 @@
-"""From the rule at one node to the accepted path of a tree."""
+"""Applies acceptance rules to a whole tree."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from specrun.speculation.proposal import Proposal
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 
-# (target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
-# -> (the token to commit, whether it is a candidate that was accepted)
 NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
-# (node, tokens after the root up to and with it) -> the target's distribution after the node
+"""(target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
+-> (token to commit, whether it is an accepted candidate).
+"""
+
 NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
-# (tree, proposals by node, None where nothing was drawn, the target's distributions, rng) -> what is accepted
+"""(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
+
 AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, np.random.Generator], Accepted]
+"""(tree, proposal for each node or None, the target's distributions, rng) -> what is accepted."""
 
 
 def by_node(rule: NodeRule) -> AcceptTree:
-    """Apply `rule` at every node from the root on, as long as it accepts."""
+    """The acceptance rule that goes from the root on to the child whose token `rule` accepts, until it accepts none.
+
+    After a node without a proposal a token of the target's distribution is drawn. A draw whose child was cut from the
+    tree must stay in the proposal's `draws`, or the result is biased; if accepted, it ends the walk.
+    """
 
     def accept(
         tree: TokenTree,
@@ -32,37 +39,22 @@ def by_node(rule: NodeRule) -> AcceptTree:
         probabilities: NodeProbabilities,
         rng: np.random.Generator,
     ) -> Accepted:
-        return walk(tree, proposals, probabilities, rule, rng)
+        path = [ROOT]
+        tokens: list[int] = []
+        while True:
+            p = probabilities(path[-1], tokens)
+            proposal = proposals[path[-1]]
+            if proposal is None:
+                token, accepted = draw(p, rng), False
+            else:
+                token, accepted = rule(p, proposal.dense(len(p)), proposal.draws, rng)
+            child = tree.child_with_token(path[-1], token) if accepted else None
+            tokens.append(token)
+            if child is None:
+                return Accepted(path, tokens)
+            path.append(child)
 
     return accept
-
-
-def walk(
-    tree: TokenTree,
-    proposals: Sequence[Proposal | None],
-    probabilities: NodeProbabilities,
-    rule: NodeRule,
-    rng: np.random.Generator,
-) -> Accepted:
-    """From the root, go to the child whose token `rule` accepts; the first token that is no accepted one ends it.
-
-    proposals: one per node. A node without one gets a token of the target's distribution. A draw whose child was cut
-    from the tree must stay in `draws`: accepted, it is committed and ends the pass, and nothing is biased.
-    """
-    path = [ROOT]
-    tokens: list[int] = []
-    while True:
-        p = probabilities(path[-1], tokens)
-        proposal = proposals[path[-1]]
-        if proposal is None:
-            token, accepted = draw(p, rng), False
-        else:
-            token, accepted = rule(p, proposal.dense(len(p)), proposal.draws, rng)
-        child = tree.child_with_token(path[-1], token) if accepted else None
-        tokens.append(token)
-        if child is None:
-            return Accepted(path, tokens)
-        path.append(child)
 
 
 def walk_block(
@@ -71,9 +63,9 @@ def walk_block(
     probabilities: NodeProbabilities,
     rng: np.random.Generator,
 ) -> Accepted:
-    """Block verification of a chain, which may have been cut by its length but not by its tokens.
+    """Block verification of a chain. It may have been cut to a length, but not because of its tokens.
 
-    Raises ValueError for a tree that is no chain of drawn tokens.
+    Raises ValueError for a tree that is not a chain of drawn tokens.
     """
     drafted = tree.tokens[1:].tolist()
     sources = [proposal for proposal in proposals[: len(drafted)] if proposal is not None]
@@ -91,14 +83,14 @@ def walk_typical(
     probabilities: NodeProbabilities,
     rng: np.random.Generator,
 ) -> Accepted:
-    """LOSSY: the longest path of typical tokens, however they were drafted, then a token of the target's after it.
+    """LOSSY: the longest path of typical tokens, then a token drawn from the target's distribution after it.
 
-    Of paths of the same length the target's likeliest is taken, as Medusa does.
+    Of paths with the same length the likeliest by the target is taken, as in Medusa.
     """
     tokens: dict[int, list[int]] = {ROOT: []}
     likelihoods = {ROOT: 0.0}
     ends = {ROOT: probabilities(ROOT, [])}
-    for node in range(1, len(tree)):  # depth first, so every parent has been seen
+    for node in range(1, len(tree)):  # parents come before their children
         parent, token = int(tree.parents[node]), int(tree.tokens[node])
         if parent in tokens and is_typical(ends[parent], token):
             tokens[node] = [*tokens[parent], token]

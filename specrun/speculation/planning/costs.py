@@ -1,8 +1,8 @@
-"""Cost tables: measured milliseconds of a pass over n tokens, never a fitted curve.
+"""Cost tables: milliseconds of a pass over n tokens, measured and never fitted to a curve.
 
-Pass times are jagged: kernels change with the size of the batch, so a pass over 8 tokens may cost less than one over 6
-and one over 65 twice as much as one over 64. What lies between two measured sizes is drawn straight between them, and
-the planner only ever asks for sizes that were measured.
+Pass times are jagged, as kernels change with the size of the batch: a pass over 8 tokens may take less time than one
+over 6, and one over 65 twice as long as one over 64. Times between measured sizes are interpolated linearly, and the
+planner chooses among measured sizes only.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from numpy.typing import NDArray
 
 Milliseconds = NDArray[np.float64]
 
-_CTX_STEP = 64  # context lengths are rounded to this, so that rows can be kept
+_CTX_STEP = 64  # tokens; context lengths are rounded to multiples of this, so that rows can be cached
 
 
 @dataclass(frozen=True)
 class PassTime:
-    """Median milliseconds of a pass over `n` tokens behind `ctx` cached ones; spread is the half distance between the
-    quartiles, in ms; samples is the number of passes timed.
-    """
+    """The measured time of passes of one size at one context length."""
 
-    n: int
-    ctx: int
-    ms: float
-    spread: float = 0.0
-    samples: int = 1
+    n: int  # tokens of the pass
+    ctx: int  # tokens in the cache before it
+    ms: float  # median, milliseconds
+    spread: float = 0.0  # half the distance between the quartiles, milliseconds
+    samples: int = 1  # passes timed
 
 
 class CostTable:
-    """T(n, ctx) from measured points.
+    """Milliseconds of a pass as a function of its tokens n and the context length.
 
-    The context length with the most sizes is the base; at another one, the difference from the base is drawn straight
-    between the sizes measured there, and grows in proportion to the tokens beyond them. Between context lengths, and
-    beyond the longest, times are drawn straight too.
-    Raises ValueError without any point.
+    The context length with the most sizes is the base. At another one, the difference from the base is interpolated
+    between the sizes measured there and beyond them grows in proportion to n. Between context lengths times are
+    interpolated, and beyond the longest extrapolated, linearly.
+
+    times: all measured points, by context length and size.
+    sizes: the sizes measured at the base, ascending.
     """
 
     def __init__(self, times: Iterable[PassTime]) -> None:
+        """Raises ValueError for no times."""
         self.times = tuple(sorted(times, key=lambda t: (t.ctx, t.n)))
         if not self.times:
             raise ValueError("a cost table needs at least one measured pass")
@@ -55,14 +56,14 @@ class CostTable:
         base_row = np.interp(self._n, self.sizes, [base[n] for n in self.sizes])
         self._contexts = tuple(sorted(by_ctx))
         self._rows = np.stack([self._at(by_ctx[ctx], base, base_row) for ctx in self._contexts])
-        self._kept: dict[int, Milliseconds] = {}
+        self._cached: dict[int, Milliseconds] = {}
 
     def _at(self, points: dict[int, float], base: dict[int, float], base_row: Milliseconds) -> Milliseconds:
         sizes = sorted(n for n in points if n in base)
         if not sizes:
             return base_row
         more = np.interp(self._n, sizes, [points[n] - base[n] for n in sizes])
-        # Every token of a pass attends to the whole context, so beyond the last size it adds up in proportion.
+        # Every token of a pass attends to the whole context, so the difference grows in proportion to n.
         beyond = np.maximum(self._n / sizes[-1], 1.0) if more[-1] > 0 else 1.0
         return np.asarray(base_row + more * beyond)
 
@@ -72,11 +73,11 @@ class CostTable:
         return self.sizes[-1]
 
     def row(self, ctx: int) -> Milliseconds:
-        """float64[largest + 1]: ms of a pass over n tokens behind about `ctx` cached ones, indexed by n."""
+        """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after about `ctx` cached ones."""
         bucket = round(ctx / _CTX_STEP)
-        if bucket not in self._kept:
-            self._kept[bucket] = self._interpolated(bucket * _CTX_STEP)
-        return self._kept[bucket]
+        if bucket not in self._cached:
+            self._cached[bucket] = self._interpolated(bucket * _CTX_STEP)
+        return self._cached[bucket]
 
     def _interpolated(self, ctx: int) -> Milliseconds:
         contexts = self._contexts
@@ -86,12 +87,12 @@ class CostTable:
         low, high = contexts[upper - 1], contexts[upper]
         slope = (self._rows[upper] - self._rows[upper - 1]) / (high - low)
         if ctx > high:
-            # A longer context never makes a pass cheaper; that it seemed to is noise.
+            # A longer context never makes a pass faster, so a negative slope is noise.
             return np.asarray(self._rows[upper] + (ctx - high) * np.maximum(slope, 0))
         return np.asarray(self._rows[upper - 1] + (ctx - low) * slope)
 
     def ms(self, n: int, ctx: int) -> float:
-        """Milliseconds of a pass over `n` tokens; beyond the largest measured size in proportion to it."""
+        """Milliseconds of a pass over `n` tokens; beyond the largest measured size in proportion to `n`."""
         row = self.row(ctx)
         return float(row[n]) if n <= self.largest else float(row[-1]) * n / self.largest
 
@@ -100,40 +101,38 @@ class CostTable:
 
     @classmethod
     def from_json(cls, entries: Sequence[dict[str, Any]]) -> CostTable:
-        """Raises KeyError, TypeError or ValueError for entries that are not those of `as_json`."""
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for any other value."""
         return cls(PassTime(e["n"], e["ctx"], e["ms"], e.get("spread", 0.0), e.get("samples", 1)) for e in entries)
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Our own milliseconds, outside llama.cpp's passes. step: of every step (sampling, acceptance, bookkeeping).
-    level: of every draft pass. node: of every node that the draft expands.
-    """
+    """Milliseconds of specrun's own work, outside llama.cpp's passes."""
 
-    step: float = 0.0
-    level: float = 0.0
-    node: float = 0.0
+    step: float = 0.0  # for each target pass: sampling, acceptance, bookkeeping
+    level: float = 0.0  # for each draft pass
+    node: float = 0.0  # for each node that the draft expands
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Everything that a step costs on one machine for one pair. draft is None without a draft model."""
+    """The times of passes and of our own work on one machine with one pair."""
 
     target: CostTable
-    draft: CostTable | None = None
+    draft: CostTable | None = None  # None without a draft model
     overhead: Overhead = field(default_factory=Overhead)
 
     def plain_ms(self, ctx: int) -> float:
-        """A step of plain decoding."""
+        """Milliseconds of plain decoding for one token."""
         return self.target.ms(1, ctx) + self.overhead.step
 
     def level_ms(self, width: int, ctx: int) -> float:
-        """A draft pass over `width` nodes, with our own work on them."""
+        """Milliseconds of a draft pass over `width` nodes, our own work included."""
         passes = self.draft.ms(width, ctx) if self.draft else 0.0
         return passes + self.overhead.level + width * self.overhead.node
 
     def levels_row(self, ctx: int) -> Milliseconds:
-        """float64[n + 1]: `level_ms` of every width up to the largest that was measured."""
+        """float64[n + 1]: `level_ms` of every width from 0 to the largest measured one."""
         row = self.draft.row(ctx) if self.draft else np.zeros(2)
         return np.asarray(row + self.overhead.level + np.arange(len(row)) * self.overhead.node)
 
@@ -146,7 +145,7 @@ class CostModel:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CostModel:
-        """Raises KeyError, TypeError or ValueError for a value that is not that of `as_json`."""
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for any other value."""
         draft = value["draft"]
         return cls(
             CostTable.from_json(value["target"]),

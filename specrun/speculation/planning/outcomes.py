@@ -1,4 +1,4 @@
-"""What a target pass may end with, likeliest first, told before it is over."""
+"""The tokens that a running target pass may commit, likeliest first, so that drafting can begin before it ends."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.tree import TokenTree
 
-# Drafted tokens -> what the draft thinks may follow them.
 NextTokens = Callable[[Sequence[int]], Candidates]
+"""Drafted tokens after the root -> the draft's candidates for the token after them."""
 
 
 def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.0) -> Iterator[tuple[int, ...]]:
-    """The tokens that a pass over `tree` may commit: drafted ones, and one more that is not among their children.
+    """Yield the token sequences that a pass over `tree` may commit, likeliest first, down to the chance `least_chance`.
 
-    A text ends at a node with the chance that the node is accepted and none of its children is, by the scores of the
-    tree, and goes on there as the draft thinks. `next_tokens` is asked about a node when its turn has come, so the
-    more of this iterator is used, the more draft passes it takes.
+    A sequence consists of a path of drafted tokens and one token that no child there holds. By the scores of the tree
+    a path ends at a node with the chance that the node is accepted and none of its children is; the draft's candidates
+    after the node share that chance. `next_tokens` is called for a node only when it is needed, so each further item
+    may take a draft pass.
     """
     accepted = np.exp(tree.scores)
     ends = accepted.copy()
     np.subtract.at(ends, tree.parents[1:], accepted[1:])
-    # A node to be looked into, or what may follow it: (minus the chance, order of offering, node, token).
+    # A heap of nodes (token None) and of tokens that may follow a node: (-chance, serial number, node, token).
     waiting: list[tuple[float, int, int, int | None]] = [
         (-float(chance), node, node, None) for node, chance in enumerate(ends) if chance > 0
     ]

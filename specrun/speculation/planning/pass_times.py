@@ -1,4 +1,4 @@
-"""What passes of the target take now: the cost table, kept up to date by the passes that are run."""
+"""Current times of target passes: the cost table, corrected by the passes of this run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import numpy as np
 
 from specrun.speculation.planning.costs import CostTable, Milliseconds
 
-_NEWS = 0.15  # share of a surprise that the machine's slowness takes up
-_OF_SIZE = 0.05  # share that the size's own factor takes up, once it is known
-_SETTLED = 8.0  # passes after which a surprise says more of the size than of the machine
-_SURPRISE = 2.0  # a pass counts as at most so much slower or faster than was expected: single ones may be anything
-_BOUNDS = (0.1, 10.0)  # of the factors
+# Each pass multiplies two factors by a power of measured time / expected time.
+_MACHINE_POWER = 0.15  # for the machine's factor, after the first passes
+_SIZE_POWER = 0.05  # for the factor of the pass's size, after many passes of that size
+_SETTLED = 8.0  # passes after which a deviation counts mostly for the size and not for the machine
+_MAX_DEVIATION = 2.0  # a single pass counts as at most this many times slower or faster than expected
+_BOUNDS = (0.1, 10.0)  # limits of the factors
 
 
 class PassTimes:
-    """One factor for all sizes says how slow the machine is now; other programs, heat and the file cache change it.
-    One for each size says how far its entry is off beside those of the other sizes; it holds on while the size is not
-    run, and is 1 until it was.
+    """A cost table times two factors.
+
+    One factor says how slow the machine is now, as other programs, heat and the file cache change its speed. The other
+    corrects the entry of a size relative to the other sizes; it is 1 until a pass of that size was run.
     """
 
     def __init__(self, table: CostTable) -> None:
@@ -26,22 +28,22 @@ class PassTimes:
         self._n_passes = np.zeros(table.largest + 1, np.int64)
 
     def row(self, ctx: int) -> Milliseconds:
-        """float64[n + 1]: milliseconds of a pass over n tokens behind `ctx` cached ones."""
+        """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones."""
         return np.asarray(self._table.row(ctx) * self._relative * self._slowness)
 
     def ms(self, n: int, ctx: int) -> float:
-        """Milliseconds of a pass over n tokens, at most the largest measured size."""
+        """Milliseconds of a pass over `n` tokens; `n` is at most the largest measured size."""
         return float(self._table.row(ctx)[n] * self._relative[n]) * self._slowness
 
     def record(self, n: int, ctx: int, ms: float) -> None:
-        """A pass over `n` tokens behind `ctx` took `ms`; sizes beyond the table say nothing of it."""
+        """Learn that a pass over `n` tokens after `ctx` cached ones took `ms`. Sizes beyond the table are ignored."""
         if n > self._table.largest:
             return
-        surprise = min(max(ms / self.ms(n, ctx), 1 / _SURPRISE), _SURPRISE)
+        deviation = min(max(ms / self.ms(n, ctx), 1 / _MAX_DEVIATION), _MAX_DEVIATION)
         n_before, n_of_size = int(self._n_passes.sum()), int(self._n_passes[n])
-        of_size = max(_OF_SIZE, n_before / (n_before + _SETTLED) / (2 + n_of_size))
-        self._slowness = _bounded(self._slowness * surprise ** max(_NEWS, 1 / (2 + n_before)))
-        self._relative[n] = _bounded(float(self._relative[n]) * surprise**of_size)
+        size_power = max(_SIZE_POWER, n_before / (n_before + _SETTLED) / (2 + n_of_size))
+        self._slowness = _bounded(self._slowness * deviation ** max(_MACHINE_POWER, 1 / (2 + n_before)))
+        self._relative[n] = _bounded(float(self._relative[n]) * deviation**size_power)
         self._n_passes[n] += 1
 
 

@@ -1,14 +1,15 @@
-"""What several say of the next token, as one distribution.
+"""Opinion pooling: several distributions over the next token combined into one.
 
-Each opinion alone is calibrated: of what a draft model, or a draft source, calls 50 % about half comes true. Together
-they know more than any of them: a token that several name nearly always comes, and what one names and another does not,
-seldom does. As far as their errors are independent of each other, chances multiply (a logarithmic opinion pool, or
-product of experts). A token's weight is
+Each opinion alone is calibrated: of the tokens to which a draft model or a draft source gives 50 %, about half come.
+Together they say more: a token that several name nearly always comes, and a token that one names and another does not
+seldom comes. If their errors are independent, chances multiply (a logarithmic opinion pool, or product of experts).
+The weight of a named token is
 
-    BASE * product over opinions of (chance / BASE if it is named, else passed_over * rest) ** trust
+    BASE * product over opinions of (chance / BASE if the opinion names it, else passed_over * rest) ** trust
 
-and that of all tokens that nobody names the product of rest ** trust, where rest is what an opinion leaves open. The
-chances are the weights divided by their sum. `scripts/bench_sources.py` says what that is worth on a machine.
+where rest is the chance that an opinion leaves to tokens it does not name. The weight of all tokens that no opinion
+names is the product of rest ** trust. Chances are weights divided by the sum of all weights.
+`scripts/bench_sources.py` measures the effect.
 """
 
 from __future__ import annotations
@@ -17,32 +18,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-BASE = 0.25  # how often a token that is named at all comes, about
-_LEAST_REST = 0.02  # nobody is ever sure
+BASE = 0.25  # about how often a named token comes
+_LEAST_REST = 0.02  # least value of `rest`, as no opinion is certain
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """Chances of distinct tokens, of which at most 1 in sum counts.
+    """The chances that one draft model or source gives to the next token."""
 
-    trust: 1 if its errors have nothing to do with those of the others, less if they have. passed_over: times `rest`,
-    the chance that it leaves to a token which only others name.
-    """
-
-    chances: Mapping[int, float]
-    trust: float = 1.0
-    passed_over: float = 1.0
+    chances: Mapping[int, float]  # by token
+    trust: float = 1.0  # 1 if its errors are independent of those of other opinions, less if not
+    passed_over: float = 1.0  # factor on `rest` for a token that only other opinions name
 
     @property
     def rest(self) -> float:
-        """The chance of all that it does not name."""
+        """The chance of all tokens that it does not name."""
         return max(1.0 - sum(self.chances.values()), _LEAST_REST)
 
 
 def pooled(opinions: Sequence[Opinion]) -> dict[int, float]:
-    """The chance of every token that any of them names. Opinions that name nothing do not count, and a single one
-    stands as it is.
-    """
+    """The pooled chance of every named token. Opinions without tokens are ignored; a single one is not changed."""
     opinions = [opinion for opinion in opinions if opinion.chances]
     if len(opinions) < 2:
         return dict(opinions[0].chances) if opinions else {}

@@ -1,7 +1,7 @@
-"""Sequoia's positional acceptance (arXiv 2402.12374): p_k, the chance that the k-th child is the one accepted.
+"""Sequoia's positional acceptance (arXiv 2402.12374): p_k, the chance that the k-th child is the accepted one.
 
-Estimated position by position of a text, from what target and draft expect there. A position contributes an expected
-value, averaged over the noise or the draws, and not one outcome of them.
+It is the mean over the positions of a text of a vector computed from the logits of target and draft there. That vector
+is an expected value over the noise or the draws, not one outcome.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ Vector = NDArray[np.float64]
 
 
 def greedy(target_row: NDArray[np.float32], draft_row: NDArray[np.float32]) -> Vector:
-    """float64[MAX_RANK] of one position: 1 at the rank that the draft gives the target's choice.
+    """float64[MAX_RANK] of one position for greedy decoding: 1 at the draft's rank of the target's choice.
 
-    target_row, draft_row: float32 logits; the draft's may be shorter.
+    target_row, draft_row: float32 logits; the draft's row may be shorter.
     """
-    found = np.zeros(MAX_RANK)
+    vector = np.zeros(MAX_RANK)
     choice = int(target_row.argmax())
     if choice < len(draft_row):
         above = draft_row > draft_row[choice]
-        # Of equal logits the lower id comes first.
+        # Of tokens with equal logits the lower id ranks first.
         rank = int(above.sum()) + int((draft_row[:choice] == draft_row[choice]).sum())
         if rank < MAX_RANK:
-            found[rank] = 1.0
-    return found
+            vector[rank] = 1.0
+    return vector
 
 
 def shared_noise(p: Distribution, q: Distribution, rng: np.random.Generator, n_draws: int) -> Vector:
-    """float64[MAX_RANK] of one position: how often the target's choice has each rank with the draft, over `n_draws`
-    draws of the noise that they share (Gumbel, arXiv 2408.07978).
+    """float64[MAX_RANK] of one position: the share of `n_draws` draws of the shared Gumbel noise (arXiv 2408.07978) in
+    which the target's choice has each rank with the draft. p: the target's distribution. q: the draft's.
     """
     tokens = np.union1d(p.tokens, q.tokens)
     log_p, log_q = (_log(distribution, tokens) for distribution in (p, q))
@@ -46,20 +46,21 @@ def shared_noise(p: Distribution, q: Distribution, rng: np.random.Generator, n_d
 
 
 def _log(distribution: Distribution, tokens: NDArray[np.int64]) -> Vector:
-    found = np.full(len(tokens), -np.inf)
-    found[np.searchsorted(tokens, distribution.tokens)] = np.log(distribution.probabilities)
-    return found
+    """float64[len(tokens)]: log probabilities of `tokens`, which contain those of the distribution, ascending."""
+    logs = np.full(len(tokens), -np.inf)
+    logs[np.searchsorted(tokens, distribution.tokens)] = np.log(distribution.probabilities)
+    return logs
 
 
 def without_replacement(p: Distribution, q: Distribution, rng: np.random.Generator, n_draws: int) -> Vector:
-    """float64[MAX_RANK] of one position: the chance that the k-th draw is accepted, by the rule of Sequoia and of
-    recursive rejection.
+    """float64[MAX_RANK] of one position: the chance that the k-th draw without replacement is accepted, by the rules of
+    Sequoia and recursive rejection.
 
-    Whether the next draw is accepted is summed over all tokens that it could be; only which token was rejected before
-    is drawn.
+    The chance that the next draw is accepted is computed exactly; the mean over `n_draws` samples is taken only over
+    which tokens were rejected before it.
     """
     tokens = np.union1d(p.tokens, q.tokens)
-    found = np.zeros(MAX_RANK)
+    total = np.zeros(MAX_RANK)
     n_ranks = min(MAX_RANK, len(q.tokens))
     for _ in range(n_draws):
         rest, draft = np.zeros(len(tokens)), np.zeros(len(tokens))
@@ -68,16 +69,16 @@ def without_replacement(p: Distribution, q: Distribution, rng: np.random.Generat
         reached = 1.0
         for rank in range(n_ranks):
             accepted = min(float(np.minimum(rest, draft).sum()), 1.0)
-            found[rank] += reached * accepted
+            total[rank] += reached * accepted
             reached *= 1 - accepted
-            refused = np.maximum(draft - rest, 0.0)
+            rejected = np.maximum(draft - rest, 0.0)
             rest = np.maximum(rest - draft, 0.0)
-            if reached < 1e-6 or refused.sum() <= 0 or rest.sum() <= 0:
+            if reached < 1e-6 or rejected.sum() <= 0 or rest.sum() <= 0:
                 break
-            tried = rng.choice(len(tokens), p=refused / refused.sum())
+            drawn = rng.choice(len(tokens), p=rejected / rejected.sum())
             rest /= rest.sum()
-            draft[tried] = 0.0
+            draft[drawn] = 0.0
             if draft.sum() <= 0:
                 break
             draft /= draft.sum()
-    return found / n_draws
+    return total / n_draws

@@ -1,7 +1,7 @@
-"""Static trees with the most expected tokens a pass, and of these the fastest by measured costs.
+"""Static trees with the most expected tokens a pass, and the fastest of them by measured costs.
 
-Sequoia (arXiv 2402.12374): p_k is the chance that a node's k-th candidate is the accepted one, the same at every node.
-A node is then accepted with the product of p along its path, and a tree is worth the sum over its nodes.
+Sequoia (arXiv 2402.12374) assumes that p_k, the chance that a node's k-th candidate is accepted, is the same at every
+node. A node is then accepted with the product of p along its path, and the expected tokens are the sum over all nodes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.shape import MAX_LEAVES, TreeShape, acceptance_vector
 from specrun.speculation.tree import NO_PARENT, ROOT
 
-MAX_CHILDREN = 32
-_PRICE_ROUNDS = 40
+MAX_CHILDREN = 32  # of a node
+_PRICE_ROUNDS = 40  # bisections of the price of a node
 
 
 @dataclass(frozen=True)
 class BestLengths:
-    """The dynamic program's tables.
+    """The tables of the dynamic program.
 
-    acceptance: float64[k]. by_children: float64[depth + 1, k + 1, nodes + 1], [l][b][m] the best expected tokens a pass
-    of at most m nodes on at most l levels where the root has b children; -inf where m nodes are too few.
-    lengths: float64[nodes + 1, depth + 1], M[m][l], the best over b; 0 without a node.
+    acceptance: float64[k], the acceptance vector.
+    by_children: float64[depth + 1, k + 1, nodes + 1]; [l][b][m] is the most expected tokens a pass with at most m nodes
+        on at most l levels where the root has b children, -inf if m nodes are too few.
+    lengths: float64[nodes + 1, depth + 1]; [m][l] is the maximum over b, and 0 for m = 0.
     """
 
     acceptance: NDArray[np.float64]
@@ -36,14 +37,15 @@ class BestLengths:
     lengths: NDArray[np.float64]
 
     def fewest(self, n_nodes: int, depth: int) -> int:
-        """Nodes with which M[n_nodes][depth] is reached; those beyond would have the chance 0."""
+        """The fewest nodes that reach lengths[n_nodes][depth]; further ones would have the chance 0."""
         return int(np.searchsorted(self.lengths[:, depth], self.lengths[n_nodes, depth]))
 
     def shape(self, n_nodes: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
-        """The best tree within these bounds, with no node of chance 0 at its end.
+        """The best tree within these bounds, without nodes of chance 0.
 
-        Exact where the best tree of all has few enough leaves. Otherwise the best for a falling acceptance vector, up
-        to the last few nodes, and for any other a tree that may not be the best. Raises ValueError for no leaf.
+        It is optimal if the best tree without a bound on leaves has at most `max_leaves`. Otherwise it is optimal but
+        for the last few nodes if the acceptance vector falls, and may be worse if not. Raises ValueError for
+        `max_leaves` below 1.
         """
         if max_leaves < 1:
             raise ValueError(f"no tree has {max_leaves} leaves")
@@ -58,7 +60,7 @@ class BestLengths:
         return shape if shape.n_leaves <= max_leaves else _with_leaves(self.acceptance, n_nodes, depth, max_leaves)
 
     def _child_sizes(self, n_nodes: int, depth: int) -> list[int]:
-        """Nodes of the root's sub-trees in the best tree, the last child's first."""
+        """Sizes of the sub-trees of the root's children in the best tree, the last child's first."""
         rest = self.fewest(n_nodes, depth)
         sizes = []
         for b in range(int(self.by_children[depth, :, rest].argmax()), 0, -1):
@@ -72,10 +74,10 @@ class BestLengths:
 def expected_lengths(
     acceptance: Sequence[float], max_nodes: int, max_depth: int, max_children: int = MAX_CHILDREN
 ) -> BestLengths:
-    """The tables for every number of nodes (root included) and levels up to the bounds.
+    """The tables for all trees of up to `max_nodes` nodes (root included) and `max_depth` levels below the root.
 
-    Ranks beyond the vector's end, or of chance 0 there, get no node. Raises ValueError for bounds below one node and no
-    level, or a vector that holds no chances.
+    Ranks beyond the vector's end, or in its trailing zeros, get no node. Raises ValueError for max_nodes < 1,
+    max_depth < 0 or an invalid vector.
     """
     if max_nodes < 1 or max_depth < 0:
         raise ValueError(f"no tree has at most {max_nodes} nodes and {max_depth} levels")
@@ -84,7 +86,8 @@ def expected_lengths(
     best[:, 0, 1:] = 1
     lengths = np.zeros((max_depth + 1, max_nodes + 1))
     lengths[0, 1:] = 1
-    # Row i of the windows over `padded` is T[m - (max_nodes - i)] by m: the last child has max_nodes - i nodes.
+    # With T[m] = padded[max_nodes + m], row i of the windows is T[m - n] for every m, where n = max_nodes - 1 - i is
+    # the size of the last child's sub-tree.
     padded = np.full(2 * max_nodes + 1, -np.inf)
     windows = sliding_window_view(padded, max_nodes + 1)[1:max_nodes]
     for depth in range(1, max_depth + 1):
@@ -103,17 +106,16 @@ def best_shape(
     max_leaves: int = MAX_LEAVES,
     max_children: int = MAX_CHILDREN,
 ) -> TreeShape:
-    """The tree with the most expected tokens a pass within the bounds (`BestLengths.shape`)."""
+    """The tree with the most expected tokens a pass within the bounds; see `BestLengths.shape`."""
     return expected_lengths(acceptance, n_nodes, depth, max_children).shape(n_nodes, depth, max_leaves)
 
 
 class _PricedTree:
-    """The best tree of at most `max_leaves` leaves when every node costs `price` tokens a pass.
+    """The best tree of at most `max_leaves` leaves if every node costs `price` expected tokens.
 
-    A tree falls apart into as many paths as it has leaves: one from the root, each other one from a node that is not a
-    first child, and on by first children. At a given price a path has the nodes whose chance exceeds it. For a falling
-    acceptance vector a path is never worth more than the one that it branches off, so taking the best path next,
-    again and again, is optimal.
+    A tree splits into one path for each leaf. Each path begins at the root or at a node that is not a first child, and
+    continues with first children as long as their chance exceeds the price. With a falling acceptance vector a path is
+    never worth more than the path it branches off, so always adding the most valuable path next is optimal.
     """
 
     def __init__(self, p: Sequence[float], price: float, depth: int, max_leaves: int) -> None:
@@ -122,16 +124,16 @@ class _PricedTree:
         self._depth = depth
         self._powers = [p[0] ** i for i in range(depth)]
         self.children: list[list[int]] = [[]]
-        # Paths that could begin now: (-worth, when it was found, parent, its chance and level, rank).
+        # A heap of paths that can be added: (-value, serial number, parent, its chance, its level, rank).
         self._heads: list[tuple[float, int, int, float, int, int]] = []
-        self._n_found = 0
+        self._n_offered = 0
         self._follow(ROOT, 1.0, 0)
         for _ in range(max_leaves - 1):
             if not self._heads:
                 break
             _, _, parent, chance, level, rank = heapq.heappop(self._heads)
             self._follow(self._add(parent), chance * p[rank], level + 1)
-            self._find(parent, chance, level, rank + 1)
+            self._offer(parent, chance, level, rank + 1)
 
     def _add(self, parent: int) -> int:
         node = len(self.children)
@@ -140,18 +142,19 @@ class _PricedTree:
         return node
 
     def _follow(self, node: int, chance: float, level: int) -> None:
-        """Add first children as long as they are worth their price."""
+        """Add first children from `node` on as long as their chance exceeds the price."""
         while level < self._depth and chance * self._p[0] > self._price:
-            self._find(node, chance, level, 1)
+            self._offer(node, chance, level, 1)
             node, chance, level = self._add(node), chance * self._p[0], level + 1
 
-    def _find(self, parent: int, parent_chance: float, level: int, rank: int) -> None:
+    def _offer(self, parent: int, parent_chance: float, level: int, rank: int) -> None:
+        """Put the path that begins with the child of this rank on the heap if it is worth its price."""
         chance = parent_chance * self._p[rank] if rank < len(self._p) else 0.0
         if chance > self._price:
             ahead = self._powers[: self._depth - level]
-            worth = sum(chance * power - self._price for power in ahead if chance * power > self._price)
-            self._n_found += 1
-            heapq.heappush(self._heads, (-worth, self._n_found, parent, parent_chance, level, rank))
+            value = sum(chance * power - self._price for power in ahead if chance * power > self._price)
+            self._n_offered += 1
+            heapq.heappush(self._heads, (-value, self._n_offered, parent, parent_chance, level, rank))
 
     def shape(self) -> TreeShape:
         counts: list[int] = []
@@ -164,9 +167,9 @@ class _PricedTree:
 
 
 def _with_leaves(p: NDArray[np.float64], n_nodes: int, depth: int, max_leaves: int) -> TreeShape:
-    """The tree of the lowest price of a node at which `n_nodes` are enough, found by bisection.
+    """The tree of about `n_nodes` nodes, by bisection of the price of a node.
 
-    As the price falls the nodes grow in number, now and then by more than one; what is then too many is cut.
+    As the price falls nodes are added, sometimes several at once; nodes beyond `n_nodes` are cut.
     """
     chances = p.tolist()
     low, high = 0.0, 1.0
@@ -175,9 +178,9 @@ def _with_leaves(p: NDArray[np.float64], n_nodes: int, depth: int, max_leaves: i
         if len(tree.children) <= n_nodes:
             break
         price = (low + high) / 2
-        found = _PricedTree(chances, price, depth, max_leaves)
-        if len(found.children) >= n_nodes:
-            low, tree = price, found
+        priced = _PricedTree(chances, price, depth, max_leaves)
+        if len(priced.children) >= n_nodes:
+            low, tree = price, priced
         else:
             high = price
     return tree.shape().cut(n_nodes, depth, chances)
@@ -185,19 +188,17 @@ def _with_leaves(p: NDArray[np.float64], n_nodes: int, depth: int, max_leaves: i
 
 @dataclass(frozen=True)
 class Choice:
-    """The static tree that is fastest by measured costs. ms: of a pass with its drafting. expected: tokens a pass.
-    tokens_per_second: of the tree. plain_tokens_per_second: of plain decoding, which a tree of one node stands for.
-    """
+    """The static tree that is fastest by measured costs; the root alone stands for plain decoding."""
 
     shape: TreeShape
-    ms: float
-    expected: float
+    ms: float  # milliseconds of a pass with its drafting
+    expected: float  # committed tokens a pass
     tokens_per_second: float
-    plain_tokens_per_second: float
+    plain_tokens_per_second: float  # of plain decoding
 
 
-def step_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
-    """Milliseconds of a step: the target's pass, a draft pass over the nodes with children of every level, our own."""
+def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
+    """Milliseconds of a target pass over `shape` after `ctx` tokens, with its draft passes and our own work."""
     drafting = sum(costs.level_ms(width, ctx) for width in shape.expanded_widths)
     return costs.target.ms(shape.n_nodes, ctx) + costs.overhead.step + drafting
 
@@ -210,9 +211,9 @@ def choose(
     max_depth: int,
     max_leaves: int = MAX_LEAVES,
 ) -> Choice:
-    """The fastest of the best trees of every measured size and every depth, or the root alone if none pays.
+    """The fastest among the best trees of every measured size and depth, or the root alone if plain decoding is faster.
 
-    ctx: context length at which costs are judged.
+    ctx: the context length, in tokens, whose costs are used.
     """
     table = expected_lengths(acceptance, min(max_nodes, costs.target.largest), max_depth)
     plain = 1e3 / costs.plain_ms(ctx)
@@ -221,21 +222,21 @@ def choose(
         if bound <= best.tokens_per_second:
             break
         shape = table.shape(n_nodes, depth, max_leaves)
-        ms, expected = step_ms(shape, costs, ctx), shape.expected(acceptance)
+        ms, expected = pass_ms(shape, costs, ctx), shape.expected(acceptance)
         if 1e3 * expected / ms > best.tokens_per_second:
             best = Choice(shape, ms, expected, 1e3 * expected / ms, plain)
     return best
 
 
 def _bounds(table: BestLengths, costs: CostModel, ctx: int, max_leaves: int) -> Iterator[tuple[float, int, int]]:
-    """(tokens a second that the tree cannot exceed, nodes, levels), so that few trees have to be made."""
+    """(upper bound of tokens per second, nodes, levels) for each tree, so that `choose` has to build only a few."""
     target = costs.target.row(ctx)
     level = float(costs.levels_row(ctx)[1:].min())
     largest, deepest = (n - 1 for n in table.lengths.shape)
     for n_nodes in costs.target.sizes:
         for depth in range(1, deepest + 1) if 1 < n_nodes <= largest else ():
             if table.lengths[n_nodes, depth] > table.lengths[n_nodes, depth - 1]:
-                # A bound on the leaves can only make a tree smaller if it has more nodes than that.
+                # The bound on leaves can make a tree smaller, but never smaller than `max_leaves` nodes.
                 fewest = table.fewest(n_nodes, depth)
                 ms = float(target[min(fewest, max_leaves) : fewest + 1].min()) + costs.overhead.step + depth * level
                 yield 1e3 * float(table.lengths[n_nodes, depth]) / ms, n_nodes, depth

@@ -1,9 +1,7 @@
-"""Draft sources that need no draft model: what could follow a text, known from the text itself, from others, or from
-what the target wrote before. Pure data structures; how their guesses become a tree is the drafters' business.
+"""Draft sources, which need no draft model: they guess the next tokens from the text itself, from other texts or from
+earlier passes of the target. They are pure data structures; the drafters make trees of their guesses.
 """
 
-from specrun.speculation.sources import datastore
-from specrun.speculation.sources.history import History
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.ngram import PromptLookup
 from specrun.speculation.sources.recycling import TokenRecycling
@@ -13,12 +11,10 @@ from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 
 __all__ = [
     "Guess",
-    "History",
     "NgramPool",
     "PromptLookup",
     "Source",
     "SuffixArraySource",
     "SuffixAutomaton",
     "TokenRecycling",
-    "datastore",
 ]

@@ -1,6 +1,6 @@
-"""Prompt lookup: what followed the most recent occurrence of the last few tokens.
+"""Prompt lookup decoding: guess what followed the most recent occurrence of the last few tokens.
 
-The n-gram matching of the methods known as prompt lookup decoding and, in llama.cpp, n-gram speculation.
+llama.cpp calls this n-gram speculation.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from specrun.speculation.sources.source import Guess, last_tokens
 
-LONGEST = 3
+LONGEST = 3  # tokens of the longest n-gram
 
 
 class PromptLookup:
-    """A source over the committed text: for n = 3, 2, 1, the token behind the last n-gram's most recent occurrence.
+    """A source over the committed text: for n = 3, 2, 1, the token after the last n tokens' most recent occurrence.
 
-    A drafted path is looked up again at each of its tokens, so it may go on from one occurrence to another.
-    Evidence: `2 * (n - 1)` for the n that found the token, and 1 more if no longer n-gram had been found.
+    Each token of a drafted path is looked up anew, so a path may continue from one occurrence at another.
+    Evidence: `2 * (n - 1)` for a match of n tokens, plus 1 for the first guess.
     """
 
     name = "prompt lookup"
@@ -26,11 +26,11 @@ class PromptLookup:
         self.reset()
 
     def reset(self) -> None:
-        self._text: tuple[int, ...] = ()  # its last tokens
+        self._text: tuple[int, ...] = ()  # the last tokens of the text
         self._following: dict[tuple[int, ...], int] = {}
 
     def __len__(self) -> int:
-        """N-grams known: at most 3 for each token of the text."""
+        """Number of n-grams, at most 3 for each token of the text."""
         return len(self._following)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -42,12 +42,12 @@ class PromptLookup:
         self._text = recent
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """One token for each n, the longest first, less those found before."""
+        """At most one token for each n, that of the longest n first."""
         context = last_tokens(self._text, path, LONGEST)
-        found: dict[int, Guess] = {}
+        guesses: dict[int, Guess] = {}
         for start in range(len(context)):
             token = self._following.get(context[start:])
-            if token is not None and token not in found:
+            if token is not None and token not in guesses:
                 n = len(context) - start
-                found[token] = Guess(token, 2 * (n - 1) + (not found))
-        return list(found.values())[:count]
+                guesses[token] = Guess(token, 2 * (n - 1) + (not guesses))
+        return list(guesses.values())[:count]

@@ -1,35 +1,30 @@
-"""Token Recycling (arXiv 2408.08696): the successors that the target last found likely for each token.
+"""Token Recycling (arXiv 2408.08696): for each token, the likeliest next tokens when the target last computed them.
 
-Unlike text matching it has something to say after any token that a pass has seen, repeated or not.
+Unlike text matching it has guesses after every token that was in a pass, even if the text never repeats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.errors import DraftSourceError
-from specrun.speculation.sources import files
 from specrun.speculation.sources.source import Guess
 
-N_SUCCESSORS = 8
-MAX_ROWS = 50_000
+N_SUCCESSORS = 8  # next tokens kept for each token
+MAX_ROWS = 50_000  # tokens that have successors
 
-_MAGIC = b"specrun.recycl 1"
-_WHAT = "a table of successors written by specrun"
 _NO_ROW = -1
 
 Int32Array = NDArray[np.int32]
 
 
 class TokenRecycling:
-    """A source over a table of the last top-8 successors of every token that a pass has seen.
+    """A source over a table with the last top-8 successors of every token that was in a pass.
 
-    At most `max_rows` tokens have a row, of 36 bytes; then the token whose row came first gives it up. With an index
-    of 4 bytes a token that is under 2 MB for 50k tokens and 2.4 MB for 152k.
+    At most `max_rows` tokens have a row; a new one replaces the oldest. A row takes 36 bytes and the index 4 bytes for
+    each token of the vocabulary: under 2 MB for a vocabulary of 50k tokens, 2.4 MB for one of 152k.
     Evidence: 7 minus the rank of the successor.
     """
 
@@ -40,17 +35,18 @@ class TokenRecycling:
         self.n_vocab = n_vocab
         self._max_rows = min(max_rows, n_vocab)
         self._row_of = np.full(n_vocab, _NO_ROW, np.int32)
-        self._tokens: Int32Array = np.zeros(0, np.int32)  # of each row, in a ring
+        self._tokens: Int32Array = np.zeros(0, np.int32)  # the token of each row; the rows are a ring
         self._successors: Int32Array = np.zeros((0, N_SUCCESSORS), np.int32)
-        self._n_learned = 0  # tokens that were given a row, so the ring's place
-        self._last: int | None = None
+        self._n_learned = 0  # rows that were ever given to tokens
+        self._last: int | None = None  # the last token of the text
 
     def __len__(self) -> int:
-        """Tokens that have a row."""
+        """Number of tokens that have a row."""
         return min(self._n_learned, self._max_rows)
 
     @property
     def n_bytes(self) -> int:
+        """Memory of the table in bytes."""
         return self._row_of.nbytes + self._tokens.nbytes + self._successors.nbytes
 
     def reset(self) -> None:
@@ -62,11 +58,12 @@ class TokenRecycling:
             self._last = tokens[-1]
 
     def learn(self, tokens: Int32Array, top: Int32Array) -> None:
-        """Take in the rows of a pass. tokens: int32[n], the token at each node. top: int32[n, 8], the likeliest next
-        tokens, likeliest first (`sampling.filters.top_k` finds them). Of equal tokens the last counts, so the accepted
-        path comes last.
+        """Take in what a pass computed.
+
+        tokens: int32[n], the token of each node; of equal tokens the last counts. top: int32[n, 8], the likeliest next
+        tokens after each node, likeliest first.
         """
-        # What np.unique finds first in the reversed order was last.
+        # np.unique gives the first place of each token, which in reversed order is the last one.
         distinct, places = np.unique(tokens[::-1], return_index=True)
         self._put(distinct, top[::-1][places])
 
@@ -81,33 +78,27 @@ class TokenRecycling:
         successors = self._successors[row, :count].tolist()
         return [Guess(token, N_SUCCESSORS - 1 - rank) for rank, token in enumerate(successors)]
 
-    def save(self, path: Path, fingerprint: str) -> None:
-        """Write the table, atomically. fingerprint: of the tokenizer. Raises DraftSourceError."""
+    def rows(self) -> tuple[Int32Array, Int32Array]:
+        """int32[n] tokens that have a row, in the order in which they got it, and int32[n, 8], their successors."""
         n = len(self)
-        order = np.arange(self._n_learned - n, self._n_learned) % max(self._max_rows, 1)  # oldest first
-        header = {"tokenizer": fingerprint, "n_vocab": self.n_vocab, "rows": n}
-        files.write(path, _MAGIC, header, [self._tokens[order], self._successors[order]])
+        order = np.arange(self._n_learned - n, self._n_learned) % max(self._max_rows, 1)
+        return self._tokens[order], self._successors[order]
 
     @classmethod
-    def load(cls, path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
-        """What `save` wrote. Raises DraftSourceError if it is not that, or of another tokenizer."""
-        header, values = files.read(path, _MAGIC, _WHAT)
-        files.check_tokenizer(path, header, fingerprint)
-        n = len(values) // (1 + N_SUCCESSORS)
-        if header.get("n_vocab") != n_vocab or header.get("rows") != n or len(values) != n * (1 + N_SUCCESSORS):
-            raise DraftSourceError(f"{path} was made for another vocabulary than this target's; make it again")
-        if ((values < 0) | (values >= n_vocab)).any():
-            raise DraftSourceError(f"{path} is damaged: it holds tokens that there are not")
+    def from_rows(
+        cls, n_vocab: int, tokens: Int32Array, successors: Int32Array, max_rows: int = MAX_ROWS
+    ) -> TokenRecycling:
+        """The table with these `rows`."""
         table = cls(n_vocab, max_rows)
-        table._put(values[:n], values[n:].reshape(n, N_SUCCESSORS))
+        table._put(tokens, successors)
         return table
 
     def _put(self, tokens: Int32Array, top: Int32Array) -> None:
-        """Set the rows of distinct tokens."""
+        """Set the rows of `tokens`, which must be distinct."""
         for token in tokens[self._row_of[tokens] == _NO_ROW].tolist():
             self._add_row(token)
         rows = self._row_of[tokens]
-        kept = rows != _NO_ROW  # the table may be full of later ones
+        kept = rows != _NO_ROW  # later tokens may have replaced earlier ones of this call
         self._successors[rows[kept]] = top[kept]
 
     def _add_row(self, token: int) -> None:

@@ -1,4 +1,4 @@
-"""What a draft source is: something that knows, without a draft model, which tokens could follow a text."""
+"""The interface of draft sources, which guess the next tokens of a text without a draft model."""
 
 from __future__ import annotations
 
@@ -11,54 +11,47 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A token that could be next. evidence: a class from 0 to below the source's `n_evidence`, a higher one for what
-    is likelier to be right; what a calibration counts by.
-    """
+    """A token that could be next."""
 
     token: int
-    evidence: int
+    evidence: int  # class, from 0 to n_evidence - 1 of the source, for which `SourceSet` counts how often it is right
 
 
 class Source(Protocol):
-    """Guesses what follows a text. The same calls in the same order give the same guesses.
+    """Guesses what follows a text. The same calls in the same order give the same guesses."""
 
-    name: for reports and options. n_evidence: how many classes of evidence its guesses come in.
-    """
-
-    name: str
-    n_evidence: int
+    name: str  # for reports
+    n_evidence: int  # number of classes of evidence
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Newly committed text: first the prompt, then what each pass committed."""
+        """Append committed tokens to the text: first the prompt, then what each pass committed."""
         ...
 
     def reset(self) -> None:
-        """A new text begins. What the source knows from elsewhere stays."""
+        """A new text begins. What the source took from other texts stays."""
         ...
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """What could follow the committed text and the drafted `path`, best first: distinct tokens, at most `count`,
-        which is 1 or more.
+        """At most `count` (1 or more) distinct tokens that could follow the committed text and the drafted `path`, best
+        first.
         """
         ...
 
 
 class PathStates(Generic[State]):
-    """The states that drafted paths lead to, each from its parent's, until the committed text changes.
-
-    start: the state after the committed text. step: from a state and the next token to the next state.
-    """
+    """A cache of a source's states after drafted paths; each follows from the state of the path one token shorter."""
 
     def __init__(self, start: State, step: Callable[[State, int], State]) -> None:
+        """start: the state after the committed text. step: maps a state and the next token to the next state."""
         self._step = step
         self._states: dict[tuple[int, ...], State] = {(): start}
 
     def restart(self, start: State) -> None:
-        """The committed text has changed."""
+        """The committed text has changed; `start` is the state after it."""
         self._states = {(): start}
 
     def after(self, path: Sequence[int]) -> State:
-        """The state after `path`; of most paths the parent's is known."""
+        """The state after `path`."""
         key = tuple(path)
         state = self._states.get(key)
         if state is None:
@@ -68,7 +61,7 @@ class PathStates(Generic[State]):
 
 
 def last_tokens(text: Sequence[int], path: Sequence[int], count: int) -> tuple[int, ...]:
-    """The last `count` tokens (all, if there are fewer) of a committed text with a drafted path behind it."""
+    """The last `count` tokens (or all, if there are fewer) of a committed text followed by a drafted path."""
     missing = count - len(path)
     if missing <= 0:
         return tuple(path[len(path) - count :])

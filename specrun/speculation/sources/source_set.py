@@ -1,4 +1,4 @@
-"""Several sources as one: what they guess together, and how often each kind of evidence has been right."""
+"""Several draft sources as one: their guesses are pooled by how often each class of evidence has been right."""
 
 from __future__ import annotations
 
@@ -16,66 +16,68 @@ from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 from specrun.speculation.sources.source import Source
 from specrun.speculation.tree import TokenTree
 
-_PRIOR_WEIGHT = 4.0  # guesses that the first idea of a chance weighs
-_DECAY = 0.99  # of what was seen, per pass: about the last hundred passes count
-_MOST = 0.98  # of the chances of siblings together
-# Sources mostly look at the same text, so two that agree know little more than one; and one with nothing to say must
-# not speak against one that is sure. Each is trusted by its share of what all name, to this power (1: as one source).
-_SHARED = 0.7
-_PASSED_OVER = 0.4
-_ROWS_LEARNED = 64  # of one pass
+_PRIOR_WEIGHT = 4.0  # number of guesses that the prior chance of a class counts as
+_DECAY = 0.99  # factor on counts after each pass, so that about the last hundred passes count
+_MOST = 0.98  # largest sum of one source's chances of siblings
+# Most sources look at the same text, so two that agree say little more than one, and a source with weak guesses should
+# not outvote a strong one. The trust in a source is its share of all sources' chances to this power; at 1 all sources
+# together count as one opinion.
+_TRUST_POWER = 0.7
+_PASSED_OVER = 0.4  # `Opinion.passed_over` of every source
+_ROWS_LEARNED = 64  # most nodes of one pass that sources learn from
 
 
-# (text, tokens) -> which of the tokens may follow it
 Permitted = Callable[[Sequence[int], Sequence[int]], Sequence[bool]]
+"""(text, tokens) -> for each of the tokens, whether it may follow the text."""
 
 
 class SourceSet:
-    """Sources that draft together: what they guess is pooled to one distribution."""
+    """Sources that draft together: their guesses are pooled to one distribution."""
 
-    def __init__(self, sources: Mapping[str, Source], keep_texts: bool = False) -> None:
-        """sources: by the names that methods ask for them. keep_texts: for `finished_texts`."""
+    def __init__(self, sources: Mapping[str, Source], history: bool = False) -> None:
+        """sources: by the names that methods use. history: keep finished texts for `finished_texts`."""
         self._names = list(sources)
         self._sources = list(sources.values())
         self._priors = [_prior(source) for source in self._sources]
         self._right = [_PRIOR_WEIGHT * prior for prior in self._priors]
         self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
         self._text: list[int] = []
-        self._known = [0] * len(self._sources)  # tokens of the text that each source has been told
-        self._keep_texts = keep_texts
+        self._n_given = [0] * len(self._sources)  # tokens of the text that each source has been given
+        self._history = history
         self._finished: list[list[int]] = []
         self._active: list[int] = []
         self._permitted: Permitted | None = None
-        # What was guessed behind each path of the step in progress: (token, source, evidence).
+        # Path -> guesses after it as (token, source, evidence), for the pass that is being drafted.
         self._asked: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
 
     def follow(self, tokens: Sequence[int], names: Sequence[str], permitted: Permitted | None = None) -> None:
-        """All committed text is `tokens` now, and a step begins; a text that does not go on from the last one is a new
-        one. names: of the sources to be asked. permitted: which of some tokens may follow a text.
+        """Begin to draft after the committed text `tokens`; a text that does not continue the last one is a new text.
+
+        names: the sources to use. permitted: if given, forbidden tokens are not guessed.
         """
         if list(tokens[: len(self._text)]) != self._text:
-            if self._keep_texts:
+            if self._history:
                 self._finished.append(self._text)
             for source in self._sources:
                 source.reset()
-            self._known = [0] * len(self._sources)
+            self._n_given = [0] * len(self._sources)
         new = tuple(tokens[len(self._text) :])
         self._text = list(tokens)
         self._active = [i for i, name in enumerate(self._names) if name in names]
         for i in self._active:
-            self._sources[i].extend(tokens[self._known[i] :])
-            self._known[i] = len(tokens)
+            self._sources[i].extend(tokens[self._n_given[i] :])
+            self._n_given[i] = len(tokens)
         self._permitted = permitted
-        # What was guessed ahead, behind the very tokens that have come, is what this step was drafted with.
+        # Keep the guesses that were made during the last pass, after the tokens that were then committed.
         ahead = {path[len(new) :]: asked for path, asked in self._asked.items() if new and path[: len(new)] == new}
         self._asked = ahead
 
     def behind(self, path: Sequence[int]) -> GuessesBehind:
-        """The same as they would be if `path` had been committed."""
+        """The guesses that follow if `path` is committed."""
         return GuessesBehind(self, path)
 
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
+        """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         asked = [
             (guess.token, i, guess.evidence) for i in self._active for guess in self._sources[i].guesses(path, count)
         ]
@@ -89,28 +91,28 @@ class SourceSet:
         total = sum(sum(chances.values()) for chances in by_source.values())
         opinions = []
         for chances in by_source.values():
-            named = sum(chances.values())
-            # Each class of evidence was counted by itself, so that siblings may come to more than 1.
-            scale = min(_MOST / named, 1.0)
+            own = sum(chances.values())
+            # Classes of evidence are counted separately, so the chances of siblings may sum to more than 1.
+            scale = min(_MOST / own, 1.0)
             scaled = {token: scale * chance for token, chance in chances.items()}
-            opinions.append(Opinion(scaled, (named / total) ** _SHARED, _PASSED_OVER))
+            opinions.append(Opinion(scaled, (own / total) ** _TRUST_POWER, _PASSED_OVER))
         return sorted(pooled(opinions).items(), key=lambda item: -item[1])[:count]
 
     def finished_texts(self) -> list[list[int]]:
-        """All texts that were followed, the last one included; they are not kept any longer."""
+        """All texts so far, the current one included; finished ones only with `history`, and they are then released."""
         texts = [*self._finished, self._text] if self._text else self._finished
         self._finished = []
         return texts
 
     def learn(self, tree: TokenTree, rows: NDArray[np.float32], accepted: Accepted) -> None:
-        """A pass is over. rows: float32[len(tree), n_vocab], the target's logits after each node."""
+        """Learn from a pass. rows: float32[len(tree), n_vocab], the target's logits after each node."""
         self._count(accepted.tokens)
         for i in self._active:
             source = self._sources[i]
             if isinstance(source, TokenRecycling):
                 on_path = set(accepted.path)
                 nodes = [node for node in range(len(tree)) if node not in on_path][: _ROWS_LEARNED - len(on_path)]
-                nodes += accepted.path  # of equal tokens the last counts
+                nodes += accepted.path  # last, because of equal tokens the last counts
                 top = np.array([filters.top_k(rows[node], N_SUCCESSORS) for node in nodes], np.int32)
                 source.learn(tree.tokens[nodes], top)
             elif isinstance(source, NgramPool):
@@ -119,7 +121,7 @@ class SourceSet:
 
     def _count(self, committed: Sequence[int]) -> None:
         for i, prior in enumerate(self._priors):
-            # Towards the first idea, not towards nothing.
+            # Counts decay towards the prior, not towards zero.
             self._right[i] += (1 - _DECAY) * (_PRIOR_WEIGHT * prior - self._right[i])
             self._seen[i] += (1 - _DECAY) * (_PRIOR_WEIGHT - self._seen[i])
         for depth, token in enumerate(committed):
@@ -129,7 +131,7 @@ class SourceSet:
 
 
 class GuessesBehind:
-    """What a set of sources guesses behind tokens that are not committed yet."""
+    """The guesses of a set of sources after tokens that are not committed yet."""
 
     def __init__(self, sources: SourceSet, path: Sequence[int]) -> None:
         self._sources = sources
@@ -145,7 +147,7 @@ class GuessesBehind:
 
 
 def _prior(source: Source) -> NDArray[np.float64]:
-    """float64[n_evidence]: chances before anything was seen."""
+    """float64[n_evidence]: chance that a guess of each class is right, before any was counted."""
     if source.n_evidence == N_EVIDENCE:
         return PRIOR
     return np.linspace(0.05, 0.5, source.n_evidence)

@@ -1,7 +1,7 @@
-"""Which tokens follow a phrase in a large fixed text: a suffix array, and a source that looks suffixes up in it.
+"""A suffix array over a large fixed text, and a source that looks up in it what followed the end of the current text.
 
-A suffix automaton in Python takes some 500 bytes a token, so a text that does not grow is better sorted: that takes 4
-bytes a token beside the 4 of the text, and numpy sorts a million tokens in half a second.
+For a fixed text it replaces a suffix automaton, which takes about 500 bytes a token in Python. A suffix array takes 8,
+of which 4 are the text's own, and numpy sorts a million tokens in half a second.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from numpy.typing import NDArray
 from specrun.speculation.sources.evidence import N_EVIDENCE, ONCE, SHORTER, base_evidence, shares
 from specrun.speculation.sources.source import Guess, PathStates
 
-MAX_MATCH = 16
+MAX_MATCH = 16  # tokens of the longest match
+
 MAX_TOKENS = 1 << 26
-"""Of one array. Sorting takes about 50 bytes a token, so 3.4 GB at this size."""
+"""Most tokens of an array. Sorting takes about 50 bytes a token, so 3.4 GB for so many."""
 
 SEPARATOR = -1
-"""Stands between texts, so that nothing is found across their border; it follows nothing."""
+"""Stands after every text, so that no match extends over the end of a text."""
 
-_MAX_SAMPLES = 128
-_MAX_KNOWN = 1 << 14
+_MAX_SAMPLES = 128  # occurrences of a match whose next tokens are counted
+_MAX_CACHED = 1 << 14  # entries of a cache
 _EVIDENCE = base_evidence(MAX_MATCH)
 
 Int32Array = NDArray[np.int32]
 
 Range = tuple[int, int, int]
-"""The length of a phrase, and the start and stop of its occurrences in the order."""
+"""(length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens."""
 
 Ranges = tuple[Range, ...]
-"""Of each suffix that occurs, longest first."""
+"""The range of every suffix of a text that occurs in the array, longest first."""
 
 Followers = tuple[tuple[int, int], ...]
+"""(token, share) of the tokens that followed a phrase, best first; for shares see `evidence.py`."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -45,8 +47,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class SuffixArray:
-    """tokens: int32[n + MAX_MATCH], a text and as many separators behind it. order: int32[n], its positions, sorted by
-    the MAX_MATCH + 1 tokens (or more) that begin there.
+    """Texts and the order of their suffixes.
+
+    tokens: int32[n + MAX_MATCH], the texts, each followed by a separator, then MAX_MATCH more separators.
+    order: int32[n], the positions 0 .. n - 1 sorted by at least the MAX_MATCH + 1 tokens that begin there.
     """
 
     tokens: Int32Array
@@ -54,7 +58,7 @@ class SuffixArray:
 
     @classmethod
     def build(cls, texts: Sequence[Int32Array]) -> SuffixArray:
-        """Sort the suffixes of texts, oldest first. Raises ValueError for more than MAX_TOKENS tokens."""
+        """Sort the suffixes of `texts`, oldest text first. Raises ValueError for more than MAX_TOKENS tokens."""
         end = np.full(1, SEPARATOR, np.int32)
         parts = [part for text in texts for part in (np.asarray(text, np.int32), end)]
         n = sum(map(len, parts))
@@ -68,11 +72,11 @@ class SuffixArray:
 
 
 def _sorted_suffixes(tokens: Int32Array) -> Int32Array:
-    """int32[n]: positions in the order of their next 24 tokens or more, then of the position (prefix doubling)."""
+    """int32[n]: positions sorted by their next 24 tokens, then by position (prefix doubling)."""
     n = len(tokens)
     if n == 0:
         return np.zeros(0, np.int32)
-    # Three tokens of up to 21 bits are one key to begin with; separators and the end are 0.
+    # The first key holds three tokens of 21 bits each; separators and the end of the text count as 0.
     key = np.zeros(n + 2, np.int64)
     key[:n] = tokens
     key[:n] += 1
@@ -91,7 +95,7 @@ def _sorted_suffixes(tokens: Int32Array) -> Int32Array:
 
 
 class SuffixArraySource:
-    """A source over a suffix array: what followed the longest suffix, of up to 16 tokens, that its text holds.
+    """A source over a suffix array: guesses what followed the longest suffix (up to 16 tokens) that occurs in it.
 
     Evidence: see `evidence.py`.
     """
@@ -101,11 +105,11 @@ class SuffixArraySource:
     def __init__(self, name: str, array: SuffixArray) -> None:
         self.name = name
         self._tokens, self._order = np.asarray(array.tokens), np.asarray(array.order)
-        # One by one, a memoryview's items are read several times as fast as an array's.
+        # Single items of a memoryview are read several times as fast as those of an array.
         self._text, self._sorted = memoryview(self._tokens.data), memoryview(self._order.data)
         self._everything: Range = (0, 0, len(self._sorted))
-        self._known_ranges: OrderedDict[tuple[Range, int], Range] = OrderedDict()
-        self._known_followers: OrderedDict[Range, Followers] = OrderedDict()
+        self._cached_ranges: OrderedDict[tuple[Range, int], Range] = OrderedDict()
+        self._cached_followers: OrderedDict[Range, Followers] = OrderedDict()
         self._committed: Ranges = ()
         self._paths: PathStates[Ranges] = PathStates((), self._step)
 
@@ -114,7 +118,7 @@ class SuffixArraySource:
         self._paths.restart(())
 
     def extend(self, tokens: Sequence[int]) -> None:
-        # What came earlier is too far back to be part of a match.
+        # Earlier tokens are too far back to be part of a match.
         if len(tokens) >= MAX_MATCH:
             self._committed = ()
             tokens = tokens[-MAX_MATCH:]
@@ -123,39 +127,39 @@ class SuffixArraySource:
         self._paths.restart(self._committed)
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Tokens that followed the longest suffix, the most frequent first and of equals the latest; then those of
-        shorter ones.
+        """Tokens that followed the longest suffix, then those that followed shorter ones; for each suffix the most
+        frequent first, and of equally frequent ones the one that occurred last.
         """
-        found: dict[int, Guess] = {}
+        guesses: dict[int, Guess] = {}
         n_longer = 0
         is_longest = True
         for match in self._paths.after(path):
             n_occurrences = match[2] - match[1]
             if n_occurrences == n_longer:
-                continue  # the same ones as those of the longer match
+                continue  # the same occurrences as those of the longer match
             n_longer = n_occurrences
             evidence = _EVIDENCE[match[0]]
             for token, share in self._followers(match):
-                if token not in found:
-                    found[token] = Guess(token, evidence + (share if is_longest else SHORTER))
-                    if len(found) == count:
-                        return list(found.values())
-            is_longest = is_longest and not found
-        return list(found.values())
+                if token not in guesses:
+                    guesses[token] = Guess(token, evidence + (share if is_longest else SHORTER))
+                    if len(guesses) == count:
+                        return list(guesses.values())
+            is_longest = is_longest and not guesses
+        return list(guesses.values())
 
     def _followers(self, match: Range) -> Followers:
-        """What followed a match, and the share of each, from 128 of its occurrences if it has more."""
-        known = self._known_followers.get(match)
-        if known is None:
-            known = self._count_followers(*match)
-            _remember(self._known_followers, match, known)
-        return known
+        """The followers of a match, counted over at most 128 of its occurrences."""
+        followers = self._cached_followers.get(match)
+        if followers is None:
+            followers = self._count_followers(*match)
+            _cache(self._cached_followers, match, followers)
+        return followers
 
     def _count_followers(self, length: int, start: int, stop: int) -> Followers:
         if stop - start == 1:
             token = self._text[self._sorted[start] + length]
             return () if token == SEPARATOR else ((token, ONCE),)
-        # They are sorted by what follows, so equals are neighbours, and evenly spaced ones stand for all.
+        # Occurrences are sorted by their next token, so evenly spaced ones are a fair sample and equal tokens adjoin.
         n = min(stop - start, _MAX_SAMPLES)
         positions = self._order[start + np.arange(n) * (stop - start) // n]
         tokens = self._tokens[positions + length]
@@ -171,35 +175,35 @@ class SuffixArraySource:
         return tuple(zip([token for *_, token in ranked], shares([count for count, *_ in ranked]), strict=True))
 
     def _step(self, ranges: Ranges, token: int) -> Ranges:
-        """The suffixes that occur, one token on: those of before with the token behind them, and the token alone."""
+        """The ranges after one more token: each range so far, and that of the empty phrase, narrowed by the token."""
         longer = []
         for before in (*ranges, self._everything):
             if before[0] < MAX_MATCH:
-                found = self._known_ranges.get((before, token))
-                if found is None:
-                    found = self._narrowed(*before, token)
-                    _remember(self._known_ranges, (before, token), found)
-                if found[1] < found[2]:
-                    longer.append(found)
+                narrowed = self._cached_ranges.get((before, token))
+                if narrowed is None:
+                    narrowed = self._narrowed(*before, token)
+                    _cache(self._cached_ranges, (before, token), narrowed)
+                if narrowed[1] < narrowed[2]:
+                    longer.append(narrowed)
         return tuple(longer)
 
     def _narrowed(self, length: int, start: int, stop: int, token: int) -> Range:
-        """The part of a range whose suffixes have `token` behind their first `length` ones; it may be empty."""
+        """The part of a range whose phrases are followed by `token`; it may be empty."""
         text, order = self._text, self._sorted
 
-        def behind(position: int) -> int:
+        def following(position: int) -> int:
             return text[position + length]
 
-        start = bisect_left(order, token, start, stop, key=behind)
-        # Most ranges are short: look for the end nearby before halving the rest.
+        start = bisect_left(order, token, start, stop, key=following)
+        # Most ranges are short, so look for the end within four entries before searching all of the rest.
         near = min(start + 4, stop)
-        if near < stop and behind(order[near]) == token:
+        if near < stop and following(order[near]) == token:
             near = stop
-        return length + 1, start, bisect_right(order, token, start, near, key=behind)
+        return length + 1, start, bisect_right(order, token, start, near, key=following)
 
 
-def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    """Keep the last answers: the text does not change, and short matches come again and again."""
-    if len(known) >= _MAX_KNOWN:
-        known.popitem(last=False)
-    known[key] = value
+def _cache(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    """Add an entry, dropping the oldest of a full cache. The text is fixed and short matches recur often."""
+    if len(cache) >= _MAX_CACHED:
+        cache.popitem(last=False)
+    cache[key] = value

@@ -1,7 +1,8 @@
-"""The longest match: what followed the longest suffix that the text has had before (SAM decoding, arXiv 2411.10666).
+"""Guess what followed the longest suffix that occurred in the text before (SAM decoding, arXiv 2411.10666).
 
-A suffix automaton has a state for each set of substrings that end at the same places, and for each state a link to the
-longest suffix that ends at more places. It is built online, O(1) amortised a token, and at most two states a token.
+A state of a suffix automaton stands for all substrings that end at the same positions; its link leads to the state of
+their longest suffix that ends at more positions. It grows with the text, in O(1) amortised time and by at most two
+states a token.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from collections.abc import Sequence
 from specrun.speculation.sources.evidence import N_EVIDENCE, SHORTER, base_evidence, shares
 from specrun.speculation.sources.source import Guess, PathStates
 
-# Longer matches are as good as this one. The bound keeps a text of one repeated token from costing O(n) a token.
+# Tokens of the longest match. Longer ones predict no better, and in a text of one repeated token cost O(n) a token.
 MAX_MATCH = 32
 
-# Followers rank by how often they came over how long ago, in tokens, the last one did. The first of them was the next
-# token in 44, 55 and 79 % of code, prose and JSON; the most recent was in 42, 47 and 78 %, the most frequent in 43, 54
-# and 78 %. The offset of the age may as well be 20 or 200.
+# Followers rank by count / (age + _AGE_OFFSET), where age is the distance in tokens to the last occurrence. The first
+# was the next token in 44, 55 and 79 % of cases in code, prose and JSON, the most recent one in 42, 47 and 78 %, and
+# the most frequent one in 43, 54 and 78 %. Offsets of 20 and 200 did as well.
 _AGE_OFFSET = 60
 
 _ROOT = 0
 _EVIDENCE = base_evidence(MAX_MATCH)
 
 Match = tuple[int, int]
-"""A state and the length of its substring that is the suffix: at most the state's own, and at most MAX_MATCH."""
+"""(state, length): a suffix of `length` tokens (at most MAX_MATCH) that is one of the state's substrings."""
 
 
 class SuffixAutomaton:
-    """A source over the committed text alone, prompt and output.
+    """A source over the committed text, prompt and output.
 
     Evidence: see `evidence.py`.
     """
@@ -43,23 +44,23 @@ class SuffixAutomaton:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        # How often a state's substrings occur, and the end of the last: where they have up to MAX_MATCH + 1 tokens.
+        # Number of occurrences of a state's substrings, and where the last ends; for up to MAX_MATCH + 1 tokens only.
         self._count = [0]
         self._last_end = [0]
         self._whole = _ROOT  # the state of the whole text
         self._n_tokens = 0
-        # The state of the longest suffix of up to MAX_MATCH + 1 tokens, and that suffix's length.
+        # The state and length of the longest suffix of up to MAX_MATCH + 1 tokens.
         self._suffix, self._suffix_length = _ROOT, 0
         self._paths.restart((_ROOT, 0))
-        self._known_followers: dict[int, list[tuple[int, int]]] = {}
+        self._cached_followers: dict[int, list[tuple[int, int]]] = {}
 
     def __len__(self) -> int:
-        """Tokens committed."""
+        """Number of committed tokens."""
         return self._n_tokens
 
     @property
     def n_states(self) -> int:
-        """At most twice the tokens."""
+        """Number of states, at most twice that of tokens."""
         return len(self._next)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -67,34 +68,34 @@ class SuffixAutomaton:
             self._append(token)
             self._count_suffixes(token)
         self._paths.restart(self._bounded(self._suffix, self._suffix_length))
-        self._known_followers = {}
+        self._cached_followers = {}
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Tokens that followed the longest suffix, the frequent and recent ones first; then those of shorter ones."""
+        """Tokens that followed the longest suffix, best-ranked first, then those that followed shorter ones."""
         state, length = self._paths.after(path)
-        # The end of the text is an occurrence of its suffixes that nothing follows yet.
+        # The last occurrence of a suffix is the end of the text, which nothing follows yet.
         while state != _ROOT and not self._next[state]:
             state = self._link[state]
             length = self._length[state]
-        found: dict[int, Guess] = {}
+        guesses: dict[int, Guess] = {}
         longest = state
         while state != _ROOT:
             evidence = _EVIDENCE[length]
             for token, share in self._followers(state):
-                if token not in found:
-                    found[token] = Guess(token, evidence + (share if state == longest else SHORTER))
-                    if len(found) == count:
-                        return list(found.values())
+                if token not in guesses:
+                    guesses[token] = Guess(token, evidence + (share if state == longest else SHORTER))
+                    if len(guesses) == count:
+                        return list(guesses.values())
             state = self._link[state]
             length = self._length[state]
-        return list(found.values())
+        return list(guesses.values())
 
     def _followers(self, state: int) -> list[tuple[int, int]]:
-        """The tokens that followed a state's substrings, the frequent and recent ones first, and the share of each."""
-        known = self._known_followers.get(state)
-        if known is None:
-            known = self._known_followers[state] = self._rank_followers(state)
-        return known
+        """(token, share) of the tokens that followed a state's substrings, best-ranked first."""
+        followers = self._cached_followers.get(state)
+        if followers is None:
+            followers = self._cached_followers[state] = self._rank_followers(state)
+        return followers
 
     def _rank_followers(self, state: int) -> list[tuple[int, int]]:
         counts, last_ends, now = self._count, self._last_end, self._n_tokens + _AGE_OFFSET
@@ -104,7 +105,7 @@ class SuffixAutomaton:
         return list(zip([token for _, _, token in ranked], shares([n for _, n, _ in ranked]), strict=True))
 
     def _step(self, match: Match, token: int) -> Match:
-        """The longest suffix that the committed text holds, one drafted token on."""
+        """The longest suffix of the match and one more drafted `token` that occurs in the committed text."""
         state, length = match
         while token not in self._next[state]:
             if state == _ROOT:
@@ -114,19 +115,19 @@ class SuffixAutomaton:
         return self._bounded(self._next[state][token], length + 1)
 
     def _bounded(self, state: int, length: int) -> Match:
-        """The state of the last MAX_MATCH tokens of a state's substring of `length` tokens."""
+        """The match of a state's substring of `length` tokens, shortened to its last MAX_MATCH tokens."""
         if length <= MAX_MATCH:
             return self._holder(state, length), length
         return self._holder(state, MAX_MATCH), MAX_MATCH
 
     def _holder(self, state: int, length: int) -> int:
-        """The state of the last `length` tokens of a state's substrings, which are no shorter."""
+        """The state of the last `length` tokens of a state's longest substring."""
         while state != _ROOT and self._length[self._link[state]] >= length:
             state = self._link[state]
         return state
 
     def _append(self, token: int) -> None:
-        """One token more: the states of the suffixes that are new with it."""
+        """Append a token: add a state for the suffixes that occur for the first time."""
         new = self._add_state(self._length[self._whole] + 1, {}, _ROOT, 0, 0)
         state = self._whole
         while state >= 0 and token not in self._next[state]:
@@ -138,7 +139,7 @@ class SuffixAutomaton:
         self._n_tokens += 1
 
     def _split(self, state: int, token: int) -> int:
-        """The state of a state's longest substring with `token` behind it, and of nothing longer."""
+        """The state whose longest substring is that of `state` followed by `token`, split off if there is none yet."""
         after = self._next[state][token]
         length = self._length[state] + 1
         if self._length[after] == length:
@@ -161,8 +162,8 @@ class SuffixAutomaton:
         return len(self._next) - 1
 
     def _count_suffixes(self, token: int) -> None:
-        """Note that the suffixes of up to MAX_MATCH + 1 tokens have occurred once more."""
-        # `_append` may have moved the suffix to a state of its own.
+        """Count one more occurrence of every suffix of up to MAX_MATCH + 1 tokens."""
+        # `_append` may have moved the last suffix to a new state.
         state = self._next[self._holder(self._suffix, self._suffix_length)][token]
         length = min(self._suffix_length + 1, MAX_MATCH + 1)
         self._suffix = state = self._holder(state, length)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specrun.speculation.papers import NodeRule, k_seq, multi_step, recursive_rejection, speculative_sampling
-from specrun.speculation.papers.sequoia_rule import sequoia
+from specrun.speculation.papers import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.walk import NodeRule
 
 Pair = tuple[np.ndarray, np.ndarray]
 # (q, how often, k, rng) -> int64[how often, at most k]: candidates in the order drawn

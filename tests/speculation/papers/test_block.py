@@ -1,11 +1,13 @@
-"""Block verification: exact texts, and at least as long as token by token."""
+"""Block verification keeps the target's distribution and accepts at least as much as token-by-token rules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from specrun.speculation.papers import block_verification, by_node, draw, speculative_sampling, walk_block
+from specrun.speculation.papers import by_node, speculative_sampling, walk_block
+from specrun.speculation.papers.block_verification import block_verification
+from specrun.speculation.papers.distributions import draw
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length
 from tests.speculation.papers.toy import Target, chain, tables

@@ -1,4 +1,4 @@
-"""Growers of the field, against a draft model that is a table."""
+"""The papers' drafters, on a draft model that is a table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.papers.confidence import (
     CapeDrafter,
     ConfidenceDrafter,
-    disordered,
-    probably_rejected,
-    unsure,
+    adaedl_stops,
+    disco_stops,
+    specdec_stops,
 )
 from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
@@ -52,9 +52,9 @@ GROWERS = {
     "opt-tree": lambda s: OptTreeDrafter(s),
     "ddd": lambda s: DynamicDepthDrafter(s),
     "cape": lambda s: CapeDrafter(s),
-    "specdec++": lambda s: ConfidenceDrafter(s, probably_rejected),
-    "disco": lambda s: ConfidenceDrafter(s, unsure),
-    "adaedl": lambda s: ConfidenceDrafter(s, disordered),
+    "specdec++": lambda s: ConfidenceDrafter(s, specdec_stops),
+    "disco": lambda s: ConfidenceDrafter(s, disco_stops),
+    "adaedl": lambda s: ConfidenceDrafter(s, adaedl_stops),
     "static": lambda s: StaticDrafter(s, TreeShape.branching((4, 3, 2, 1))),
 }
 

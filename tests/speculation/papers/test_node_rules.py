@@ -1,4 +1,4 @@
-"""The lossless node rules: what they commit is distributed as p, and they accept as often as the papers say."""
+"""The lossless node rules commit tokens distributed as p, and accept as often as the papers say."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from specrun.speculation.papers import k_seq, recursive_rejection, speculative_sampling
-from specrun.speculation.papers.sequoia_rule import sequoia
+from specrun.speculation.papers import k_seq, recursive_rejection, sequoia, speculative_sampling
 from tests.speculation.papers.cases import FLAT, PAIRS, RULES, FixedUniform, P, Q, normalized, then_uniform
 from tests.speculation.papers.theory import expected_acceptance
 from tests.statistics import chi_square_p_value

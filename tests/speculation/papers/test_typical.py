@@ -1,4 +1,4 @@
-"""Typical acceptance takes what is likely enough, and is lossy."""
+"""Typical acceptance takes tokens above its threshold and is lossy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from specrun.speculation.papers import is_typical, walk_typical
+from specrun.speculation.papers import walk_typical
+from specrun.speculation.papers.typical import is_typical
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.speculation.papers.cases import PAIRS, normalized

@@ -1,4 +1,4 @@
-"""Along trees and chains: the texts that come out are those that plain sampling writes."""
+"""Along trees and chains, texts are distributed as those of plain sampling."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specrun.speculation.papers import (
     k_seq,
     multi_step,
     recursive_rejection,
+    sequoia,
     speculative_sampling,
     walk_block,
     walk_typical,
 )
-from specrun.speculation.papers.sequoia_rule import sequoia
 from specrun.speculation.proposal import Proposal
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree

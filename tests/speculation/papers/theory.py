@@ -1,4 +1,4 @@
-"""What the papers say the rules accept, by enumeration over small vocabularies."""
+"""The acceptance that the papers predict, by enumeration over small vocabularies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost tables say what was measured where it was measured, and lie between it elsewhere."""
+"""Cost tables give the measured times where there are any, and interpolate between them elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of a pass, likeliest first."""
+"""The outcomes of a pass come likeliest first."""
 
 from __future__ import annotations
 

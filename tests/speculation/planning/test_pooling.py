@@ -1,4 +1,4 @@
-"""Several opinions as one distribution: together they know more than any of them."""
+"""Pooled opinions say more than each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positional acceptance of one position, against sums over every outcome."""
+"""Positional acceptance of one position equals sums over all outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dynamic program against every tree there is, bounds on the leaves, and the choice by cost tables."""
+"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
-from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, step_ms
+from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, pass_ms
 from specrun.speculation.shape import TreeShape
 
 LARGEST = 8
@@ -161,7 +161,7 @@ def test_a_dip_in_the_target_is_found() -> None:
 def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
     model = costs(FLAT, PER_NODE, Overhead(step=2.0, level=1.0, node=0.5))
     shape = TreeShape((-1, 0, 1, 1, 3, 0, 5))  # widths 1, 2, 3, 1, with children 1, 2, 1
-    assert step_ms(shape, model, 64) == pytest.approx(100 + 2 + 3 * 1.0 + 4 * 4.5)
+    assert pass_ms(shape, model, 64) == pytest.approx(100 + 2 + 3 * 1.0 + 4 * 4.5)
 
 
 def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_pass_shallower_ones() -> None:
@@ -180,7 +180,7 @@ def test_bounds_on_the_speed_pass_over_no_better_tree() -> None:
         for max_leaves in (2, 64):
             table = expected_lengths(REAL, 64, 8)
             shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(1, 9)]
-            fastest = max(1e3 * shape.expected(REAL) / step_ms(shape, model, 64) for shape in shapes)
+            fastest = max(1e3 * shape.expected(REAL) / pass_ms(shape, model, 64) for shape in shapes)
             choice = choose(REAL, model, 64, 64, 8, max_leaves)
             assert choice.tokens_per_second == pytest.approx(max(fastest, choice.plain_tokens_per_second))
 

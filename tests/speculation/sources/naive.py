@@ -1,4 +1,4 @@
-"""Matching by trying every place, to compare the sources with."""
+"""Text matching by a search at every position, to compare the sources with."""
 
 from __future__ import annotations
 

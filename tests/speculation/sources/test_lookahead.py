@@ -1,4 +1,4 @@
-"""The n-gram pool: what was written and what was proposed comes back, bounded, the most recent first."""
+"""The n-gram pool gives back what was written or proposed, most recent first, within its bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt lookup: the most recent occurrence, of the longest of three n-grams."""
+"""Prompt lookup takes the most recent occurrence of the longest n-gram that occurs."""
 
 from __future__ import annotations
 

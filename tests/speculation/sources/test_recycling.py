@@ -1,13 +1,10 @@
-"""The table of successors against a dict, its bounds, and its file."""
+"""The successor table gives what a dict of the same rows gives, and stays within its bounds."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from specrun.errors import DraftSourceError
 from specrun.speculation.sources import Guess, TokenRecycling
 from specrun.speculation.sources.recycling import N_SUCCESSORS
 
@@ -77,37 +74,14 @@ def test_it_takes_about_two_megabytes(n_vocab: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("max_rows", [20, N_VOCAB])
-def test_what_is_saved_is_loaded_and_goes_on_alike(tmp_path: Path, max_rows: int) -> None:
+def test_a_table_made_from_the_rows_of_another_goes_on_alike(max_rows: int) -> None:
     rng = np.random.default_rng(2)
     table = TokenRecycling(N_VOCAB, max_rows)
     table.learn(*rows(rng, 50))
-    table.save(tmp_path / "new" / "table", "tok")
-    loaded = TokenRecycling.load(tmp_path / "new" / "table", "tok", N_VOCAB, max_rows)
+    again = TokenRecycling.from_rows(N_VOCAB, *table.rows(), max_rows)
     for _ in range(30):
         for token in range(N_VOCAB):
-            assert guessed(loaded, token) == guessed(table, token)
+            assert guessed(again, token) == guessed(table, token)
         tokens, top = rows(rng, 5)
         table.learn(tokens, top)
-        loaded.learn(tokens, top)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["table"]
-
-
-def test_an_empty_table_is_saved_too(tmp_path: Path) -> None:
-    TokenRecycling(N_VOCAB).save(tmp_path / "table", "tok")
-    assert len(TokenRecycling.load(tmp_path / "table", "tok", N_VOCAB)) == 0
-
-
-def test_a_table_of_another_tokenizer_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "table"
-    table = TokenRecycling(N_VOCAB)
-    table.learn(*rows(np.random.default_rng(3), 50))
-    table.save(file, "tok")
-    for fingerprint, n_vocab, message in (("other", N_VOCAB, "tokenizer"), ("tok", 299, "vocabulary")):
-        with pytest.raises(DraftSourceError, match=message):
-            TokenRecycling.load(file, fingerprint, n_vocab)
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")
-    with pytest.raises(DraftSourceError, match="damaged"):
-        TokenRecycling.load(file, "tok", N_VOCAB)
-    with pytest.raises(DraftSourceError, match="cannot be read"):
-        TokenRecycling.load(tmp_path / "missing", "tok", N_VOCAB)
+        again.learn(tokens, top)

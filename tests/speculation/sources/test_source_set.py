@@ -1,4 +1,4 @@
-"""Several sources as one: what they guess together, what they learn from a pass, and what they forget."""
+"""A set of sources: its pooled guesses, what it learns from a pass, and how it begins a new text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_recycling_and_the_pool_learn_from_the_rows_of_a_pass() -> None:
 
 
 def test_texts_are_kept_on_request() -> None:
-    sources = SourceSet({"suffix-automaton": SuffixAutomaton()}, keep_texts=True)
+    sources = SourceSet({"suffix-automaton": SuffixAutomaton()}, history=True)
     for text in ([1, 2], [1, 2, 3], [7, 8]):
         sources.follow(text, ["suffix-automaton"])
     assert sources.finished_texts() == [[1, 2, 3], [7, 8]]

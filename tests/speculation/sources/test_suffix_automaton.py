@@ -1,4 +1,4 @@
-"""The automaton finds what trying every place finds."""
+"""The automaton finds what a search at every position finds."""
 
 from __future__ import annotations
 

@@ -1,21 +1,14 @@
-"""Datastores and the suffix arrays in them, against trying every place."""
+"""A suffix array finds what a search at every position finds."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from specrun.errors import DraftSourceError, UsageError
-from specrun.speculation.sources import Guess, SuffixArraySource, datastore, suffix_array
+from specrun.speculation.sources import Guess, SuffixArraySource, suffix_array
 from specrun.speculation.sources.evidence import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
 from specrun.speculation.sources.suffix_array import MAX_MATCH, SEPARATOR, SuffixArray
 from tests.speculation.sources.naive import matches, random_text
-
-
-def tokenize(text: str) -> list[int]:
-    return list(text.encode())
 
 
 def naive_guesses(store: list[int], context: list[int]) -> list[Guess]:
@@ -115,61 +108,7 @@ def test_a_new_text_matches_anew() -> None:
     assert source.guesses([], 9) == [Guess(7, FIRST), Guess(3, FEW)]
 
 
-def test_files_become_a_datastore(tmp_path: Path) -> None:
-    names = ["a.txt", "b.txt", "empty.txt"]
-    contents = ["one two three\n" * 9000, "été\r\none two four\n", ""]
-    for name, content in zip(names, contents, strict=True):
-        (tmp_path / name).write_bytes(content.encode())
-    seen: list[tuple[int, int]] = []
-    paths = [tmp_path / name for name in names]
-    n = datastore.build(tmp_path / "new" / "store", paths, tokenize, "tok", lambda *done: seen.append(done))
-    n_bytes = sum(len(content.encode()) for content in contents)
-    assert n == n_bytes - 1  # the carriage return
-    assert seen == sorted(seen)
-    assert len(seen) > 2
-    assert seen[-1] == (n_bytes, n_bytes)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["store"]
-    source = datastore.load(tmp_path / "new" / "store", "tok")
-    texts = [tokenize(content.replace("\r\n", "\n")) for content in contents]
-    fresh = source_of(texts)
-    for phrase in ("one two ", "é", "t", "three\none", "zzz"):
-        assert source.guesses(tokenize(phrase), 9) == fresh.guesses(tokenize(phrase), 9)
-    assert chr(source.guesses(tokenize("été\none two "), 1)[0].token) == "f"
-
-
-def test_a_text_file_that_cannot_be_used_is_told_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, store = tmp_path / "text", tmp_path / "store"
-    text.write_bytes(b"abc\xff")
-    for paths, message in (
-        ([], "at least one"),
-        ([text], "is not UTF-8"),
-        ([tmp_path / "missing"], "missing cannot be read: No such file"),
-        ([tmp_path], "cannot be read"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            datastore.build(store, paths, tokenize, "tok")
-    text.write_text("abc" * 10)
-    monkeypatch.setattr(datastore, "MAX_TOKENS", 20)
-    with pytest.raises(UsageError, match="name fewer"):
-        datastore.build(store, [text], tokenize, "tok")
-    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+def test_too_many_tokens_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suffix_array, "MAX_TOKENS", 20)
     with pytest.raises(ValueError, match="more than"):
         SuffixArray.build([np.zeros(20, np.int32)])
-
-
-def test_a_file_that_is_no_datastore_for_this_tokenizer_is_refused(tmp_path: Path) -> None:
-    text, store = tmp_path / "text", tmp_path / "store"
-    text.write_text("one two three")
-    datastore.build(store, [text], tokenize, "tok")
-    with pytest.raises(DraftSourceError, match="another tokenizer"):
-        datastore.load(store, "other")
-    with pytest.raises(DraftSourceError, match="is not a datastore"):
-        datastore.load(text, "tok")
-    whole = store.read_bytes()
-    for content in (whole[:-4], whole.replace(b'"tokens": 14', b'"tokens": 13'), whole[:40]):
-        store.write_bytes(content)
-        with pytest.raises(DraftSourceError, match="damaged"):
-            datastore.load(store, "tok")

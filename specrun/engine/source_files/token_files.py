@@ -1,9 +1,10 @@
-"""Files of draft sources: a magic, a header in JSON, then arrays of little-endian int32.
+"""The file format of draft sources: token ids as arrays of little-endian int32, mapped from disk when they are read.
 
-magic    16 bytes
-length   of the header, 8 digits and 8 spaces
-header   JSON, padded with spaces so that the arrays begin at a multiple of 64 bytes
-arrays   int32, one behind the other
+| part   | content                                                                             |
+| magic  | 16 bytes: the kind of file                                                          |
+| length | bytes of the header as 8 decimal digits, then 8 spaces                              |
+| header | JSON, padded with spaces so that the arrays begin at a multiple of 64 bytes         |
+| arrays | int32 values of all arrays, one array after the other; `int32s` in the header counts them |
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from specrun.locations import whole_file
 Int32Array = NDArray[np.int32]
 
 _INT32 = np.dtype("<i4")
-_ALIGNMENT = 64
-_PREFIX = 32
-_MAX_HEADER = 1 << 20
+_ALIGNMENT = 64  # bytes
+_PREFIX = 32  # bytes of magic and length together
+_MAX_HEADER = 1 << 20  # bytes of a header that are read at most, whatever its length field says
 
 
 def write(
     path: Path, magic: bytes, header: dict[str, Any], arrays: Sequence[Int32Array], private: bool = False
 ) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically; if that fails, what was at `path` stays.
 
-    magic: 16 bytes. private: for its owner's eyes only, whatever the umask. Raises DraftSourceError if the disk
-    refuses; what was at `path` then stays.
+    magic: 16 bytes. private: make the file readable by its owner only, whatever the umask. Raises DraftSourceError if
+    the file cannot be written.
     """
     text = json.dumps({**header, "int32s": sum(array.size for array in arrays)}).encode()
     text += b" " * (-(_PREFIX + len(text)) % _ALIGNMENT)
@@ -46,17 +47,17 @@ def write(
         raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def read(path: Path, magic: bytes, what: str) -> tuple[dict[str, Any], Int32Array]:
-    """The header, and all int32s that follow it, mapped read-only.
+def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Array]:
+    """The header of a file and int32[int32s], the values of all its arrays, mapped read-only.
 
-    what: what the file should be, for the message. Raises DraftSourceError for a file that cannot be read, is
-    something else or has not the length that its header tells.
+    kind: names the expected kind of file in the error message. Raises DraftSourceError for a file that cannot be read,
+    is of another kind or is not as long as its header says.
     """
     try:
         with path.open("rb") as file:
             prefix = file.read(_PREFIX)
             if prefix[: len(magic)] != magic:
-                raise DraftSourceError(f"{path} is not {what}")
+                raise DraftSourceError(f"{path} is not {kind}")
             length = int(prefix[len(magic) :])
             header: dict[str, Any] = dict(json.loads(file.read(min(length, _MAX_HEADER))))
         n_values = int(header["int32s"])
@@ -64,7 +65,7 @@ def read(path: Path, magic: bytes, what: str) -> tuple[dict[str, Any], Int32Arra
         if n_values < 0 or path.stat().st_size != start + n_values * _INT32.itemsize:
             raise DraftSourceError(f"{path} is damaged: it is not as long as its header says")
         if not n_values:
-            return header, np.zeros(0, np.int32)  # nothing to map is an error to memmap
+            return header, np.zeros(0, np.int32)  # memmap refuses to map nothing
         return header, np.asarray(np.memmap(path, _INT32, "r", start, (n_values,)))
     except OSError as error:
         raise DraftSourceError(f"{path} cannot be read: {error.strerror}") from error
@@ -73,6 +74,6 @@ def read(path: Path, magic: bytes, what: str) -> tuple[dict[str, Any], Int32Arra
 
 
 def check_tokenizer(path: Path, header: dict[str, Any], fingerprint: str) -> None:
-    """Raise DraftSourceError if a file's tokens are not those of the tokenizer `fingerprint`."""
+    """Raise DraftSourceError if a file was written for a tokenizer with another fingerprint."""
     if header.get("tokenizer") != fingerprint:
         raise DraftSourceError(f"{path} was made with another tokenizer than this target's; make it again")

@@ -1,4 +1,4 @@
-"""Files of draft sources: whole or not there, and anything else is told in one line."""
+"""Files of draft sources are written whole or not at all, and a file that cannot be used is explained in one line."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specrun.engine.source_files import token_files
 from specrun.errors import DraftSourceError
-from specrun.speculation.sources import files
 
 MAGIC = b"0123456789abcdef"
 ARRAY = np.arange(100, dtype=np.int32)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    files.write(tmp_path / "f", MAGIC, {"a": ["é"]}, [ARRAY, ARRAY[:3], ARRAY[::10]])
-    header, values = files.read(tmp_path / "f", MAGIC, "a test")
+    token_files.write(tmp_path / "f", MAGIC, {"a": ["é"]}, [ARRAY, ARRAY[:3], ARRAY[::10]])
+    header, values = token_files.read(tmp_path / "f", MAGIC, "a test")
     assert header["a"] == ["é"]
     assert values.tolist() == [*range(100), 0, 1, 2, *range(0, 100, 10)]
     assert values.dtype == np.int32
-    files.write(tmp_path / "f", MAGIC, {}, [])
-    assert len(files.read(tmp_path / "f", MAGIC, "a test")[1]) == 0
+    token_files.write(tmp_path / "f", MAGIC, {}, [])
+    assert len(token_files.read(tmp_path / "f", MAGIC, "a test")[1]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
 def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
-    files.write(tmp_path / "private", MAGIC, {}, [ARRAY], private=True)
+    token_files.write(tmp_path / "private", MAGIC, {}, [ARRAY], private=True)
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
 
 
@@ -37,33 +37,33 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path, monk
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    files.write(tmp_path / "old", MAGIC, {}, [ARRAY])
+    token_files.write(tmp_path / "old", MAGIC, {}, [ARRAY])
     monkeypatch.setattr("os.fsync", full)
     for name in ("old", "new"):
         with pytest.raises(DraftSourceError, match=r"cannot be written: No space left on device$"):
-            files.write(tmp_path / name, MAGIC, {}, [ARRAY, ARRAY])
+            token_files.write(tmp_path / name, MAGIC, {}, [ARRAY, ARRAY])
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    assert len(files.read(tmp_path / "old", MAGIC, "a test")[1]) == 100
+    assert len(token_files.read(tmp_path / "old", MAGIC, "a test")[1]) == 100
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path, tmp_path / "file" / "f"):
         with pytest.raises(DraftSourceError, match="cannot be written"):
-            files.write(place, MAGIC, {}, [ARRAY])
+            token_files.write(place, MAGIC, {}, [ARRAY])
 
 
 def test_every_shorter_or_longer_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "f"
-    files.write(file, MAGIC, {"b": 1}, [ARRAY])
+    token_files.write(file, MAGIC, {"b": 1}, [ARRAY])
     whole = file.read_bytes()
     for n in (*range(140), len(whole) - 4, len(whole) - 1):
         file.write_bytes(whole[:n])
         with pytest.raises(DraftSourceError, match="is not a test" if n < len(MAGIC) else "damaged"):
-            files.read(file, MAGIC, "a test")
+            token_files.read(file, MAGIC, "a test")
     file.write_bytes(whole + b"\0\0\0\0")
     with pytest.raises(DraftSourceError, match="damaged"):
-        files.read(file, MAGIC, "a test")
+        token_files.read(file, MAGIC, "a test")
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_every_shorter_or_longer_file_is_refused(tmp_path: Path) -> None:
 def test_a_foreign_file_is_told_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(DraftSourceError, match=r"is not a test|damaged") as error:
-        files.read(tmp_path / "f", MAGIC, "a test")
+        token_files.read(tmp_path / "f", MAGIC, "a test")
     assert "\n" not in str(error.value)

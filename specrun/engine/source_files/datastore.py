@@ -1,4 +1,4 @@
-"""Retrieval from files that the user names (REST, arXiv 2311.08252): sorted once, then mapped from disk."""
+"""Datastores: text files that the user names, sorted once for retrieval (REST, arXiv 2311.08252), mapped from disk."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from specrun.engine.source_files import token_files
 from specrun.errors import DraftSourceError, UsageError
-from specrun.speculation.sources import files
 from specrun.speculation.sources.suffix_array import MAX_MATCH, MAX_TOKENS, SuffixArray, SuffixArraySource
 
 _MAGIC = b"specrun.dstore 1"
-_WHAT = "a datastore; `build` writes one from text files"
-_CHUNK = 1 << 16  # characters that are tokenized at a time, up to the end of their last line
+_KIND = "a datastore; `specrun datastore` writes one from text files"
+_CHUNK = 1 << 16  # characters that are tokenized at a time, rounded up to whole lines
 
 Tokenize = Callable[[str], Sequence[int]]
-Progress = Callable[[int, int], None]
-"""Called with the bytes read so far, and those of all files."""
+"""Turns a piece of text into token ids, without special tokens."""
 
-Int32Array = NDArray[np.int32]
+Progress = Callable[[int, int], None]
+"""Called with the bytes read so far and the bytes of all files."""
 
 
 def build(
     path: Path, texts: Sequence[Path], tokenize: Tokenize, fingerprint: str, progress: Progress | None = None
 ) -> int:
-    """Write a datastore of UTF-8 text files to `path`; returns its tokens, each of which takes 8 bytes there.
+    """Write a datastore of UTF-8 text files to `path` and return its number of tokens; each takes 8 bytes on disk.
 
-    It takes up to 64 million tokens, and sorts a million of them in about half a second and 50 MB.
-    tokenize: a piece of text to token ids, without special tokens. fingerprint: of the tokenizer.
-    Raises UsageError for a text file that cannot be used or too much text, DraftSourceError if the disk refuses.
+    At most MAX_TOKENS tokens fit. Sorting a million takes about half a second and 50 MB. fingerprint: of the tokenizer.
+    Raises UsageError for a text file that cannot be used or too much text, and DraftSourceError if the disk refuses.
     """
     if not texts:
         raise UsageError("a datastore needs at least one text file")
@@ -52,14 +50,17 @@ def build(
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
     array = SuffixArray.build(parts)
     header = {"tokenizer": fingerprint, "tokens": len(array)}
-    files.write(path, _MAGIC, header, [array.tokens, array.order])
+    token_files.write(path, _MAGIC, header, [array.tokens, array.order])
     return n_tokens
 
 
 def load(path: Path, fingerprint: str) -> SuffixArraySource:
-    """The source over a datastore. Raises DraftSourceError if it is none, damaged, or of another tokenizer."""
-    header, values = files.read(path, _MAGIC, _WHAT)
-    files.check_tokenizer(path, header, fingerprint)
+    """A draft source over the datastore at `path`.
+
+    Raises DraftSourceError if the file is not a datastore, is damaged or belongs to another tokenizer.
+    """
+    header, values = token_files.read(path, _MAGIC, _KIND)
+    token_files.check_tokenizer(path, header, fingerprint)
     n = header.get("tokens")
     if not isinstance(n, int) or n < 0 or len(values) != 2 * n + MAX_MATCH:
         raise DraftSourceError(f"{path} is damaged: its arrays are not as long as its header says")
@@ -67,7 +68,7 @@ def load(path: Path, fingerprint: str) -> SuffixArraySource:
 
 
 def _pieces(path: Path) -> Iterator[tuple[str, int]]:
-    """Whole lines of a text file, and the bytes read so far."""
+    """Whole lines of a text file, some 65,000 characters at a time, each with the bytes read so far."""
     try:
         with path.open("rb") as file, io.TextIOWrapper(file, encoding="utf-8") as text:
             while lines := text.readlines(_CHUNK):

@@ -1,4 +1,4 @@
-"""Earlier sessions: kept by tokenizer, bounded, and a file that cannot be used is as good as none."""
+"""Histories are kept by tokenizer and bounded; a file that cannot be used counts as none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specrun.engine.source_files.history import History
 from specrun.errors import DraftSourceError
-from specrun.speculation.sources import History
 
 
 def texts(history: History) -> list[list[int]]:
@@ -65,15 +65,6 @@ def test_a_damaged_file_is_empty_with_a_reason_and_is_replaced(tmp_path: Path) -
     damaged.add([7])
     assert damaged.problem == History(tmp_path, "tok").problem == ""
     assert texts(History(tmp_path, "tok")) == [[7]]
-
-
-def test_it_can_be_forgotten(tmp_path: Path) -> None:
-    history = History(tmp_path, "tok")
-    history.forget()
-    history.add([1, 2])
-    history.forget()
-    assert texts(history) == texts(History(tmp_path, "tok")) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_read_is_empty_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
