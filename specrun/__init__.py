@@ -51,23 +51,19 @@ __all__ = [
     "load",
 ]
 
-_LAZY = {
-    "Completion": "specrun.engine.completion",
-    "Model": "specrun.engine.model",
-    "Session": "specrun.engine.session",
-}
+_LAZY = ("Completion", "Model", "Session")  # each is in the module of `specrun.engine` that has its name
 
 
 def load(target: str | Path | None = None, draft: str | Path | None = None, **options: Any) -> Model:
-    """Load a model, to use in a `with` statement: `generate`, `stream` and `chat` write with it.
+    """Load a model. Use it in a `with` statement, and call its `generate`, `stream` and `chat`.
 
-    target: a name of `specrun models list`, org/repo:QUANT or a GGUF file; None is the embedded pair.
-    draft: a small model with the same tokenizer; None is the one that belongs to the target, "none" is none.
+    target: a name listed by `specrun models list`, org/repo:QUANT, or a GGUF file. None loads the embedded pair.
+    draft: a small model with the same tokenizer. None is the catalog's draft for the target, "none" is no draft.
     options: the options of `specrun generate` under "Models", "Speculation" and "Machine", with underscores: `pull`,
         `speculate`, `method`, `budget`, `depth`, `ctx_size`, `threads`, `gpu_layers`, `exact`, ...
 
-    What differs from what was asked for is said in `Model.notices`. Raises a SpecrunError, whose message says what to
-    do, and TypeError for an unknown option.
+    `Model.notices` says where the model runs otherwise than the options asked. Raises a SpecrunError, whose message
+    says what to do, and TypeError for an unknown option.
     """
     from specrun.engine import model
 
@@ -75,9 +71,9 @@ def load(target: str | Path | None = None, draft: str | Path | None = None, **op
 
 
 def __getattr__(name: str) -> Any:
-    """The classes that `load` gives, imported when they are asked for: they bring llama.cpp with them."""
+    """Import the classes that use llama.cpp only when someone asks for them, so that `import specrun` is fast."""
     if name not in _LAZY:
         raise AttributeError(f"module 'specrun' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"specrun.engine.{_LAZY[name]}"), name)
+    return getattr(import_module(f"specrun.engine.{name.lower()}"), name)
