@@ -1,4 +1,4 @@
-"""What best-first growth has in common: the nodes offered so far, and where the children of a node come from."""
+"""Growing a token tree: the nodes offered so far, and the sources of candidates for further nodes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from specrun.sampling import Candidates, Sampler
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
-MAX_CHILDREN = 16
+MAX_CHILDREN = 16  # candidates that are asked for at a node; chosen by hand
 
 
 class TreeGrowth:
-    """All nodes offered so far, by id; node 0 is the root.
+    """All nodes offered so far. A node's id is its index in these lists; node 0 is the root.
 
-    committed: the text up to and with the root. scores: cumulative log probability of acceptance. probabilities: the
-    draft's own, among siblings. children: of every node, in the order offered.
+    committed: the committed text, whose last token is the root.
+    tokens: the token of each node.
+    parents: the parent's id of each node.
+    scores: the log chance of each node that it and all nodes above it are accepted.
+    depths: the depth of each node; the root's is 0.
+    probabilities: the draft's probability of each node among its siblings.
+    children: the ids of each node's children, in the order offered.
     """
 
     def __init__(self, committed: Sequence[int]) -> None:
@@ -35,7 +40,7 @@ class TreeGrowth:
         self._ids: dict[tuple[int, int], int] = {}
 
     def add(self, token: int, parent: int, score: float, probability: float) -> int:
-        """Offer a child of `parent`; returns its id. probability: nan if the draft model has not been asked."""
+        """Offer a child of `parent`; returns its id. A `probability` of nan: the draft model was not asked."""
         self._ids[parent, token] = len(self.tokens)
         self.children[parent].append(len(self.tokens))
         self.children.append([])
@@ -47,28 +52,28 @@ class TreeGrowth:
         return len(self.tokens) - 1
 
     def child(self, parent: int, token: int) -> int | None:
-        """The child of `parent` that holds `token`, if it was offered."""
+        """The child of `parent` with this token; None if it was not offered."""
         return self._ids.get((parent, token))
 
     def rescore(self, node: int, score: float) -> None:
-        """More is known of `node`: its score is `score` now, and what is below it gains or loses as much."""
+        """Set the score of `node`, and change the scores of all nodes below it by the same amount."""
         change = score - self.scores[node]
-        below = [node]
-        while below:
-            found = below.pop()
-            self.scores[found] += change
-            below += self.children[found]
+        waiting = [node]
+        while waiting:
+            changed = waiting.pop()
+            self.scores[changed] += change
+            waiting += self.children[changed]
 
     def best(self, nodes: Iterable[int], count: int) -> list[int]:
-        """The `count` best of `nodes`, best first; of equal ones the first that was offered."""
+        """The `count` nodes with the highest scores, best first. Of equal ones, the first that was offered wins."""
         return heapq.nsmallest(count, nodes, key=lambda node: (-self.scores[node], node))
 
     def worst_kept(self, budget: int) -> float:
-        """Score of the budget-th best node; below it nothing stays in the tree."""
+        """The score of the budget-th best node, below which no node stays in the tree; -inf if there are fewer."""
         return heapq.nlargest(budget, self.scores)[-1] if len(self.scores) >= budget else -math.inf
 
     def path(self, node: int) -> list[int]:
-        """Drafted tokens down to `node`, the root left out."""
+        """The drafted tokens from the root, which is left out, down to `node`."""
         tokens: list[int] = []
         while node != ROOT:
             tokens.append(self.tokens[node])
@@ -82,37 +87,41 @@ class TreeGrowth:
 
 
 class CandidateSource(Protocol):
-    """Where growth gets the children of nodes from."""
+    """Gives candidates for the children of nodes."""
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
-        """Candidates below each of `nodes`, in one draft pass. The first call of a growth is for [ROOT] alone."""
+        """The candidates below each of `nodes`, from one draft pass. The first call for a tree is for [ROOT]."""
         ...
 
     def expandable(self, parents: Sequence[int]) -> int:
-        """How many children of these parents, in order, one pass can expand."""
+        """How many nodes one draft pass can expand, counted from the first, if these are their parents."""
         ...
 
 
 class ChainSource(CandidateSource, Protocol):
-    """Candidates for trees, and the one token that a chain follows."""
+    """Gives candidates for trees, and the one token that a chain follows."""
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
-        """The token that the sampler would take below `node`, in one draft pass; NO_TOKEN if a constraint allows none.
-        The first call of a growth is for ROOT.
+        """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN if a constraint allows
+        none. The first call for a tree is for ROOT.
         """
         ...
+
+
+def first_expandable(growth: TreeGrowth, source: CandidateSource, nodes: list[int]) -> list[int]:
+    """As many of `nodes`, counted from the first, as one draft pass can expand. The root alone always can be."""
+    return nodes if nodes == [ROOT] else nodes[: source.expandable([growth.parents[node] for node in nodes])]
 
 
 class ModelCandidates:
     """A draft model's candidates, ranked by the target's own sampling rule and noise."""
 
-    def __init__(self, model: DraftModel, sampler: Sampler, max_children: int = MAX_CHILDREN) -> None:
+    def __init__(self, model: DraftModel, sampler: Sampler) -> None:
         self.model = model
         self.sampler = sampler
-        self._max_children = max_children
 
     def rows(self, growth: TreeGrowth, nodes: Sequence[int]) -> NDArray[np.float32]:
-        """float32[len(nodes), n_vocab]: the draft's logits after each of `nodes`, in one pass."""
+        """float32[len(nodes), n_vocab]: the draft's logits after each of `nodes`, from one pass."""
         if len(nodes) == 1 and nodes[0] == ROOT:
             return self.model.start(growth.committed)[None]
         return self.model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
@@ -122,7 +131,7 @@ class ModelCandidates:
         recent = self.sampler.recent(growth.committed)
         return [
             self.sampler.candidates(
-                row, len(growth.committed) + growth.depths[node], recent + growth.path(node), self._max_children
+                row, len(growth.committed) + growth.depths[node], recent + growth.path(node), MAX_CHILDREN
             )
             for node, row in zip(nodes, rows, strict=True)
         ]
@@ -142,8 +151,10 @@ def offer_children(
     nodes: Sequence[int],
     count: Callable[[NDArray[np.float64]], int] | None = None,
 ) -> list[int]:
-    """Offer the candidates below each of `nodes`, in one draft pass, scored by the draft's own log probability; returns
-    their ids. count: how many of them, given their probabilities (best first); all by default.
+    """Offer the candidates below each of `nodes`, from one draft pass, scored by the draft's own log probabilities.
+
+    count: gives the number of candidates to offer, from their probabilities (float64[k], best first); None offers all.
+    Returns the ids of the new nodes.
     """
     offered = []
     for node, candidates in zip(nodes, source.children(growth, nodes), strict=True):

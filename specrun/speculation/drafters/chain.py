@@ -1,4 +1,4 @@
-"""A chain: the draft's own next token, again and again (Leviathan et al., 2211.17192; Chen et al., 2302.01318)."""
+"""Chains of the draft's own next tokens (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from specrun.sampling import NO_TOKEN
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import ChainSource, TreeGrowth
+from specrun.speculation.growth import ChainSource, TreeGrowth, first_expandable
 from specrun.speculation.method import Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT, TokenTree
 
-_CHANCE = 0.7  # that a drafted token is accepted; a chain's size does not depend on it
-_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that tune considers
+_CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by hand, as no decision depends on it
+_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # depths that `specrun tune` considers; chosen by hand
 
 
 class ChainDrafter:
-    """Drafts a tree of one path, each token the one that the sampler would take from the draft's logits."""
+    """Drafts one path, in which each token is the one that the sampler would choose from the draft's logits."""
 
     def __init__(self, source: ChainSource) -> None:
         self._source = source
@@ -28,7 +28,7 @@ class ChainDrafter:
         growth = TreeGrowth(tokens)
         node = ROOT
         for depth in range(1, min(limits.depth, limits.budget - 1) + 1):
-            if node != ROOT and self._source.expandable([growth.parents[node]]) == 0:
+            if not first_expandable(growth, self._source, [node]):
                 break
             token = self._source.favourite(growth, node)
             if token == NO_TOKEN:
@@ -45,7 +45,7 @@ CHAIN = Method(
     name="chain",
     kind="chain",
     paper="Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
-    pays="where a pass over a few tokens costs little more than over one, and a wider tree too much",
+    pays="where a pass over a few tokens costs little more than one over a single token, but a tree costs too much",
     drafter=lambda drafting: ChainDrafter(drafting.need_source()),
     candidates=_candidates,
     label=lambda plan: f"chain of {plan.depth}",

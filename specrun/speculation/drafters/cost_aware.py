@@ -1,16 +1,14 @@
-"""Best-first growth that stops when more drafting, or one more node, costs more than it can bring.
+"""Best-first growth that stops when more drafting, or one more node, costs more than it is expected to bring.
 
 The growth is SpecExec's (arXiv 2406.02532), with two changes. A node's score is the calibrated chance that it is
-accepted, not the draft's probability. And how many nodes are expanded, whether there is another level, and how many
-nodes go to the target follow from measured pass times: each is taken as long as the tokens it is expected to add are
-more than the run's rate would have brought in the same time (`Guide`). OPT-Tree (2406.17276) stops at a fixed
-threshold instead; the threshold here is the machine's.
+accepted, not the draft's probability. And measured pass times decide how many nodes are expanded, whether there is
+another level, and how many nodes the target gets: each must be expected to add more tokens than the run's rate would
+bring in the same time (`Guide`). OPT-Tree (arXiv 2406.17276) has a fixed threshold instead.
 
-Sources that need no draft model may join in: what they guess is offered before the draft is asked, for nothing, and a
-draft pass has to be worth its time beside that. What both say of a position is one distribution (`pooling`), so a guess
-that the draft confirms is followed further, and one that it does not list makes room. As the sources draft for the
-target, so they do for the draft: of what they guessed, one draft pass looks at several levels at once (a cascade; CS
-Drafting, 2312.11462).
+Draft sources may take part. Their guesses cost nothing, so they are offered before each draft pass, which must then pay
+in addition to them. What draft and sources say of one position is pooled into one distribution (`pooling`), so a guess
+that the draft confirms is followed further, and one that it does not list loses its place. One draft pass expands
+guesses of several levels at once, so the sources draft for the draft too (a cascade; CS Drafting, arXiv 2312.11462).
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import DraftLimits, Guesses
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NODE, add_guesses
-from specrun.speculation.growth import CandidateSource, TreeGrowth
+from specrun.speculation.growth import CandidateSource, TreeGrowth, first_expandable
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import Milliseconds
@@ -34,16 +32,24 @@ from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT, TokenTree
 
-_LEAST_SCORE = math.log(1e-3)  # of a node that is offered
-_PASSED_OVER = 0.25  # a draft model lists many candidates, so what it does not list it has looked at
-_KNOWN = 0.5  # of what sources offer behind a node that the draft need not add; its opinion of it is of use as well
+_LEAST_SCORE = math.log(1e-3)  # least log chance of a node that is offered; chosen by hand
+# `passed_over` of the draft's opinion: it lists many candidates, so what it does not list is unlikely (docs/adr/0006).
+_PASSED_OVER = 0.25
+# An expansion gains less by this share of the chances that sources already offer there (scripts/bench_sources.py).
+_OFFERED_SHARE = 0.5
 
-_DEPTH = 16  # of the trees that tune considers
-_MOST_WIDTH = 16  # nodes of a draft pass that tune considers
+# Bounds of the trees that `specrun tune` considers; chosen by hand.
+_DEPTH = 16  # drafted tokens on a path
+_MOST_WIDTH = 16  # nodes of a draft pass
 
 
 class CostAwareDrafter:
-    """Grows the tree whose expected tokens are worth its milliseconds."""
+    """Grows the tree that is expected to gain most by the guide.
+
+    source: the draft's candidates.
+    guide: cost tables, calibration and rate.
+    sources: draft sources that take part; None for none.
+    """
 
     def __init__(self, source: CandidateSource, guide: Guide, sources: Guesses | None = None) -> None:
         self._source = source
@@ -51,7 +57,7 @@ class CostAwareDrafter:
         self._sources = sources
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """A tree within `limits`; the root alone if no node is worth its cost."""
+        """A tree within `limits`; the root alone if no other node pays."""
         growth = TreeGrowth(tokens)
         self._guide.expected_draft_ms = 0.0
         if limits.budget < 2 or limits.depth < 1:
@@ -59,8 +65,7 @@ class CostAwareDrafter:
         target_row = self._guide.target_row(len(tokens))
         tables_row = self._guide.costs.levels_row(len(tokens))
         levels_row = tables_row * self._guide.draft_slowness
-        # The nodes behind those that the draft has been asked about.
-        level, unexpanded = [ROOT], set[int]()
+        level, unexpanded = [ROOT], set[int]()  # `unexpanded`: nodes whose parents are expanded
         if self._sources:
             self._guess(growth, [ROOT], limits)
             level = self._worth_expanding(growth, {ROOT}, limits, target_row, levels_row)
@@ -82,14 +87,14 @@ class CostAwareDrafter:
         return growth.tree(replace(limits, budget=n))
 
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
-        """Offer what the sources think of these nodes, as far as it may be among the best."""
+        """Offer the sources' guesses below those of `nodes` that may be among the best."""
         assert self._sources
         floor = max(growth.worst_kept(limits.budget), _LEAST_SCORE)
         worth = [node for node in nodes if growth.scores[node] > floor]
         add_guesses(growth, self._sources, worth, limits, float(np.exp(floor)))
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates) -> list[int]:
-        """Offer the draft's candidates, and think again of what sources guessed there; returns the ids of new nodes."""
+        """Offer the draft's candidates below `node`, and rescore the sources' guesses there; returns new nodes' ids."""
         tokens = candidates.tokens.tolist()
         shares = dict(zip(tokens, candidates.shares.tolist(), strict=True))
         own = self._guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
@@ -99,10 +104,10 @@ class CostAwareDrafter:
         for token, chance in pooled([drafted, guessed]).items():
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             share = shares.get(token, math.nan)
-            known = growth.child(node, token)
-            if known is not None:
-                growth.probabilities[known] = share
-                growth.rescore(known, score)
+            child = growth.child(node, token)
+            if child is not None:
+                growth.probabilities[child] = share
+                growth.rescore(child, score)
             elif score >= _LEAST_SCORE:
                 new.append(growth.add(token, node, score, share))
         return new
@@ -115,33 +120,37 @@ class CostAwareDrafter:
         target_row: Milliseconds,
         levels_row: Milliseconds,
     ) -> list[int]:
-        """The nodes whose children are expected to be worth another draft pass, best first."""
+        """The nodes that another draft pass should expand, best first; none if such a pass does not pay.
+
+        target_row: see `Guide.target_row`.
+        levels_row: float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes.
+        """
         best = _next(growth, unexpanded, limits.depth, min(limits.width, len(levels_row) - 1))
-        if best != [ROOT]:
-            best = best[: self._source.expandable([growth.parents[n] for n in best])]
+        best = first_expandable(growth, self._source, best)
         if not best:
             return []
         rate = self._guide.rate
         chances = np.sort(np.exp(growth.scores))[::-1]
         now = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
         node_cost = rate * _marginal_ms(target_row, now + limits.pending)
-        # A new node takes the place of the worst that would otherwise be kept, when the budget is full.
+        # When the budget is full, a new node replaces the worst one that would be kept without it.
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)
         gains = []
         for node in best:
             reached = float(np.exp(growth.scores[node]))
-            # What is offered behind the node already, the draft adds in part only (scripts/bench_sources.py).
             offered = sum(np.exp(growth.scores[child]) for child in growth.children[node]) / reached
             gain = self._guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor)
-            gains.append((1.0 - _KNOWN * float(offered)) * gain)
+            gains.append((1.0 - _OFFERED_SHARE * float(offered)) * gain)
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         width = int(worth.argmax())
         return best[: width + 1] if worth[width] > 0 else []
 
 
 def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:
-    """The `count` best nodes for the next draft pass, parents first. Behind a node that is among them and has guessed
-    children already, the best of these may be, too: one, as the draft's sequences only part between passes.
+    """The `count` best nodes for the next draft pass, parents first.
+
+    Where sources have guessed children of such a node, the best child may be expanded in the same pass. Only one child
+    may, because the draft's cache can split a path only between passes.
     """
     waiting = [(-growth.scores[node], node) for node in unexpanded if growth.depths[node] < depth]
     heapq.heapify(waiting)
@@ -150,7 +159,7 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
         _, node = heapq.heappop(waiting)
         best.append(node)
         if node == ROOT:
-            break  # the first pass is for it alone
+            break  # the first pass expands the root alone
         for child in growth.best(growth.children[node], 1):
             if growth.depths[child] < depth:
                 heapq.heappush(waiting, (-growth.scores[child], child))
@@ -158,7 +167,7 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
 
 
 def _marginal_ms(target_row: Milliseconds, n: int) -> float:
-    """Least milliseconds a token by which a pass over `n` could grow."""
+    """The least milliseconds for each further token of a target pass that has `n` tokens; 0 if it cannot grow."""
     larger = target_row[n + 1 :]
     if not len(larger):
         return 0.0
@@ -180,14 +189,14 @@ def _label(plan: Plan) -> str:
 
 
 def _options(_plan: Plan) -> str:
-    return "--speculate auto (the adaptive plan needs the profile's tables)"
+    return "--speculate auto (the adaptive plan needs the profile's cost tables)"
 
 
 MERGED = Method(
     name="merged",
     kind="planner",
-    paper="this project; adaptive with all sources",
-    pays="wherever adaptive does, and more where text is copied",
+    paper="this project; adaptive with all draft sources",
+    pays="wherever adaptive does, and more where the answer copies text",
     drafter=_cost_aware,
     needs=(DRAFT, PROFILE),
     stops=True,
@@ -200,7 +209,7 @@ ADAPTIVE = Method(
     name="adaptive",
     kind="planner",
     paper="this project; after SpecExec and OPT-Tree",
-    pays="wherever any tree or chain does: each tree is as large as this machine makes worth it",
+    pays="wherever any tree or chain does, because each tree is as large as pays on this machine",
     drafter=_cost_aware,
     needs=(DRAFT, PROFILE),
     stops=True,

@@ -1,8 +1,8 @@
-"""Best-first tree growth: SpecExec (Svirschevski et al., arXiv 2406.02532), its Algorithm 1.
+"""Best-first tree growth: Algorithm 1 of SpecExec (Svirschevski et al., arXiv 2406.02532).
 
-Each level runs the draft once, over the best nodes not expanded yet, and offers their likeliest children to the tree.
-A child's score is its parent's plus its own log probability. Only nodes among the best `budget` of all seen so far
-stay, so growth ends by itself when no unexpanded node is good enough, or at the depth limit.
+For each level, one draft pass runs over the best nodes that are not expanded yet, and their likeliest children are
+offered to the tree. A child's score is its parent's plus its own log probability. Only the best `budget` nodes of all
+that were offered stay, so growth ends when none of them is left to expand, or at the depth limit.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Sequence
 
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth
+from specrun.speculation.growth import CandidateSource, TreeGrowth, first_expandable
 from specrun.speculation.method import Drafting, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT, TokenTree
 
-# Up to 128 nodes it commits 2 to 11 % more tokens a pass than the paper's 1.0 (scripts/bench_growth.py).
+# Up to 128 nodes, 1.5 commits 2 to 11 % more tokens a pass than the paper's 1.0 (docs/benchmarks/growth.md).
 _GREEDY_SHARPNESS = 1.5
-_DEPTHS = (2, 3, 4, 6, 8, 12, 16)  # that tune considers
+_DEPTHS = (2, 3, 4, 6, 8, 12, 16)  # depths that `specrun tune` considers; chosen by hand
 
 
 def sharpness_at(temperature: float) -> float:
-    """The sharpness of the scores that commits most."""
+    """The sharpness of the scores with which trees commit most tokens."""
     return _GREEDY_SHARPNESS if temperature == 0 else 1.0
 
 
 class SpecExecDrafter:
-    """Grows the tree whose nodes the draft believes likeliest.
+    """Grows the tree of the nodes that are likeliest by the draft's probabilities.
 
-    sharpness: log probabilities are those of softmax(sharpness * score), where the score is the one whose argmax the
-    sampler would take (logits when greedy; logits / T + shared noise otherwise). 1 is the paper's rule. What counts is
-    the chance that a child is the target's own choice, which for the best child is higher than its probability.
+    sharpness: log probabilities are those of softmax(sharpness * x), where x are the values whose argmax the sampler
+        takes: logits when greedy, else logits / T + shared noise. 1 is the paper's rule. More than 1 can be better,
+        because the target chooses the best child more often than the draft's probability says.
     """
 
     def __init__(self, source: CandidateSource, sharpness: float = 1.0) -> None:
@@ -40,11 +40,11 @@ class SpecExecDrafter:
         self._sharpness = sharpness
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """A tree within `limits`, of the best nodes seen."""
+        """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         if limits.budget > 1 and limits.depth > 0:
             level, unexpanded = [ROOT], set[int]()
-            # As many passes as levels: a node skipped at its own level may take its turn at a later one.
+            # There are as many passes as levels; a node that was skipped at its own level may be expanded later.
             for n_passes in range(1, limits.depth + 1):
                 worst_kept = growth.worst_kept(limits.budget)
                 for node, candidates in zip(level, self._source.children(growth, level), strict=True):
@@ -56,7 +56,7 @@ class SpecExecDrafter:
         return growth.tree(limits)
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates, worst_kept: float) -> list[int]:
-        """Offer the children of `node` that could still be among the best; returns their ids."""
+        """Offer the children of `node` with scores above `worst_kept`; returns their ids."""
         scores = growth.scores[node] + candidates.log_shares(self._sharpness)
         own = candidates.shares
         return [
@@ -66,11 +66,10 @@ class SpecExecDrafter:
         ]
 
     def _next_level(self, growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> list[int]:
-        """The nodes worth expanding now, best first; empty when growth is over."""
+        """The nodes that the next pass expands, best first; empty when growth is over."""
         worst_kept = growth.worst_kept(limits.budget)
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-        worth = growth.best(worth, limits.width)
-        return worth[: self._source.expandable([growth.parents[n] for n in worth])]
+        return first_expandable(growth, self._source, growth.best(worth, limits.width))
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:
@@ -91,7 +90,7 @@ SPECEXEC = Method(
     name="specexec",
     kind="tree",
     paper="SpecExec, arXiv 2406.02532",
-    pays="where weights are offloaded, so that large passes are cheap",
+    pays="where a pass over many tokens costs little more than one over a few, as with offloaded weights",
     drafter=specexec,
     candidates=_candidates,
     label=lambda plan: f"tree of {plan.size}",

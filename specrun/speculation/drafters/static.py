@@ -1,13 +1,13 @@
-"""Trees of one shape: Sequoia's (arXiv 2402.12374), its i-th child of a node being the draft's i-th candidate."""
+"""Trees of a fixed shape (Sequoia, arXiv 2402.12374), where a node's i-th child is the draft's i-th candidate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth
+from specrun.speculation.growth import CandidateSource, TreeGrowth, first_expandable
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning import sequoia
@@ -15,34 +15,59 @@ from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
 
-MAX_DEPTH = 24  # of the trees that the dynamic program considers
+MAX_DEPTH = 24  # levels of the trees that the dynamic program considers; chosen by hand
+
+
+def fill_shape(
+    shape: TreeShape,
+    add_children: Callable[[list[int], list[int]], list[list[int]]],
+    expandable: Callable[[list[int]], list[int]],
+) -> None:
+    """Grow a tree level by level so that it has the given shape, or a part of it.
+
+    add_children: adds children to a level's nodes, given how many each should have; returns the ids of each node's
+        children in the order of the shape. There may be fewer, and an id may occur twice.
+    expandable: gives those of the nodes that one draft pass can expand.
+    """
+    places = {ROOT: ROOT}  # node of the tree -> node of the shape
+    level = [ROOT] if shape.n_nodes > 1 else []
+    while level:
+        wanted = [shape.children[places[node]] for node in level]
+        below: list[int] = []
+        for added, places_below in zip(add_children(level, list(map(len, wanted))), wanted, strict=True):
+            for child, place in zip(added, places_below, strict=False):
+                if child not in places:
+                    places[child] = place
+                    below.append(child)
+        level = expandable([node for node in below if shape.children[places[node]]])
 
 
 class StaticDrafter:
-    """Fills a shape with the draft's candidates, best first, whatever it thinks of them."""
+    """Fills a shape with the draft's candidates, best first, regardless of their probabilities."""
 
     def __init__(self, source: CandidateSource, shape: TreeShape) -> None:
         self._source = source
         self._shape = shape
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """The shape, cut to `limits`; a node with fewer candidates than the shape wants has fewer children."""
-        shape = self._shape.cut(limits.budget, limits.depth)
+        """A tree of the shape, cut to `limits`. A node with too few candidates has fewer children than in the shape."""
         growth = TreeGrowth(tokens)
-        places = {ROOT: ROOT}  # node of the growth -> node of the shape
-        level = [ROOT] if shape.n_nodes > 1 else []
-        while level:
-            below: list[int] = []
-            for node, candidates in zip(level, self._source.children(growth, level), strict=True):
-                shares = candidates.shares
-                for rank, place in enumerate(shape.children[places[node]][: len(candidates.tokens)]):
-                    # Only the order matters: siblings by rank, and never rising along a path.
-                    score = growth.scores[node] - np.log(rank + 2)
-                    child = growth.add(int(candidates.tokens[rank]), node, float(score), float(shares[rank]))
-                    places[child] = place
-                    below.append(child)
-            level = [node for node in below if shape.children[places[node]]]
-            level = level[: self._source.expandable([growth.parents[node] for node in level])]
+
+        def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
+            added = []
+            for node, candidates, count in zip(level, self._source.children(growth, level), counts, strict=True):
+                best = zip(candidates.tokens[:count].tolist(), candidates.shares[:count].tolist(), strict=True)
+                # Scores only fix the order of the nodes: siblings by rank, and never rising along a path.
+                added.append(
+                    [
+                        growth.add(token, node, growth.scores[node] - float(np.log(rank + 2)), share)
+                        for rank, (token, share) in enumerate(best)
+                    ]
+                )
+            return added
+
+        shape = self._shape.cut(limits.budget, limits.depth)
+        fill_shape(shape, add_children, lambda nodes: first_expandable(growth, self._source, nodes))
         return growth.tree(limits)
 
 
@@ -55,7 +80,7 @@ SEQUOIA_MATCH = Method(
     name="sequoia-match",
     kind="tree",
     paper="Sequoia's trees, arXiv 2402.12374; shared noise, 2408.07978",
-    pays="as specexec, where growing a tree node by node takes too long",
+    pays="where specexec does, if growing a tree node by node takes too long",
     drafter=lambda drafting: StaticDrafter(drafting.need_source(), drafting.need_shape()),
     needs=(DRAFT, ACCEPTANCE),
     candidates=_candidates,

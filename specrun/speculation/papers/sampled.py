@@ -15,7 +15,8 @@ import numpy as np
 from specrun.sampling import Distribution
 from specrun.sampling.randomness import fresh
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import ModelCandidates, TreeGrowth
+from specrun.speculation.drafters.static import fill_shape
+from specrun.speculation.growth import ModelCandidates, TreeGrowth, first_expandable
 from specrun.speculation.proposal import Proposal
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
@@ -38,19 +39,13 @@ class SampledDrafter:
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree of the shape, cut to `limits`, with its proposals."""
-        shape = self._shape.cut(limits.budget, limits.depth)
         growth = _Growth(tokens, self._source)
-        places = {ROOT: ROOT}  # node of the growth -> node of the shape
-        level = [ROOT] if shape.n_nodes > 1 else []
-        while level:
-            below: list[int] = []
-            for node, q in zip(level, growth.distributions(level), strict=True):
-                wanted = shape.children[places[node]]
-                for child, place in zip(growth.add_draws(node, q, len(wanted), self._draw), wanted, strict=False):
-                    if child not in places:
-                        places[child] = place
-                        below.append(child)
-            level = growth.expandable([node for node in below if shape.children[places[node]]])
+
+        def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
+            drawn_from = zip(level, growth.distributions(level), counts, strict=True)
+            return [growth.add_draws(node, q, count, self._draw) for node, q, count in drawn_from]
+
+        fill_shape(self._shape.cut(limits.budget, limits.depth), add_children, growth.expandable)
         return growth.tree_of_draws()
 
 
@@ -118,7 +113,7 @@ class _Growth(TreeGrowth):
     def expandable(self, nodes: Sequence[int]) -> list[int]:
         """Those of `nodes` that one draft pass can expand; the draft has no token beyond its own vocabulary."""
         possible = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
-        return possible[: self._source.expandable([self.parents[node] for node in possible])]
+        return first_expandable(self, self._source, possible)
 
     def tree_of_draws(self) -> TokenTree:
         """All nodes, with their proposals."""
