@@ -1,8 +1,8 @@
-"""Sequoia's tree shapes for plans that need one: by a profile's figures, or by a few passes over texts."""
+"""Tree shapes for Sequoia's methods, computed from a profile or from acceptance measured over a few short texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from specrun.engine.calibration_texts import shipped
 from specrun.engine.decoding import Engine
@@ -14,77 +14,81 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import MAX_DEPTH
-from specrun.speculation.method import Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning import sequoia
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 
-_CTX = 64  # context length at which costs are judged
-_TEXTS = 3  # calibration texts, each of another kind
-_TOKENS = 40  # tokens written after each
+# All chosen by hand.
+_CTX = 64  # context length in tokens at which costs are compared
+_TEXTS = 3  # calibration texts that are written, each of another kind
+_TOKENS = 40  # tokens written for each text
+
+Vectors = tuple[list[float], list[float]]
+"""Positional acceptance of methods that sample and match, and of draws without replacement; see `PositionalMeter`."""
 
 
 def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) -> Plan:
-    """The plan with a shape, if it needs one, from the profile's acceptance. is_open: choose its size by the profile;
-    else its budget and depth are bounds.
+    """The plan with the size or tree shape that the profile gives it; plans of other methods stay as they are.
+
+    is_open: whether the profile also chooses budget and depth; if not, the plan's are the bounds of its shape.
     """
     method = plan.method
     if is_open and method.is_adaptive:
         tuned = profile.at(temperature)
         sizes = [p for p in (tuned.plan, tuned.other) if p and p.method.is_adaptive]
         return sizes[0].follows(plan.method) if sizes else plan
-    if not method.wants_shape or plan.shape or not profile.acceptance or plan.depth == 0:
+    if not _lacks_shape(plan) or not profile.acceptance:
         return plan
-    acceptance = _saved(profile, method, temperature)
+    acceptance = _saved(profile, temperature)[method.samples]
     if is_open:
         costs = profile.costs
         chosen = sequoia.choose(acceptance, costs, _CTX, costs.target.largest, MAX_DEPTH, MAX_LEAVES)
         if chosen.shape.n_nodes > 1:
             return plan.shaped(chosen.shape)
-    # Where no tree pays, the one that was asked for is of moderate size all the same.
+    # Where no tree pays, a user who asks for this method still gets a tree within the plan's bounds.
     return plan.shaped(sequoia.best_shape(acceptance, plan.budget, plan.depth, MAX_LEAVES))
-
-
-def _saved(profile: Profile, method: Method, temperature: float) -> list[float]:
-    measured = profile.acceptance_at(temperature)
-    return measured.sampled if method.samples else measured.positional
 
 
 def with_acceptance(
     engine: Engine, profile: Profile | None, plan: Plan, temperature: float
 ) -> tuple[TreeShape, list[float]]:
-    """The shape of a plan that needs one, within its bounds if it has none yet, and the acceptance it is made for.
+    """The shape of a plan of Sequoia's methods, and the acceptance vector that belongs to it.
 
-    The vector is the profile's, or measured now.
+    A plan without a shape gets the best one within its bounds. The vector is the profile's, or measured now.
+    """
+    acceptance = _acceptance(engine, profile, temperature)[plan.method.samples]
+    return plan.shape or _best(plan, acceptance, engine), acceptance
+
+
+def shaped(engine: Engine, profile: Profile | None, plans: Sequence[Plan], temperature: float) -> list[Plan]:
+    """The plans, where those of Sequoia's methods that lacked a shape have one as from `with_acceptance`."""
+    if not any(map(_lacks_shape, plans)):
+        return list(plans)
+    vectors = _acceptance(engine, profile, temperature)
+    return [
+        plan.shaped(_best(plan, vectors[plan.method.samples], engine)) if _lacks_shape(plan) else plan for plan in plans
+    ]
+
+
+def _lacks_shape(plan: Plan) -> bool:
+    return plan.method.wants_shape and plan.shape is None and plan.drafts
+
+
+def _best(plan: Plan, acceptance: Sequence[float], engine: Engine) -> TreeShape:
+    return sequoia.best_shape(acceptance, plan.budget, plan.depth, engine.target.max_leaves)
+
+
+def _saved(profile: Profile, temperature: float) -> Vectors:
+    measured = profile.acceptance_at(temperature)
+    return measured.positional, measured.sampled
+
+
+def _acceptance(engine: Engine, profile: Profile | None, temperature: float) -> Vectors:
+    """Positional acceptance from the profile. Without one it is measured along what the target writes after a few
+    calibration prompts; the texts are short, and `specrun tune` measures more of them.
     """
     if profile and profile.acceptance:
-        acceptance = _saved(profile, plan.method, temperature)
-    else:
-        acceptance = _measured(engine, temperature)[plan.method.samples]
-    leaves = engine.target.max_leaves
-    return plan.shape or sequoia.best_shape(acceptance, plan.budget, plan.depth, leaves), acceptance
-
-
-def filled(engine: Engine, profile: Profile | None, plans: Sequence[Plan], temperature: float) -> Iterator[Plan]:
-    """The plans; those that need a shape and have none get one within their bounds: from the profile's acceptance, or
-    from acceptance measured now.
-    """
-    measured: tuple[list[float], list[float]] | None = None
-    for plan in plans:
-        if not plan.method.wants_shape or plan.shape or not plan.drafts:
-            yield plan
-        elif profile:
-            yield by_profile(plan, profile, temperature, is_open=False)
-        else:
-            measured = measured or _measured(engine, temperature)
-            acceptance = measured[plan.method.samples]
-            yield plan.shaped(sequoia.best_shape(acceptance, plan.budget, plan.depth, engine.target.max_leaves))
-
-
-def _measured(engine: Engine, temperature: float) -> tuple[list[float], list[float]]:
-    """Positional acceptance of sample and match, and of draws without replacement, along what the target writes after a
-    few calibration prompts. The texts are short; `specrun tune` measures more of them.
-    """
+        return _saved(profile, temperature)
     sampling = SamplingParameters(temperature=temperature)
     meter = PositionalMeter(sampling)
     model = engine.target.context.model

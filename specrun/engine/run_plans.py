@@ -1,4 +1,4 @@
-"""Which plans a loaded pair can follow, and what chooses among them."""
+"""The plans that a loaded pair can follow, and what chooses among them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from specrun.speculation.plan import Plan
 class RunPlans:
     """The plans of one loaded pair.
 
-    candidates: the plans that can run. profile: that of this pair on this machine, if there is one. follow: whether the
-    profile's plans are followed instead of the candidates.
+    candidates: the plans that can run.
+    profile: the profile of this pair on this machine; None if there is none.
+    follow: whether the profile's plans are followed instead of the candidates.
     """
 
     def __init__(self, engine: Engine, candidates: Sequence[Plan], profile: Profile | None, follow: bool) -> None:
@@ -27,15 +28,15 @@ class RunPlans:
         self._fixed: dict[float, FixedPlan] = {}
 
     def auto(self) -> PlanChooser:
-        """A new chooser among the candidates that knows nothing yet but the profile."""
+        """A new chooser, which has measured nothing yet: by the profile, or else among the candidates."""
         if self.profile and self._follows_profile:
             return self.profile.chooser()
         return FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
 
     def at(self, temperature: float) -> PlanChooser:
-        """What chooses the plans of texts of this temperature; it learns from one text to the next.
+        """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.
 
-        A single plan that needs a tree shape gets one, which may take some passes over short texts.
+        A single plan that needs a tree shape gets one, for which short texts may be written first.
         """
         if len(self.candidates) > 1 or self._follows_profile:
             return self._auto
@@ -44,15 +45,15 @@ class RunPlans:
         return self._fixed[temperature]
 
     def shaped(self, plans: Sequence[Plan], temperature: float) -> list[Plan]:
-        """The plans; those that need a tree shape and have none get one."""
+        """The plans; those that need a tree shape and have none get one, if there is a draft model."""
         if self._engine.draft is None:
             return list(plans)
-        return list(growth_maps.filled(self._engine, self.profile, plans, temperature))
+        return growth_maps.shaped(self._engine, self.profile, plans, temperature)
 
     def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
-        """This plan for every pass, guided by the profile's cost tables if there are any."""
+        """A chooser of this plan for every pass, with the profile's cost tables if there is a profile."""
         return FixedPlan(plan, self.profile.guide(temperature) if self.profile else None)
 
     def predicted(self, temperature: float) -> float | None:
-        """Tokens per second that the profile promises; None without a profile."""
+        """Tokens per second that the profile predicts; None without a profile."""
         return self.profile.at(temperature).predicted_tokens_per_second if self.profile else None
