@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from specrun.errors import SpecrunError
 from specrun.llama.chat_template import Message
+from specrun.locations import whole_file
 
 _ROLES = ("system", "user", "assistant")
 
 
 def save_messages(path: Path, messages: list[Message]) -> None:
-    """Write the conversation to `path`, all of it or nothing. Raises SpecrunError if it cannot be written."""
+    """Write the conversation to `path`, completely or not at all. Raises SpecrunError if it cannot be written."""
     text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1) + "\n"
-    temporary = None
+    if not path.parent.is_dir():
+        raise SpecrunError(f"{path} cannot be written: there is no such folder; make it first")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+        with whole_file(path, private=True) as file:
+            file.write(text.encode())
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise SpecrunError(f"{path} cannot be written: {error.strerror}") from error
+        raise SpecrunError(f"{path} cannot be written: {error.strerror}; choose another file") from error
 
 
 def load_messages(path: Path) -> list[Message]:
-    """Read a conversation. Raises SpecrunError if the file is missing or is not one."""
+    """Read a conversation. Raises SpecrunError if the file is missing or is not a saved conversation."""
     try:
         messages = json.loads(path.read_text(encoding="utf-8"))["messages"]
         valid = [{"role": m["role"], "content": m["content"]} for m in messages if isinstance(m["content"], str)]
