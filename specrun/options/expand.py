@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once: as the fields of a dataclass."""
+"""Options that several commands share, declared once as the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Result = TypeVar("Result")
 
 
 def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
-    """The command that typer shall see: each parameter that is a dataclass becomes an option for every field of it.
+    """The command as typer shall see it: a parameter that is a dataclass is replaced by one option for each field.
 
         @expanded
-        def chat(target: o.Target = None, *, machine: MachineOptions) -> None: ...
+        def chat(target: Target = None, *, machine: MachineOptions) -> None: ...
 
-    Fields are annotated and given defaults as parameters are.
+    Annotations and defaults of the fields are those of the options.
     """
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Shows the options of the groups in the signature of a function that takes them as its `**options`."""
+    """Decorator for a function that takes options as `**options`: shows those of the groups in its signature."""
 
     def shown(function: Callable[..., Result]) -> Callable[..., Result]:
         signature = inspect.signature(function)
@@ -54,7 +54,7 @@ def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[
 
 
 def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
-    """A parameter for every field; its annotation holds typer's option `with_help`, and is the bare type without."""
+    """A parameter for every field. Its annotation is typer's option, or the bare type if not `with_help`."""
     hints = get_type_hints(group, include_extras=with_help)
     return [
         inspect.Parameter(

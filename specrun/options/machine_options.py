@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -24,101 +25,86 @@ if TYPE_CHECKING:
 MACHINE = "Machine"
 
 _TYPES = f"One of {', '.join(get_args(CacheType))}."
-_MAX_LAYERS = 10_000
-_MAX_THREADS = 1024
+_MAX_LAYERS = 10_000  # far beyond any model
+_MAX_THREADS = 1024  # far beyond any machine
 
-
-def _option(*names: str, **values: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=MACHINE, show_default=False, **values)
+_option = partial(typer.Option, rich_help_panel=MACHINE, show_default=False)
+_count = partial(_option, metavar="N")
+_layer_count = partial(_option, metavar="N|auto|all")
+_cache_type = partial(_option, metavar="TYPE")
 
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """As the user gave them. None: not given, so chosen for this machine. Named as llama.cpp's options are."""
+    """The options as the user gave them, named as llama.cpp's. With None, specrun chooses for this machine."""
 
-    ctx_size: Annotated[
-        int | None,
-        _option(
-            "--ctx-size", "-c", metavar="N", help="Tokens of prompt and answer together; the model's, at most 4096."
-        ),
-    ] = None
-    threads: Annotated[int | None, _option("--threads", "-t", metavar="N", help="CPU threads; the physical cores.")] = (
-        None
-    )
-    threads_batch: Annotated[
-        int | None,
-        _option("--threads-batch", "-tb", metavar="N", help="CPU threads of passes over several tokens; as --threads."),
-    ] = None
-    gpu_layers: Annotated[
-        str | None,
-        _option(
-            "--gpu-layers",
-            "-ngl",
-            metavar="N|auto|all",
-            help="Layers of the target in VRAM; as many as fit.",
-        ),
-    ] = None
-    gpu_layers_draft: Annotated[
-        str | None,
-        _option(
-            "--gpu-layers-draft",
-            "-ngld",
-            metavar="N|auto|all",
-            help="Layers of the draft in VRAM; all, if they fit.",
-        ),
-    ] = None
-    n_cpu_moe: Annotated[
-        int | None,
-        _option("--n-cpu-moe", "-ncmoe", metavar="N", help="Keep the experts of the first N layers in RAM."),
-    ] = None
-    cpu_moe: Annotated[bool, _option("--cpu-moe", "-cmoe", help="Keep all experts in RAM.")] = False
-    split_mode: Annotated[
-        SplitMode | None,
-        _option("--split-mode", "-sm", metavar="none|layer|row", help="How several GPUs share the target; by layer."),
-    ] = None
-    tensor_split: Annotated[
-        str | None, _option("--tensor-split", "-ts", metavar="N,N,...", help="Share of each GPU, e.g. 3,1.")
-    ] = None
-    main_gpu: Annotated[
-        int | None, _option("--main-gpu", "-mg", metavar="INDEX", help="The GPU to use with --split-mode none.")
-    ] = None
-    cache_type_k: Annotated[
-        CacheType | None,
-        _option("--cache-type-k", "-ctk", metavar="TYPE", help=f"Of the target's K cache; f16. {_TYPES}"),
-    ] = None
-    cache_type_v: Annotated[
-        CacheType | None,
-        _option("--cache-type-v", "-ctv", metavar="TYPE", help="Of its V cache; on a CPU bf16, else f16."),
-    ] = None
-    cache_type_k_draft: Annotated[
-        CacheType | None, _option("--cache-type-k-draft", "-ctkd", metavar="TYPE", help="Of the draft's K cache.")
-    ] = None
-    cache_type_v_draft: Annotated[
-        CacheType | None, _option("--cache-type-v-draft", "-ctvd", metavar="TYPE", help="Of its V cache.")
-    ] = None
-    flash_attn: Annotated[FlashAttention | None, _option("--flash-attn", "-fa", help="Flash attention; on.")] = None
-    repack: Annotated[
-        bool | None,
-        _option("--repack/--no-repack", help="Re-order weights for this CPU, giving up bit-exactness; off."),
-    ] = None
-    load_mode: Annotated[
-        LoadMode | None,
-        _option(
-            "--load-mode",
-            "-lm",
-            metavar="MODE",
-            help="How weights come from the file: none, mmap, mlock, mmap+mlock, auto (mmap, if possible).",
-        ),
-    ] = None
-    no_op_offload: Annotated[
-        bool, _option("--no-op-offload", help="Never let the GPU multiply weights that lie in RAM.")
-    ] = False
-    exact: Annotated[
-        bool, _option("--exact", help="Speculate only where a token's logits are the same bits as without.")
-    ] = False
+    # fmt: off
+    ctx_size: Annotated[int | None, _count(
+        "--ctx-size", "-c", help="Most tokens of prompt and answer together. By default the model's, at most 4096."
+    )] = None
+    threads: Annotated[int | None, _count(
+        "--threads", "-t", help="Number of CPU threads. By default as many as physical cores."
+    )] = None
+    threads_batch: Annotated[int | None, _count(
+        "--threads-batch", "-tb", help="CPU threads for passes over several tokens. By default as --threads."
+    )] = None
+    gpu_layers: Annotated[str | None, _layer_count(
+        "--gpu-layers", "-ngl", help="Layers of the target that are kept in VRAM. By default as many as fit."
+    )] = None
+    gpu_layers_draft: Annotated[str | None, _layer_count(
+        "--gpu-layers-draft", "-ngld", help="Layers of the draft that are kept in VRAM. By default all, if they fit."
+    )] = None
+    n_cpu_moe: Annotated[int | None, _count(
+        "--n-cpu-moe", "-ncmoe", help="Keep the expert weights of the target's first N layers in RAM."
+    )] = None
+    cpu_moe: Annotated[bool, _option(
+        "--cpu-moe", "-cmoe", help="Keep the expert weights of all layers in RAM."
+    )] = False
+    split_mode: Annotated[SplitMode | None, _option(
+        "--split-mode", "-sm", metavar="none|layer|row",
+        help="How several GPUs share the target: one GPU only, whole layers (the default), or rows of matrices."
+    )] = None
+    tensor_split: Annotated[str | None, _option(
+        "--tensor-split", "-ts", metavar="N,N,...", help="Share of the target that each GPU gets, for example 3,1."
+    )] = None
+    main_gpu: Annotated[int | None, _option(
+        "--main-gpu", "-mg", metavar="INDEX", help="The GPU that --split-mode none uses, from 0."
+    )] = None
+    cache_type_k: Annotated[CacheType | None, _cache_type(
+        "--cache-type-k", "-ctk", help=f"Type of the target's K cache. By default f16. {_TYPES}"
+    )] = None
+    cache_type_v: Annotated[CacheType | None, _cache_type(
+        "--cache-type-v", "-ctv", help="Type of the target's V cache. By default bf16 on a CPU, else f16."
+    )] = None
+    cache_type_k_draft: Annotated[CacheType | None, _cache_type(
+        "--cache-type-k-draft", "-ctkd", help="Type of the draft's K cache. Same values and default as the target's."
+    )] = None
+    cache_type_v_draft: Annotated[CacheType | None, _cache_type(
+        "--cache-type-v-draft", "-ctvd", help="Type of the draft's V cache. Same values and default as the target's."
+    )] = None
+    flash_attn: Annotated[FlashAttention | None, _option(
+        "--flash-attn", "-fa", help="Whether to use flash attention. By default on."
+    )] = None
+    repack: Annotated[bool | None, _option(
+        "--repack/--no-repack",
+        help="Reorder weights for this CPU: often faster, but large and small passes then differ in a token's last "
+        "bits. By default off, or as `specrun tune` chose."
+    )] = None
+    load_mode: Annotated[LoadMode | None, _option(
+        "--load-mode", "-lm", metavar="MODE",
+        help="How weights are read: none (into memory), mmap (mapped from the file), mlock (kept from being swapped "
+        "out), mmap+mlock, or auto (mmap if possible)."
+    )] = None
+    no_op_offload: Annotated[bool, _option(
+        "--no-op-offload", help="Multiply weights that are in RAM on the CPU only, never on the GPU."
+    )] = False
+    exact: Annotated[bool, _option(
+        "--exact", help="Speculate only in passes that give a token's logits the same bits as plain decoding."
+    )] = False
+    # fmt: on
 
     def target_settings(self) -> LlamaSettings:
-        """What is decided for the target. Raises UsageError for values and combinations that cannot be."""
+        """What is decided for the target. Raises UsageError for impossible values and combinations."""
         return LlamaSettings(
             **self._both("--cache-type-v", self.cache_type_v),
             gpu_layers=_layers("--gpu-layers", self.gpu_layers),
@@ -129,7 +115,7 @@ class MachineOptions:
         )
 
     def draft_settings(self) -> LlamaSettings:
-        """What is decided for the draft. Raises UsageError for values and combinations that cannot be."""
+        """What is decided for the draft. Raises UsageError for impossible values and combinations."""
         return LlamaSettings(
             **self._both("--cache-type-v-draft", self.cache_type_v_draft),
             gpu_layers=_layers("--gpu-layers-draft", self.gpu_layers_draft),
@@ -138,7 +124,7 @@ class MachineOptions:
         )
 
     def _both(self, option: str, type_v: CacheType | None) -> dict[str, Any]:
-        """The settings that target and draft have in common. option: where `type_v` came from."""
+        """The settings that target and draft have in common. option: the name of the option that set `type_v`."""
         for name, threads in (("--threads", self.threads), ("--threads-batch", self.threads_batch)):
             if threads is not None and not 1 <= threads <= _MAX_THREADS:
                 raise UsageError(f"{name} must be between 1 and {_MAX_THREADS}; got {threads}")
@@ -179,7 +165,7 @@ class MachineOptions:
 
 
 def _numbers(texts: Sequence[str]) -> tuple[float, ...]:
-    """The texts as numbers; none at all if one of them is not."""
+    """The texts as numbers; an empty tuple if one of them is not a number."""
     try:
         return tuple(float(text) for text in texts)
     except ValueError:
@@ -187,7 +173,7 @@ def _numbers(texts: Sequence[str]) -> tuple[float, ...]:
 
 
 def _layers(option: str, text: str | None) -> int | None:
-    """A number of layers as llama.cpp's options take it."""
+    """A number of layers; None for auto, ALL_LAYERS for all or -1. Raises UsageError, which names `option`."""
     if text is None or text == "auto":
         return None
     if text in ("all", str(ALL_LAYERS)):

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import typer
 
+_option = partial(typer.Option, rich_help_panel="Models", show_default=False)
 
-def _option(*names: str, **values: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Models", **values)
-
-
-Target = Annotated[
-    str | None,
-    _option(
-        "--target",
-        "-m",
-        envvar="SPECRUN_TARGET",
-        metavar="MODEL",
-        help="Whose text you want: a name of `specrun models list`, org/repo:QUANT, or a GGUF file. "
-        "Without it: the embedded demo pair.",
-        show_default=False,
-    ),
-]
+# fmt: off
+Target = Annotated[str | None, _option(
+    "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL",
+    help="The large model whose text you want: a name listed by `specrun models list`, org/repo:QUANT, or a GGUF file. "
+    "By default the embedded demo pair."
+)]
+# fmt: on
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """As the user gave them. target None is the embedded pair; draft None is the one that belongs to the target."""
+    """The options as the user gave them.
+
+    target: None is the embedded pair.
+    draft: None is the draft that the catalog recommends for the target, "none" is no draft.
+    pull: whether to download missing models without asking.
+    """
 
     target: Target = None
-    draft: Annotated[
-        str | None,
-        _option(
-            "--draft",
-            "-md",
-            envvar="SPECRUN_DRAFT",
-            metavar="MODEL",
-            help="A small model with the same tokenizer; none does without. By default the one the catalog recommends.",
-            show_default=False,
-        ),
-    ] = None
-    pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Fetch missing models without asking.")] = False
+    # fmt: off
+    draft: Annotated[str | None, _option(
+        "--draft", "-md", envvar="SPECRUN_DRAFT", metavar="MODEL",
+        help="A small model with the same tokenizer, or none. By default the one that the catalog recommends."
+    )] = None
+    # fmt: on
+    pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False

@@ -4,82 +4,86 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specrun.errors import UsageError
 
+# llama.cpp's special values.
 RANDOM_SEED = -1
 NO_LIMIT = -1
 
+_option = partial(typer.Option, rich_help_panel="Sampling")
 
-def _option(*names: str, **values: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Sampling", **values)
-
-
-Temperature = Annotated[float, _option("--temp", metavar="T", help="Temperature; 0 is greedy.")]
-Seed = Annotated[int, _option("--seed", "-s", metavar="N", help="Same seed, same text; -1 is random.")]
+Temperature = Annotated[
+    float, _option("--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random.")
+]
+Seed = Annotated[
+    int, _option("--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed.")
+]
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """As the user gave them, with llama.cpp's names, meanings and defaults."""
+    """The options as the user gave them, with llama.cpp's names, meanings and defaults."""
 
-    max_tokens: Annotated[
-        int | None,
-        _option(
-            "--max-tokens",
-            "-n",
-            "--predict",
-            metavar="N",
-            help="Most tokens to write; by default until the model ends its text, or the context is full.",
-        ),
-    ] = None
+    # fmt: off
+    max_tokens: Annotated[int | None, _option(
+        "--max-tokens", "-n", "--predict", metavar="N",
+        help="Most tokens to write. By default until the model ends its text or the context is full."
+    )] = None
     temp: Temperature = 0.8
-    top_k: Annotated[int, _option("--top-k", metavar="K", help="0 is off.")] = 40
-    top_p: Annotated[float, _option("--top-p", metavar="P", help="1 is off.")] = 0.95
-    min_p: Annotated[float, _option("--min-p", metavar="P", help="0 is off.")] = 0.05
-    repeat_penalty: Annotated[float, _option("--repeat-penalty", metavar="R", help="1 is off.")] = 1.0
-    presence_penalty: Annotated[float, _option("--presence-penalty", metavar="R", help="0 is off.")] = 0.0
-    frequency_penalty: Annotated[float, _option("--frequency-penalty", metavar="R", help="0 is off.")] = 0.0
-    repeat_last_n: Annotated[int, _option("--repeat-last-n", metavar="N", help="Tokens that penalties look at.")] = 64
+    top_k: Annotated[int, _option(
+        "--top-k", metavar="K", help="Sample from the K likeliest tokens only; 0 is off."
+    )] = 40
+    top_p: Annotated[float, _option(
+        "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
+    )] = 0.95
+    min_p: Annotated[float, _option(
+        "--min-p", metavar="P", help="Drop tokens less likely than P times the likeliest token; 0 is off."
+    )] = 0.05
+    repeat_penalty: Annotated[float, _option(
+        "--repeat-penalty", metavar="R", help="Divide the positive logits of tokens that occurred by R; 1 is off."
+    )] = 1.0
+    presence_penalty: Annotated[float, _option(
+        "--presence-penalty", metavar="R", help="Lower the logits of tokens that occurred by R; 0 is off."
+    )] = 0.0
+    frequency_penalty: Annotated[float, _option(
+        "--frequency-penalty", metavar="R", help="Lower a token's logit by R for each occurrence; 0 is off."
+    )] = 0.0
+    repeat_last_n: Annotated[int, _option(
+        "--repeat-last-n", metavar="N", help="Number of latest tokens in which the penalties count occurrences."
+    )] = 64
     seed: Seed = 0
-    stop: Annotated[
-        list[str] | None,
-        _option(
-            "--stop",
-            "-r",
-            metavar="TEXT",
-            help="End before this text; may be given several times.",
-            show_default=False,
-        ),
-    ] = None
-    grammar: Annotated[
-        Path | None,
-        _option("--grammar", metavar="FILE", help="Write only what this GBNF grammar allows.", show_default=False),
-    ] = None
-    json_schema: Annotated[
-        Path | None,
-        _option("--json-schema", metavar="FILE", help="Write only JSON that this schema accepts.", show_default=False),
-    ] = None
+    stop: Annotated[list[str] | None, _option(
+        "--stop", "-r", metavar="TEXT", help="End the answer before this text. May be given several times."
+    )] = None
+    grammar: Annotated[Path | None, _option(
+        "--grammar", metavar="FILE", help="Write only what this GBNF grammar allows."
+    )] = None
+    json_schema: Annotated[Path | None, _option(
+        "--json-schema", metavar="FILE", help="Write only JSON that matches this schema."
+    )] = None
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class ChatSamplingOptions(SamplingOptions):
-    """The same for conversations, which are random by default."""
+    """The same options for conversations, which have a random seed by default."""
 
     seed: Seed = RANDOM_SEED
 
 
 def settled_seed(seed: int) -> int:
-    """The seed, a random one for -1."""
+    """The seed, or a random one for -1."""
     return secrets.randbits(63) if seed == RANDOM_SEED else seed
 
 
 def settled_max_tokens(max_tokens: int | None, option: str) -> int | None:
-    """The limit, None for llama.cpp's -1. Raises UsageError, which names `option`, for 0 and other negatives."""
+    """The limit in tokens, None for -1. Raises UsageError, which names `option`, for 0 and other negative numbers."""
     if max_tokens is None or max_tokens == NO_LIMIT:
         return None
     if max_tokens < 1:

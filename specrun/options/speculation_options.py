@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,65 +16,46 @@ if TYPE_CHECKING:
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
-# What `auto` tries where no profile says more.
-_BUDGET = 16
-_DEPTH = 8
-_CHAIN = 4
-
-
-def _option(*names: str, **values: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Speculation", show_default=False, **values)
-
+_option = partial(typer.Option, rich_help_panel="Speculation")
 
 Datastore = Annotated[
     Path | None,
-    _option("--datastore", metavar="FILE", help="Draft from these files, too: a file of `specrun datastore`."),
+    _option("--datastore", metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."),
 ]
-Budget = Annotated[int | None, _option(metavar="N", help="Nodes of a tree, root included; 16 by default.")]
+Budget = Annotated[int | None, _option(metavar="N", help="Most nodes of a tree, root included. By default 16.")]
 Depth = Annotated[
     int | None,
-    _option(metavar="N", help="Most drafted tokens in a row; by default 8 in a tree, 4 in a chain."),
+    _option(metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."),
 ]
 
 
 @dataclass(frozen=True)
 class SpeculationOptions:
-    """As the user gave them. The text is the same with all of them, but for methods that are marked otherwise."""
+    """The options as the user gave them. They do not change the text, except for methods that are marked otherwise."""
 
-    speculate: Annotated[
-        Speculate,
-        typer.Option(help="How to draft. The text is the same with all of them.", rich_help_panel="Speculation"),
-    ] = "auto"
-    method: Annotated[
-        str | None,
-        _option("--method", metavar="NAME", help="How to draft and accept, by a name of `specrun methods`."),
-    ] = None
-    growth_map: Annotated[
-        Path | None,
-        _option(
-            "--growth-map",
-            metavar="FILE",
-            help="The tree's shape for Sequoia's methods, of `specrun methods growth-map`; by default measured.",
-        ),
-    ] = None
+    # fmt: off
+    speculate: Annotated[Speculate, _option(
+        help="What to draft: nothing (off), one path (chain), a tree, or what is fastest on this machine (auto). The "
+        "text is always the same."
+    )] = "auto"
+    method: Annotated[str | None, _option(
+        "--method", metavar="NAME", help="Draft and accept by a method that `specrun methods` lists."
+    )] = None
+    growth_map: Annotated[Path | None, _option(
+        "--growth-map", metavar="FILE",
+        help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
+    )] = None
     datastore: Datastore = None
-    history: Annotated[
-        bool,
-        typer.Option(
-            "--history",
-            help="Draft from earlier sessions with --history, too, and keep this one (texts stay on this machine).",
-            rich_help_panel="Speculation",
-        ),
-    ] = False
-    overlap: Annotated[
-        bool | None,
-        _option(
-            "--overlap/--no-overlap",
-            help="Draft while the target's pass runs, or never; by default where `specrun tune` found that it pays.",
-        ),
-    ] = None
+    history: Annotated[bool, _option(
+        "--history", help="Also draft from earlier sessions with --history, and save this one on this machine."
+    )] = False
+    overlap: Annotated[bool | None, _option(
+        "--overlap/--no-overlap", show_default=False,
+        help="Whether to draft while the target's pass runs. By default where `specrun tune` measured that it pays."
+    )] = None
     budget: Budget = None
     depth: Depth = None
+    # fmt: on
 
     @property
     def is_open(self) -> bool:
@@ -86,7 +68,7 @@ class SpeculationOptions:
         return self.speculate == "auto" and self.method is None and self.is_open
 
     def plans(self) -> tuple[Plan, ...]:
-        """The plan these options ask for; with `auto`, those to choose from. Raises UsageError for impossible ones."""
+        """The plan of the options; with `auto`, the plans to choose from. Raises UsageError for impossible ones."""
         from specrun.speculation.drafters.chain import CHAIN
         from specrun.speculation.drafters.specexec import SPECEXEC
         from specrun.speculation.method import OFF
@@ -100,12 +82,10 @@ class SpeculationOptions:
             raise UsageError("--growth-map goes with --method sequoia or sequoia-match")
         if self.speculate == "off" or self.budget == 1:
             return (OFF.plan(),)
-        chain = CHAIN.plan(depth=self.depth if self.depth is not None else _CHAIN)
+        chain = CHAIN.plan(depth=self.depth)
         if self.speculate == "chain":
             return (chain,)
-        tree = SPECEXEC.plan(
-            self.budget if self.budget is not None else _BUDGET, self.depth if self.depth is not None else _DEPTH
-        )
+        tree = SPECEXEC.plan(self.budget, self.depth)
         return (tree,) if self.speculate == "tree" else (tree, OFF.plan(), chain)
 
     def _plan_of_method(self, name: str) -> Plan:
@@ -119,9 +99,7 @@ class SpeculationOptions:
         if DATASTORE in method.needs and self.datastore is None:
             raise UsageError(f"--method {name} needs a --datastore; `specrun datastore` makes one")
         if self.overlap and not method.can_overlap:
-            raise UsageError(
-                f"--overlap goes with methods that have a draft model, and sample and match; {name} does not"
-            )
+            raise UsageError(f"--overlap goes with methods that have a draft model and sample and match, not {name}")
         if self.growth_map is None:
             return method.plan(self.budget, self.depth)
         if not method.wants_shape or not self.is_open:
@@ -131,10 +109,12 @@ class SpeculationOptions:
         except OSError as error:
             raise UsageError(f"{self.growth_map} cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise UsageError(f"{self.growth_map} is no growth map: {error}") from error
+            raise UsageError(
+                f"{self.growth_map} is not a growth map: {error}; `specrun methods growth-map` makes one"
+            ) from error
 
     def check_constrained(self, grammar: Path | None, json_schema: Path | None) -> None:
-        """Raises UsageError for a grammar with a method that draws its trees regardless of grammars."""
+        """Raises UsageError for a grammar together with a method whose drafts cannot follow one."""
         from specrun.speculation import registry
 
         if (grammar or json_schema) and self.method and registry.find(self.method).samples:
