@@ -1,1 +1,1 @@
-"""How a text is made: load a pair, decode and accept tokens, hold the result as a completion or a session."""
+"""Writing text: loading a pair, the decode loop, completions and sessions."""

@@ -1,5 +1,6 @@
-"""The prompts that come with specrun for tuning; those that plans are validated on are others than those they are
-calibrated on, and neither is among the prompts of `specrun bench`.
+"""The prompts that `specrun tune` writes texts from.
+
+The prompts for calibrating, the prompts for validating and those of `specrun bench` are different ones.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ Use = Literal["calibrate", "validate"]
 
 @dataclass(frozen=True)
 class TuningText:
-    """A prompt and its kind (code, chat, prose, structured, or edit: one that copies)."""
+    """A prompt. kind: code, chat, prose, structured, or edit (the answer copies most of the prompt)."""
 
     kind: str
     prompt: str
 
 
 def shipped(use: Use) -> list[TuningText]:
-    """The prompts for one use, kinds taking turns, so that the first few hold every kind."""
+    """The prompts for one use. The kinds take turns, so that the first few prompts are of different kinds."""
     lines = (files("specrun.engine") / "calibration_texts.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [entry for entry in map(json.loads, lines) if entry["use"] == use]
     seen: dict[str, int] = {}
@@ -34,5 +35,5 @@ def shipped(use: Use) -> list[TuningText]:
 
 
 def together() -> str:
-    """The prompts for calibrating, one after the other: something to time passes on."""
+    """The prompts for calibrating joined into one text, on which passes can be timed."""
     return "\n\n".join(text.prompt for text in shipped("calibrate"))

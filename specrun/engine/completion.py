@@ -1,4 +1,4 @@
-"""One answer: the passes turned into text, with everything a caller wants to know at the end."""
+"""One answer: its text, its token ids, why it ended and what it cost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from specrun.speculation.controllers.chooser import PlanChooser
 
 
 class Completion:
-    """The text so far and, once it has been streamed, how it ended.
+    """The answer to one request. It is empty until `stream` or `run` writes it.
 
-    text: what was written, without the stop text.
-    token_ids: committed tokens without end-of-generation. With a stop text, up to the token that completed it.
-    finish_reason: "stop" (the model or a stop text ended it), "length", "context" (full) or "interrupted".
-    statistics: what it cost.
-    plans: what chose each pass's plan.
-    last_drafted: the last pass that had a token tree to check.
+    text: the text so far, without the stop text.
+    token_ids: the committed tokens without end-of-generation. With a stop text, up to the token that completed it.
+    finish_reason: "stop" (the model or a stop text ended it), "length" (max_tokens), "context" (the context is full)
+        or "interrupted".
+    statistics: counts and times.
+    plans: what chooses each pass's plan.
+    last_drafted: the last pass whose token tree had more than the root; None if there was none.
     """
 
     def __init__(self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | None = None) -> None:
@@ -36,38 +37,40 @@ class Completion:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether there is a grammar, and the text is only the beginning of one that it allows."""
+        """Whether there is a grammar and the text is only the beginning of one that it allows."""
         return self._grammar is not None and not self._grammar.is_complete(self.token_ids)
 
     def stream(self, interrupted: Callable[[], bool] = never) -> Iterator[str]:
-        """Write the answer, yielding each piece of text as soon as it is certain. `interrupted` is asked after every
-        pass and ends the answer. Raises PromptError if the prompt does not fit the context.
+        """Write the answer, and yield each piece of text as soon as it is certain.
+
+        `interrupted` is called after every pass; if it returns True, the answer ends. Raises PromptError if the prompt
+        does not fit the context.
         """
         text = TextStream(self._engine.target.context.model.token_bytes, self.request.stops)
         passes = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
         self.statistics = passes.statistics
-        for one in passes:
-            if len(one.tree) > 1:
-                self.last_drafted = one
-            yield self._take(one, text)
+        for done in passes:
+            if len(done.tree) > 1:
+                self.last_drafted = done
+            yield self._append(done.tokens, text)
             if text.stopped:
                 self.finish_reason = "stop"
                 return
-            if one.finish:
-                self.finish_reason = one.finish
+            if done.finish:
+                self.finish_reason = done.finish
         rest = text.finish()
         self.text += rest
         yield rest
 
     def run(self) -> Completion:
-        """Write the whole answer."""
+        """Write the whole answer and return this completion."""
         for _ in self.stream():
             pass
         return self
 
-    def _take(self, one: Pass, text: TextStream) -> str:
+    def _append(self, tokens: list[int], text: TextStream) -> str:
         piece = ""
-        for token in one.tokens:
+        for token in tokens:
             self.token_ids.append(token)
             piece += text.push(token)
             if text.stopped:

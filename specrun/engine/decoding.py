@@ -1,4 +1,4 @@
-"""The decode loop: draft a tree, score it in one target pass, accept, commit; again until something ends it."""
+"""The decode loop: draft a token tree, score it in one target pass, accept a path, commit its tokens, and repeat."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from specrun.speculation.tree import TokenTree
 
 
 def never() -> bool:
-    """For generations that nothing interrupts."""
+    """The `interrupted` of generations that nothing interrupts."""
     return False
 
 
 class Engine:
-    """Writes texts, one at a time, with a target and, if there is one, a draft. Close it before its contexts.
+    """Writes texts, one at a time. Close it before its contexts.
 
+    target: the target's context.
+    draft: the draft's context; None without a draft model.
     ctx_size: most tokens of prompt and completion together. The contexts have further cells for a tree.
-    sources: draft sources for methods that ask them.
+    sources: the draft sources, for methods that use them.
     overlap: whether to draft while the target's passes run; None does as the plan says.
     """
 
@@ -61,8 +63,9 @@ class Engine:
     ) -> Generation:
         """The passes that continue the request's prompt.
 
-        The tokens depend on the request, the constraint and the target alone, not on `plans`. (Methods that draw their
-        trees keep the distribution of the tokens only.) Where the constraint allows no token, the text ends.
+        The tokens depend only on the request, the constraint and the target, not on `plans`. (With methods that draw
+        their trees at random, only the distribution of the tokens is the same.) Where the constraint allows no token,
+        the text ends.
         """
         return Generation(self, request, plans, constraint, interrupted)
 
@@ -73,15 +76,15 @@ class Engine:
             self.draft.reset()
 
     def close(self) -> None:
-        """Wait for a pass that still runs. Safe to call twice."""
+        """Wait for a pass that is still running. Safe to call twice."""
         if self.overlap:
             self.overlap.close()
 
 
 class Generation:
-    """The passes of one text; iterate over it once. Its statistics are its own and complete when it ends.
+    """The passes of one text. Iterate over it once; its `statistics` are complete when the iteration ends.
 
-    Between two passes the caches are consistent, so the iteration may be left at any of them.
+    The iteration may be abandoned after any pass: between two passes both KV caches are consistent.
     """
 
     def __init__(
@@ -101,10 +104,10 @@ class Generation:
         self._sampler = Sampler(request.sampling, engine.target.n_vocab, constraint, len(request.prompt))
 
     def __iter__(self) -> Iterator[Pass]:
-        """One `Pass` after the other; the last one has its `finish` set.
+        """Yield one `Pass` after the other; the last one has its `finish` set.
 
-        `interrupted` is asked after every pass. During the prompt it ends the generation without any pass. Raises
-        PromptError if the prompt is empty or leaves no room in the context.
+        `interrupted` is called after every pass. If it returns True while the prompt is read, there is no pass at all.
+        Raises PromptError if the prompt is empty or leaves no room in the context.
         """
         self._check_prompt()
         statistics = self.statistics
@@ -115,16 +118,16 @@ class Generation:
         clock = Clock(self._target, self._engine.draft, self._engine.overlap)
         finish: FinishReason | None = None
         while finish is None:
-            one = self._pass()
-            finish = one.finish or self._finish(len(one.tokens))
+            done = self._pass()
+            finish = done.finish or self._finish(len(done.tokens))
             if finish is None and self._interrupted():
                 finish = "interrupted"
-            one = replace(one, finish=finish)
-            statistics.count(one)
+            done = replace(done, finish=finish)
+            statistics.count(done)
             clock.read(statistics)
             if statistics.passes == 1:
                 statistics.first_token_seconds = time.perf_counter() - started
-            yield one
+            yield done
 
     def _check_prompt(self) -> None:
         n_prompt, ctx_size = len(self._request.prompt), self._engine.ctx_size
@@ -136,7 +139,7 @@ class Generation:
             )
 
     def _read_prompt(self) -> bool:
-        """Bring the prompt into the caches; False if it was interrupted."""
+        """Bring the prompt into the KV caches; returns False if that was interrupted."""
         prompt, draft = self._request.prompt, self._engine.draft
         self._plans.begin(self._request.sampling.temperature)
         if self._engine.overlap:
@@ -207,7 +210,7 @@ class Generation:
         return TokenTree.root_only(self._target.tokens[-1])
 
     def _score(self, tree: TokenTree, drafting: Drafting, limits: DraftLimits) -> Logits:
-        """The target's pass. With overlap, the next trees are drafted meanwhile."""
+        """The target's logits for the tree, from one pass. With overlap, the next trees are drafted meanwhile."""
         plan, overlap = drafting.plan, self._engine.overlap
         wants_overlap = plan.overlap if self._engine.wants_overlap is None else self._engine.wants_overlap
         if not (wants_overlap and overlap and plan.method.can_overlap):
@@ -220,7 +223,7 @@ class Generation:
         return overlap.score(tree, drafting, self._sampler, limits_behind, self._ends_text)
 
     def _sources_of(self, plan: Plan) -> SourceSet | None:
-        """The draft sources that the plan's method asks, brought to the committed text."""
+        """The draft sources with the committed text added, or None if the plan's method uses none."""
         sources, names = self._engine.sources, plan.method.sources
         if sources is None or not names:
             return None

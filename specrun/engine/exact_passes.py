@@ -1,4 +1,4 @@
-"""The sizes of passes whose logits are the same bits as those of plain decoding."""
+"""`--exact`: measuring which sizes of passes give the same bits as plain decoding, and keeping to these sizes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from specrun.llama.invariance import exact_up_to
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 
-_CTX = 600  # tokens in front of the compared passes: from 512 cells on llama.cpp takes other kernels
-_COMPARED = 4  # rows compared for each size
+_CTX = 600  # tokens before the compared passes: from 512 cells on, llama.cpp uses other kernels
+_COMPARED = 4  # positions compared for each size; chosen by hand
 
 
 def measured_limit(target: TargetContext, plans: Sequence[Plan], ctx_size: int) -> int:
-    """Most tokens of a pass up to which these contexts give plain decoding's bits, measured now. Empties the cache."""
+    """Measure up to how many tokens a pass of the target gives the same bits as plain decoding; 1 if even two differ.
+
+    Only sizes up to the largest budget of `plans` are tried. Empties the target's cache.
+    """
     budgets = [plan.budget for plan in plans if plan.drafts]
     sizes = sorted({size for size in (2, 4, *budgets) if size <= max(budgets)})
     ctx = max(1, min(_CTX, ctx_size - sizes[-1] - _COMPARED))
@@ -24,10 +27,11 @@ def measured_limit(target: TargetContext, plans: Sequence[Plan], ctx_size: int) 
 
 
 def keep_exact(target: TargetContext, plans: tuple[Plan, ...], limit: int) -> tuple[tuple[Plan, ...], list[str]]:
-    """Let the target refuse passes over more than `limit` tokens; the plans that can still run, and what to say."""
+    """Let the target refuse passes over more than `limit` tokens. Returns the plans that can still run, and notices."""
     target.largest_pass = limit
     if limit == 1:
-        return (OFF.plan(),), ["--exact: decoding plainly, as any larger pass changes a token's last bits here"]
+        return (OFF.plan(),), ["--exact: speculation is off, because any larger pass changes a token's last bits here"]
     if limit < max(plan.budget for plan in plans):
-        return plans, [f"--exact: passes of at most {limit} tokens, larger ones change a token's last bits here"]
+        notice = f"--exact: passes have at most {limit} tokens, because larger ones change a token's last bits here"
+        return plans, [notice]
     return plans, []

@@ -1,4 +1,4 @@
-"""From options to a loaded pair: models loaded, the pair checked, contexts made."""
+"""Loading a pair: both models, the check that they fit together, and their contexts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 
-_MAX_STEPS_DOWN = 4  # smaller placements tried when loading runs out of memory
+_MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
 
 
 @dataclass(frozen=True)
 class LoadedPair:
-    """A target, its draft if a plan asks one, and their contexts.
+    """A target and, if a plan needs one, a draft.
 
-    plans: those of the options that can run.
+    target: the target's context.
+    draft: the draft's context; None if no plan needs one.
+    plans: the plans of the options that can run.
     ctx_size: most tokens of prompt and answer together.
-    placement: where the layers went; None without a GPU.
-    notices: sentences that say where anything differs from what was asked for.
-    resources: frees contexts and models when closed; others may be pushed onto it, to be freed before.
+    placement: which layers are in VRAM; None without a GPU.
+    notices: sentences for the user, one for each difference from what the options ask.
+    resources: frees contexts and models when it is closed. What is pushed onto it later is freed before them.
     """
 
     target: TargetContext
@@ -46,7 +48,7 @@ class LoadedPair:
 
 
 def load_pair(options: RunOptions) -> LoadedPair:
-    """Load what the options name. If VRAM turns out to be too small, a few smaller placements are tried.
+    """Load the models of the options. If VRAM turns out to be too small, a few smaller placements are tried.
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
@@ -67,7 +69,7 @@ def load_pair(options: RunOptions) -> LoadedPair:
             raise
     if placement and stepped_down:
         layers = f"{placement.n_gpu_layers} of the target's {len(placement.layer_gpus)} layers"
-        notice = f"VRAM was too small for what was planned; it now holds {layers} (--gpu-layers sets it)"
+        notice = f"VRAM was too small for the planned layers; it now holds {layers} (set them with --gpu-layers)"
         pair = replace(pair, notices=(*pair.notices, notice))
     return pair
 
@@ -87,12 +89,12 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
     if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
-        notices.append("this llama.cpp was built without a GPU backend: all layers stay on the CPU")
+        notices.append("all layers stay on the CPU, because this llama.cpp was built without a GPU backend")
     ctx_size = context_length(options.ctx_size, model.n_ctx_train)
     if 0 < model.n_ctx_train < ctx_size:
         notices.append(
-            f"--ctx-size {ctx_size} is beyond the {model.n_ctx_train} tokens that {model.name} was trained for: "
-            "expect nonsense past them"
+            f"{model.name} was trained for {model.n_ctx_train} tokens; with --ctx-size {ctx_size}, "
+            "expect nonsense beyond them"
         )
     notices += [
         f"{plan.method.name} is lossy: the text is not the target's own" for plan in plans if not plan.method.lossless
@@ -113,32 +115,35 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
 def _possible(
     plans: tuple[Plan, ...], model: LlamaModel, draft: LlamaModel | None
 ) -> tuple[tuple[Plan, ...], list[str]]:
-    """The plans that can run, and what to tell the user. Where specrun chooses and there is no draft, draft sources
-    take its place.
+    """The plans that can run, and notices for the user.
+
+    Where specrun chooses the plan and there is no draft model, draft sources take its place.
     """
     if not any(plan.drafts for plan in plans):
         return plans, []
     if not model.can_hold_tree or (draft and not draft.can_hold_tree):
         which = "draft" if model.can_hold_tree else "target"
-        return (OFF.plan(),), [f"the {which} is recurrent and cannot take tokens back: decoding plainly"]
+        return (OFF.plan(),), [f"speculation is off: the {which} is recurrent and cannot remove tokens from its cache"]
     if draft or not any(plan.method.needs_draft for plan in plans):
         return plans, []
     if len(plans) == 1:
-        return (OFF.plan(),), ["no draft model: decoding plainly (give one with --draft)"]
-    notice = "no draft model (--draft gives one): drafting from the text itself, where that pays"
+        return (OFF.plan(),), ["speculation is off, because there is no draft model; give one with --draft"]
+    notice = "there is no draft model, so specrun drafts from the text itself where that pays; give one with --draft"
     drafting = [plan for plan in plans if plan.drafts and not plan.method.needs_draft]
     return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan()), [notice]
 
 
 def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
-    """The types of K and V where the user leaves them open. Raises UsageError for two that the model cannot have."""
+    """The types of the K and V cache that the user left open. Raises UsageError for two that the model cannot have."""
     if not model.allows_two_kv_types:
         if settings.type_k and settings.type_v and settings.type_k != settings.type_v:
-            raise UsageError(f"{model.name} caches K and V in one tensor; give --cache-type-k and -v the same type")
+            raise UsageError(
+                f"{model.name} keeps K and V in one tensor; give --cache-type-k and --cache-type-v the same type"
+            )
         return LlamaSettings(type_k=settings.type_v, type_v=settings.type_k)
-    # On the CPU llama.cpp has three flash attention kernels and chooses by the size of the batch as long as K and V
-    # have one type. With two types it always takes the same one, so a token's logits are the same bits in any
-    # pass; bf16 values lose nothing to f16 here, as they are summed in float32 (docs/exactness.md).
+    # On the CPU llama.cpp has three flash attention kernels, and chooses by the size of the batch as long as K and V
+    # have one type. With two types it always uses the same kernel, so a token's logits are the same bits in any pass.
+    # bf16 values are no less accurate than f16 here, because they are summed in float32 (docs/exactness.md).
     if library.has_gpu() or settings.flash_attn == "off":
         return LlamaSettings()
     return LlamaSettings(type_v="bf16")

@@ -1,4 +1,4 @@
-"""A loaded model, ready to write: what the command line, the Python API and everything else get an engine from."""
+"""A loaded model that can write. The command line, the Python API and all measurements get their engine from here."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
 
 class Model:
-    """A loaded target, and its draft if one drafts. Use it in a `with`, or close it, to free everything.
+    """A loaded target and, if a plan needs one, its draft. Use it in a `with` statement, or close it.
 
-    notices: sentences that say where anything differs from what was asked for.
-    engine: the decode loop. plans: the plans that can run, and what chooses among them.
-    placement: where the layers went; None without a GPU.
-    Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
+    notices: sentences for the user, one for each difference from what the options ask.
+    engine: the decode loop.
+    plans: the plans that can run, and what chooses among them.
+
+    Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
 
     engine: Engine
@@ -58,7 +59,7 @@ class Model:
             raise
 
     def _make_ready(self, options: RunOptions) -> None:
-        """Give the pair its draft sources, its engine and its plans; with `exact`, measure which passes are exact."""
+        """Make the draft sources, the engine and the plans; with `exact`, keep to passes that are exact."""
         pair = self._pair
         sources = RunSources(pair.model, options.datastore, options.history, self.notices.append)
         pair.resources.callback(sources.close)
@@ -80,7 +81,7 @@ class Model:
 
     @property
     def placement(self) -> Placement | None:
-        """Where the layers went; None without a GPU."""
+        """Which layers are in VRAM; None without a GPU."""
         return self._pair.placement
 
     @property
@@ -90,21 +91,26 @@ class Model:
 
     @with_options_of(SamplingOptions)
     def generate(self, prompt: str, *, raw: bool = False, **options: Any) -> Completion:
-        """Write the answer to a prompt; `raw` continues the prompt instead of using the model's chat template.
+        """Write the answer to a prompt.
 
+        raw: continue the prompt as it is, without the model's chat template.
         options: the sampling options of `specrun generate`, with underscores: `max_tokens`, `temp`, `seed`, ...
-        Raises PromptError for a prompt that does not fit the context, UsageError for impossible options.
+
+        Raises PromptError for a prompt that does not fit the context, and UsageError for impossible options.
         """
         return self._prompted(prompt, raw, options).run()
 
     @with_options_of(SamplingOptions)
     def stream(self, prompt: str, *, raw: bool = False, **options: Any) -> Iterator[str]:
-        """The same as `generate`, in pieces of text as they are written."""
+        """The same as `generate`, but yields pieces of text as they are written."""
         return self._prompted(prompt, raw, options).stream()
 
     @with_options_of(ChatSamplingOptions)
     def chat(self, system: str | None = None, **options: Any) -> Session:
-        """A conversation; `ask(text)` and `stream(text)` write its next answer. options: those of `specrun chat`.
+        """A conversation, whose `ask(text)` and `stream(text)` write the next answer.
+
+        system: the system message; None for none.
+        options: the sampling options of `specrun chat`, with underscores.
 
         Raises ModelFileError for a model without a chat template.
         """
@@ -113,22 +119,20 @@ class Model:
         return session
 
     def session(self, request: Request) -> Session:
-        """A conversation whose answers are written as `request` says."""
+        """A conversation whose answers are written as `request` says; its prompt is ignored."""
         return Session(self.llama_model, self.engine.ctx_size, self.complete, request)
 
     def complete(self, request: Request, plans: PlanChooser | None = None) -> Completion:
-        """The completion to stream. plans: what chooses each pass's plan, if not this model's own."""
+        """A completion, not written yet. plans: what chooses each pass's plan; None is this model's own chooser."""
         plans = plans or self.plans.at(request.sampling.temperature)
         return Completion(self.engine, request, plans, self._grammar(request.gbnf))
 
     def prompt_tokens(self, text: str, raw: bool = False) -> list[int]:
-        """Token ids of a prompt: the user's only message by the model's chat template, or with `raw` as it is."""
+        """Token ids of a prompt, which is put into the model's chat template unless `raw`."""
         return single_turn_tokens(self.llama_model, text, None if raw else chat_template(self.llama_model))
 
     def forget(self, keep_caches: bool = False) -> None:
-        """Let the next text be drafted from nothing that was written before. Empties the KV caches, too, unless
-        `keep_caches`.
-        """
+        """Replace the draft sources by empty ones, and empty both KV caches unless `keep_caches`."""
         if not keep_caches:
             self.engine.reset()
         self.engine.sources = RunSources(self.llama_model, self._datastore, False, self.notices.append).set
@@ -167,11 +171,13 @@ def open_model(
     note: Callable[[str], None],
     largest: Plan | None = None,
 ) -> Model:
-    """The model that the options name.
+    """Resolve the options, load the model and return it.
 
-    temperature: of the texts to come; where the profile chooses the size of a method's trees, it depends on it.
-    fetcher: fetches missing models. note: is told what is chosen before anything is loaded.
-    largest: a plan that the contexts must hold besides those asked for.
+    temperature: the temperature of the texts to come, on which the size of trees may depend.
+    fetcher: downloads missing models.
+    note: called with each notice that arises before anything is loaded.
+    largest: a further plan for which the contexts must have room.
+
     Raises the errors of `Model`, MissingModelError and HubError.
     """
     options = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
@@ -179,13 +185,11 @@ def open_model(
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
-    """See `specrun.load`."""
+    """What `specrun.load` does."""
     values = {**options, "target": _name(target), "draft": _name(draft)}
-    models, speculation, machine = (
-        _taken(ModelOptions, values),
-        _taken(SpeculationOptions, values),
-        _taken(MachineOptions, values),
-    )
+    models = _taken(ModelOptions, values)
+    speculation = _taken(SpeculationOptions, values)
+    machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
     notices: list[str] = []
@@ -196,7 +200,7 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
 
 
 def _taken(group: type[Group], values: dict[str, Any]) -> Group:
-    """The option group made from those of the values that belong to it, which are removed."""
+    """The option group made from those `values` that are its fields. They are removed from `values`."""
     return group(**{name: values.pop(name) for name in group.__dataclass_fields__ if name in values})
 
 

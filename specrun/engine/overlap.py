@@ -1,8 +1,8 @@
 """Drafting while the target's pass runs, for the likeliest outcomes of that pass (PEARL, arXiv 2408.11850).
 
-Where the target waits for a disk, a bus or another device, the CPU is free to draft. If one of the expected outcomes
-comes true, its tree is ready and the next pass begins at once. Trees decide about speed alone, so the text is the same
-however many of them are drafted in time.
+Where the target waits for a disk, a bus or another device, the CPU is free to draft. If the pass ends with one of the
+expected outcomes, its tree is ready and the next pass begins at once. Trees affect only the speed, so the text does not
+depend on how many of them are drafted in time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT, TokenTree
 
-_LEAST_CHANCE = 0.005  # of an outcome: for less likely ones a target pass hardly ever leaves enough time
+_LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen by hand, as few passes last longer
 
 
 class Overlap:
-    """Runs target passes beside this thread, and drafts meanwhile.
+    """Runs target passes on another thread and drafts on this one meanwhile. Close it before the contexts.
 
-    seconds: time of draft passes that ran while a target pass did. Close it before the contexts.
+    seconds: time in draft passes that ran during a target pass.
     """
 
     def __init__(self, target: TargetContext, draft: DraftContext) -> None:
@@ -41,11 +41,11 @@ class Overlap:
         self._ready: dict[tuple[int, ...], TokenTree] = {}
 
     def forget(self) -> None:
-        """Another text begins."""
+        """Drop the trees that are ready, because another text begins."""
         self._ready = {}
 
     def take(self, plan: Plan, limits: DraftLimits) -> TokenTree | None:
-        """The tree that was drafted ahead for the committed text as it is now, if there is one within `limits`."""
+        """The tree that was drafted during the last pass for the present committed text, if it is within `limits`."""
         tree = self._ready.get(tuple(self._target.tokens[self._n_before :])) if plan == self._plan else None
         if tree is None or len(tree) > limits.budget or tree.depth > limits.depth:
             return None
@@ -59,10 +59,13 @@ class Overlap:
         limits: Callable[[int], DraftLimits],
         ends_text: Callable[[int], bool],
     ) -> Logits:
-        """The target's pass over `tree`, as `TargetContext.score`; until it is over, trees are drafted ahead.
+        """Run the target's pass over `tree` and return its logits (see `TargetContext.score`); draft until it is over.
 
-        drafting: what the tree was drafted with. sampler: ranks the draft's candidates. limits: the bounds of a tree
-        that follows so many more committed tokens. ends_text: whether a token ends the text, so that no tree follows.
+        drafting: what `tree` was drafted with.
+        sampler: ranks the draft's candidates.
+        limits: gives the bounds of the next tree if the pass commits so many tokens.
+        ends_text: whether a token ends the text, so that no tree follows it.
+
         When this returns or raises, the pass is over and the draft's cache is consistent.
         """
         self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
@@ -73,7 +76,7 @@ class Overlap:
             with self._draft.context.half_of_the_threads():
                 self._draft_ahead(tree, drafting, ModelCandidates(model, sampler), limits, ends_text)
         except BaseException:
-            self._draft.reset()  # it may have been in the middle of its bookkeeping
+            self._draft.reset()  # its cache may be inconsistent
             raise
         finally:
             _finish(running)
@@ -95,13 +98,13 @@ class Overlap:
 
         try:
             for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
-                its_limits = limits(len(path))
-                if ends_text(path[-1]) or its_limits.depth < 1:
+                next_limits = limits(len(path))
+                if ends_text(path[-1]) or next_limits.depth < 1:
                     continue
                 guesses = drafting.guesses.behind(path) if drafting.guesses else None
                 drafter = replace(drafting, source=source, guesses=guesses).drafter()
                 assert drafter is not None
-                self._ready[path] = drafter.draft([*text, *path], its_limits)
+                self._ready[path] = drafter.draft([*text, *path], next_limits)
         except _PassOverError:
             pass
 
@@ -112,11 +115,11 @@ class Overlap:
 
 
 class _PassOverError(Exception):
-    """There is no time left to draft ahead."""
+    """The target's pass is over, so drafting must end."""
 
 
 class _WhileRunning:
-    """The draft model for as long as a pass runs; after that every draft pass raises `_PassOverError`."""
+    """The draft model while the target's pass runs. Once that is over, every draft pass raises `_PassOverError`."""
 
     def __init__(self, model: DraftModel, running: Future[Logits]) -> None:
         self._model = model
@@ -143,11 +146,11 @@ class _WhileRunning:
 
 
 def _beside(work: Callable[[], Logits]) -> Future[Logits]:
-    """Do the work on a thread that ends with it.
+    """Do the work on a new thread, which ends with it.
 
     OpenMP keeps a team of workers for every thread that called it, as long as that thread lives. Once all teams
-    together have more workers than there are cores, idle workers sleep instead of spinning: with a kept thread short
-    passes took four times as long.
+    together have more workers than there are cores, idle workers sleep instead of spinning. With a kept thread, short
+    passes took four times as long (docs/adr/0007).
     """
     running: Future[Logits] = Future()
 
@@ -162,7 +165,7 @@ def _beside(work: Callable[[], Logits]) -> Future[Logits]:
 
 
 def _finish(running: Future[Logits]) -> None:
-    """Wait for the pass, which cannot be interrupted; a Ctrl-C meanwhile is raised afterwards."""
+    """Wait for the pass, which cannot be interrupted. A Ctrl-C is raised when the pass is over."""
     interrupted = False
     while not running.done():
         try:

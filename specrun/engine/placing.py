@@ -1,4 +1,4 @@
-"""Where the layers of the pair that a run asks for go."""
+"""Which layers of a pair go into VRAM, by the options and the sizes of the model files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from specrun.llama_settings import LlamaSettings
 
 
 def plan_placement(options: RunOptions) -> Placement | None:
-    """Where the layers of the pair go; None without a GPU, where there is nothing to choose.
+    """Which layers of the pair go into VRAM; None without a GPU.
 
-    Raises ModelFileError for a file that cannot be read, UsageError for a GPU that is not there.
+    Raises ModelFileError for a file that cannot be read, and UsageError for options that name a GPU that is missing.
     """
     gpus = offload_devices(devices.devices())
     if not gpus:
@@ -29,7 +29,7 @@ def plan_placement(options: RunOptions) -> Placement | None:
 
 
 def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:
-    """What has to be placed, and where it may go. Raises ModelFileError for a file that cannot be read."""
+    """What has to be placed, and the memory there is for it. Raises ModelFileError for a file that cannot be read."""
     file = GgufFile.read(options.target)
     config = options.context_config(options.plans, file.n_ctx_train)
     draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
@@ -46,8 +46,10 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
 
 
 def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
-    there = f"there {'is' if len(gpus) == 1 else 'are'} {', '.join(gpu.name for gpu in gpus)}"
+    names = ", ".join(gpu.name for gpu in gpus)
     if settings.main_gpu is not None and settings.main_gpu >= len(gpus):
-        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1}, {there}; got {settings.main_gpu}")
+        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {settings.main_gpu}")
     if settings.tensor_split and len(settings.tensor_split) > len(gpus):
-        raise UsageError(f"--tensor-split has {len(settings.tensor_split)} shares, but {there} only; give one for each")
+        raise UsageError(
+            f"--tensor-split must have one share for each GPU ({names}); got {len(settings.tensor_split)} shares"
+        )

@@ -1,4 +1,4 @@
-"""Measures positional acceptance teacher-forced: a pass of the target and one of the draft over each text."""
+"""Positional acceptance, measured teacher-forced: one pass of the target and one of the draft over each text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.planning import positional
 from specrun.speculation.planning.calibration import MAX_RANK
 
-_NOISE_DRAWS = 32
-_REJECTION_DRAWS = 4
+# Draws at each position; chosen by hand.
+_NOISE_DRAWS = 32  # of the noise that target and draft share
+_REJECTION_DRAWS = 4  # without replacement
 
 
 @dataclass
 class PositionalMeter:
-    """Sums of one temperature. match: for sample and match, greedy or with the noise that target and draft share.
-    sampled: for draws without replacement.
+    """Sums up acceptance by the rank of a child, over all positions of all texts, at one temperature.
+
+    sampling: the sampling parameters.
+    n_positions: positions measured so far.
+    match: float64[MAX_RANK], sums of the chance that sample and match accepts the k-th child.
+    sampled: float64[MAX_RANK], sums of the chance that the k-th draw without replacement is accepted.
     """
 
     sampling: SamplingParameters
@@ -30,15 +35,15 @@ class PositionalMeter:
     sampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
 
     def add(self, engine: Engine, tokens: Sequence[int], skip: int = 0) -> None:
-        """Take in one text, but for its first `skip` tokens. The engine's caches are empty afterwards."""
+        """Measure one text except its first `skip` tokens. The engine's caches are empty afterwards."""
         assert engine.draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)
         rng = np.random.default_rng(0)
-        place = 0
+        position = 0
         for target_rows, draft_rows in rows_along(engine.target, engine.draft, tokens):
             for target_row, draft_row in zip(target_rows, draft_rows, strict=True):
-                place += 1
-                if place > skip:
+                position += 1
+                if position > skip:
                     self._add_position(sampler, target_row, draft_row, rng)
 
     def _add_position(
@@ -50,15 +55,15 @@ class PositionalMeter:
     ) -> None:
         self.n_positions += 1
         if self.sampling.temperature == 0:
-            found = positional.greedy(target_row, draft_row)
-            self.match += found
-            self.sampled += found
+            chances = positional.greedy(target_row, draft_row)
+            self.match += chances
+            self.sampled += chances
             return
         p, q = sampler.distribution(target_row, ()), sampler.distribution(draft_row, ())
         self.match += positional.shared_noise(p, q, rng, _NOISE_DRAWS)
         self.sampled += positional.without_replacement(p, q, rng, _REJECTION_DRAWS)
 
     def vectors(self) -> tuple[list[float], list[float]]:
-        """`match` and `sampled` as chances, child by child."""
+        """`match` and `sampled` divided by the number of positions, rounded to 4 digits."""
         n = max(self.n_positions, 1)
         return [round(float(p), 4) for p in self.match / n], [round(float(p), 4) for p in self.sampled / n]

@@ -1,4 +1,4 @@
-"""From what a user wrote to the token ids of a prompt."""
+"""Token ids of prompts, with or without a chat template."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def chat_template(model: LlamaModel) -> ChatTemplate | None:
 
 
 def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
-    """Token ids of a whole prompt, with the BOS that the model wants unless the text (a template's) has it."""
+    """Token ids of a whole prompt. The model's BOS is added unless the text begins with it, as a template's may."""
     bos = model.special_token_text("bos")
     return model.tokenize(text, add_special=not (bos and text.startswith(bos)))
 
 
 def single_turn_tokens(model: LlamaModel, text: str, template: ChatTemplate | None) -> list[int]:
-    """Token ids of `text` as the user's only message, or as it is without a template."""
+    """Token ids of `text` as the user's only message in the template; without a template, of `text` as it is."""
     return prompt_tokens(model, template.render([{"role": "user", "content": text}]) if template else text)

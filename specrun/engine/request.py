@@ -1,4 +1,4 @@
-"""What is asked of a model: one value from the command line or the Python API down to the decode loop."""
+"""A request for text: the one value that goes from the command line or the Python API down to the decode loop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Request:
     prompt: token ids to continue.
     sampling: how tokens are chosen.
     max_tokens: most tokens to write; None is no limit.
-    stops: texts that end the answer before them.
+    stops: the answer ends before the first of these texts.
     gbnf: the grammar that the answer must match, in GBNF; None allows every text.
-    ignore_eos: whether to write on past end-of-generation tokens, which then count as text.
+    ignore_eos: whether end-of-generation tokens count as text and do not end it.
     """
 
     prompt: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Request:
 
 
 def make_request(options: SamplingOptions) -> Request:
-    """The request that the options describe, its prompt still empty. Grammar files are read and checked.
+    """The request that the options describe, without a prompt. Grammar files are read and checked.
 
     Raises UsageError for values outside their range, and for files that are not a grammar or a schema.
     """

@@ -1,4 +1,4 @@
-"""From option groups to what a run loads: model files, plans, and the profile of this pair on this machine."""
+"""Resolving option groups into run options: model files, plans, and the profile of this pair on this machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def run_options(
     fetcher: Fetcher,
     note: Callable[[str], None],
 ) -> RunOptions:
-    """What the options ask for, profiles left aside. `note` is told which draft was chosen.
+    """What the options ask for, before any profile. `note` is called with a sentence about the draft that was chosen.
 
-    Raises UsageError for impossible options, MissingModelError and HubError for models that are not to be had.
+    Raises UsageError for impossible options, and MissingModelError or HubError if a model is missing and cannot be
+    downloaded.
     """
     if models.target is None and models.draft not in (None, "none"):
-        raise UsageError("--draft needs the --target it drafts for")
+        raise UsageError("--draft needs a target to draft for; give it with --target")
     plans = speculation.plans()
     settings, draft_settings = machine.target_settings(), machine.draft_settings()
     drafting = any(plan.drafts and plan.method.needs_draft for plan in plans)
@@ -68,18 +69,18 @@ def with_profile(
 ) -> RunOptions:
     """The options with the profile of this pair on this machine, if there is one.
 
-    Its settings are taken in any case, because the text may depend on them, and its plans where these are left to
-    specrun. `note` is told if a profile is stale. Raises UsageError for a method that needs a profile.
+    The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
+    `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
     """
     if options.draft is None:
         return replace(options, profile=_of_target(options), follow=speculation.is_auto)
-    found = lookup.find(identity_of(options))
-    if found.notice and (speculation.is_auto or speculation.method):
-        note(found.notice)
+    saved = lookup.find(identity_of(options))
+    if saved.notice and (speculation.is_auto or speculation.method):
+        note(saved.notice)
     if speculation.method:
-        plan = _with_size(options.plans[0], found.profile, speculation, temperature)
+        plan = _with_size(options.plans[0], saved.profile, speculation, temperature)
         options = replace(options, plans=(plan,))
-    return replace(options, profile=found.profile, follow=speculation.is_auto)
+    return replace(options, profile=saved.profile, follow=speculation.is_auto)
 
 
 def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOptions, temperature: float) -> Plan:
@@ -91,8 +92,9 @@ def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOpti
 
 
 def _of_target(options: RunOptions) -> Profile | None:
-    """What the newest profile of the target says of the target alone, whatever the draft of that profile. Text without
-    a draft then has the settings of text with one, and so is the same text.
+    """The newest profile of the target with any draft, reduced to what it says of the target alone.
+
+    Its settings make the text without a draft the same as the text with one.
     """
     profile = profile_files.of_target(identity_of(options)) if profile_files.are_saved() else None
     return profile.without_draft(options.exact) if profile else None

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and the contexts that it takes."""
+"""What to load and how to run it, and the size of the contexts that this needs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from specrun.speculation.shape import MAX_LEAVES
 if TYPE_CHECKING:
     from specrun.profiles.profile import Profile
 
-DEFAULT_CTX_SIZE = 4096
-_PROMPT_BATCH = 512  # tokens of one prefill pass, llama.cpp's default ubatch
-_MAX_PENDING = 64  # committed tokens that can wait in front of a tree
-_MAX_SAFE_CTX_SIZE = 2**24
+DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
+_PROMPT_BATCH = 512  # tokens of one prefill pass: llama.cpp's default ubatch
+_MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree; chosen by hand
+_MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to run and where, as far as it is decided.
+    """What to load and how to run it.
 
-    target, draft: model files; draft None drafts from the text itself or not at all.
-    plans: the plan to follow, or several to choose the fastest of while writing.
-    largest: another plan that the contexts must hold.
+    target: the target's GGUF file.
+    draft: the draft's GGUF file; None drafts from the text itself or not at all.
+    plans: the plan to follow, or several, of which the fastest is chosen while writing.
+    largest: a further plan for which the contexts must have room; None for none.
     ctx_size: tokens of prompt and answer together; None is what the model was trained for, at most 4096.
-    settings, draft_settings: what is decided about running target and draft; specrun chooses the rest.
-    profile: that of this pair on this machine. Its settings decide what is open and, with `follow`, its plans are
-        followed instead of `plans`.
-    exact: speculate only in passes whose logits are the same bits as those of plain decoding.
-    datastore, history: further draft sources, see `specrun.engine.run_sources`.
-    overlap: draft while the target's passes run; None does as the plan says.
+    settings: llama.cpp's settings for the target, as far as they are decided; specrun chooses the others.
+    draft_settings: the same for the draft.
+    profile: the profile of this pair on this machine, whose settings fill those that are not decided; None for none.
+    follow: whether to follow the profile's plans instead of `plans`.
+    exact: whether to speculate only in passes whose logits are the same bits as those of plain decoding.
+    datastore: a file of `specrun datastore` to draft from; None for none.
+    history: whether to draft from earlier sessions and save this one.
+    overlap: whether to draft while the target's passes run; None does as the plan says.
     """
 
     target: Path
@@ -54,29 +57,28 @@ class RunOptions:
 
     @property
     def with_profile(self) -> RunOptions:
-        """The same with the profile's settings where they are open, and room for its plans."""
+        """The options with the profile's settings where they are not decided and, with `follow`, with its plans."""
         if not self.profile:
             return self
         settings = self.settings.over(self.profile.settings)
-        return replace(
-            self, settings=settings, plans=(*(self.profile.candidates() if self.follow else ()), *self.plans)
-        )
+        plans = (*self.profile.candidates(), *self.plans) if self.follow else self.plans
+        return replace(self, settings=settings, plans=plans)
 
     @property
     def drafts(self) -> bool:
-        """Whether the draft will be loaded: there is one, and a plan that asks it."""
+        """Whether the draft will be loaded, which takes a plan that uses it."""
         return self.draft is not None and any(plan.drafts and plan.method.needs_draft for plan in self.plans)
 
     def context_config(self, plans: Sequence[Plan], n_ctx_train: int) -> ContextConfig:
-        """Contexts that `plans` and `largest` can run in. n_ctx_train: see `context_length`."""
+        """The size of contexts in which `plans` and `largest` can run. n_ctx_train: see `context_length`."""
         room_for = (*plans, *((self.largest,) if self.largest else ()))
         return context_config(room_for, context_length(self.ctx_size, n_ctx_train))
 
 
 def context_length(ctx_size: int | None, n_ctx_train: int) -> int:
-    """Tokens of text in a context, for a model trained on `n_ctx_train` tokens (0 if its file does not say).
+    """Tokens of text in a context, for a model that was trained on `n_ctx_train` tokens (0 if its file does not say).
 
-    Raises UsageError for a `ctx_size` that cannot be.
+    Raises UsageError for a `ctx_size` out of range.
     """
     if ctx_size is None:
         return min(n_ctx_train or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
@@ -86,7 +88,7 @@ def context_length(ctx_size: int | None, n_ctx_train: int) -> int:
 
 
 def context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
-    """A context that any of the plans can run in, with `ctx_size` tokens of text."""
+    """The size of a context with `ctx_size` tokens of text in which each of the plans can run."""
     budget = max(plan.budget for plan in plans)
     n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
     n_seq_max = min(n_leaves, MAX_LEAVES)

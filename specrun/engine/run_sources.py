@@ -1,4 +1,4 @@
-"""The draft sources of a run. With `--history` they take in earlier sessions and are saved at the end."""
+"""The draft sources of a loaded model. With `--history` they learn from earlier sessions and are saved at the end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def fingerprint(model: LlamaModel) -> str:
 
 
 class RunSources:
-    """All draft sources of a run."""
+    """All draft sources of a loaded model; `set` holds them."""
 
     def __init__(self, model: LlamaModel, store: Path | None, history: bool, note: Callable[[str], None]) -> None:
-        """store: a file of `specrun datastore`, or None.
-        history: draft from earlier sessions, and let `close` save this one.
+        """Read what earlier sessions left on disk.
+
+        store: a file of `specrun datastore`; None for none.
+        history: whether to draft from earlier sessions, and let `close` save this one.
         note: called with a message about each file of earlier sessions that cannot be used.
 
         Raises DraftSourceError for a datastore that cannot be used.

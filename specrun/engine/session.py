@@ -1,4 +1,4 @@
-"""A conversation: chat template, history, and a cache that a new turn only adds to."""
+"""A conversation. Each turn keeps the tokens of the turns before it, so the KV cache stays valid."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from specrun.speculation.controllers.chooser import PlanChooser
 
 @dataclass
 class _Written:
-    """A text and the very tokens that it was read from or written with."""
+    """A conversation as text, and as the tokens that are in the cache for it."""
 
     text: str
     tokens: list[int]
 
 
 class Session:
-    """The messages so far and how the next answer is written. Raises ModelFileError for a model without a template.
+    """The messages so far, and how the next answer is written. Raises ModelFileError for a model without a template.
 
     model: the target.
-    ctx_size: most tokens of conversation and answer.
-    complete: makes the completion to stream from a request with a prompt.
+    ctx_size: most tokens of conversation and answer together.
+    complete: makes a completion from a request and what chooses its plans.
     request: how answers are written; its prompt is ignored.
     plans: what chooses each pass's plan; None leaves it to the model.
     messages: the conversation.
@@ -54,14 +54,17 @@ class Session:
         self._written: _Written | None = None
 
     def ask(self, text: str) -> Completion:
-        """Write the whole answer to a message, and keep both. Raises PromptError for a message that does not fit."""
+        """Write the whole answer to a message, and keep both in the conversation.
+
+        Raises PromptError for a message that does not fit the context.
+        """
         completion, _ = self.prepare(text)
         for _ in self._stream(completion):
             pass
         return completion
 
     def stream(self, text: str) -> Iterator[str]:
-        """The same as `ask`, in pieces of text as they are written."""
+        """The same as `ask`, but yields pieces of text as they are written."""
         completion, _ = self.prepare(text)
         return self._stream(completion)
 
@@ -90,15 +93,15 @@ class Session:
         return sum(message["role"] == "user" for message in self.messages)
 
     def prepare(self, text: str) -> tuple[Completion, int]:
-        """The completion to stream as the answer to `text`, and how many old turns were dropped to make room.
+        """A completion that answers `text`, and how many of the oldest turns were dropped to make room for it.
 
-        Hand the streamed completion to `keep`, or call `undo`. Raises PromptError, changing nothing, if the message
-        alone does not fit the context.
+        After streaming it, pass it to `keep`, or call `undo`. Raises PromptError if the message alone does not fit the
+        context; the conversation is then unchanged.
         """
         return self._prepare([*self.messages, {"role": "user", "content": text}])
 
     def regenerate(self) -> tuple[Completion, int] | None:
-        """Prepare another answer to the last message, with the next seed; None if there is no message."""
+        """The same as `prepare` for another answer to the last message, with the next seed; None without a message."""
         if self.n_turns == 0:
             return None
         if self.messages[-1]["role"] == "assistant":
@@ -108,11 +111,11 @@ class Session:
         return self._prepare(self.messages)
 
     def keep(self, completion: Completion) -> None:
-        """Take a streamed completion, whole or interrupted, into the history."""
+        """Add the answer of a streamed completion, whole or interrupted, to the conversation."""
         self.messages.append({"role": "assistant", "content": completion.text})
-        spelled = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
-        # They differ where a stop string cut the text off.
-        if self._written and spelled.decode("utf-8", errors="replace") == completion.text:
+        decoded = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
+        # They differ where a stop text cut the answer off.
+        if self._written and decoded.decode("utf-8", errors="replace") == completion.text:
             tokens = completion.request.prompt + completion.token_ids
             self._written = _Written(self._written.text + completion.text, tokens)
 
@@ -130,7 +133,7 @@ class Session:
 
     def _prepare(self, messages: list[Message]) -> tuple[Completion, int]:
         messages = list(messages)
-        # A quarter of the context is kept for the answer.
+        # A quarter of the context is kept free for the answer (chosen by hand).
         most = self._ctx_size - max(self._ctx_size // 4, 1)
         n_dropped = 0
         while len((written := self._read(messages)).tokens) > most and _drop_oldest_turn(messages):
@@ -145,8 +148,10 @@ class Session:
         return self._complete(replace(self.request, prompt=written.tokens), self.plans), n_dropped
 
     def _read(self, messages: list[Message]) -> _Written:
-        """Tokens of the rendered conversation. Text that was written before keeps its tokens: tokenized again it might
-        be split differently, and the cache would be lost from there on.
+        """The rendered conversation and its tokens.
+
+        Text that was written before keeps its tokens. Tokenized again, it might be split differently, and the cache
+        would be useless from there on.
         """
         text = self._template.render(messages)
         before = self._written

@@ -1,4 +1,4 @@
-"""What one generation did and what it cost, pass by pass."""
+"""The passes of one generation, and their counts and times."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Pass:
 
 @dataclass
 class Statistics:
-    """What one generation cost. Times are in seconds.
+    """Counts and times of one generation.
 
     prompt_tokens: tokens of the prompt.
-    prompt_tokens_decoded: those that were not in the cache already.
+    prompt_tokens_decoded: tokens of the prompt that were not in the KV cache.
     completion_tokens: committed tokens.
     passes: target passes after the prompt.
-    prefill_seconds: all work before the first pass.
-    first_token_seconds: from the start until the first pass is over.
-    seconds: all passes together, with what belongs to them.
-    target_seconds: the target's passes.
-    draft_seconds: drafting that the target waited for.
-    overlapped_seconds: drafting that ran while a target pass did.
-    ready: passes whose tree had been drafted ahead.
-    accepted: number of passes by accepted length; index 0 is length 1.
-    offered: number of passes that reached a node with children, by depth; index 0 is depth 1.
-    matched: how many of those accepted one of the children.
+    prefill_seconds: time before the first pass.
+    first_token_seconds: time from the start to the end of the first pass.
+    seconds: time from the start of the first pass to the end of the last one.
+    target_seconds: time in target passes.
+    draft_seconds: time in draft passes while no target pass ran.
+    overlapped_seconds: time in draft passes while a target pass ran.
+    ready: number of passes whose tree was drafted during the pass before.
+    accepted: number of passes for each accepted length; index 0 is length 1.
+    offered: number of passes that reached a node with children, for each depth of the children; index 0 is depth 1.
+    matched: number of passes that accepted one of these children, for each depth; index 0 is depth 1.
     """
 
     prompt_tokens: int = 0
@@ -80,25 +80,25 @@ class Statistics:
         """Mean accepted length."""
         return self.completion_tokens / self.passes if self.passes else 0.0
 
-    def count(self, one: Pass) -> None:
-        """Add one pass."""
+    def count(self, done: Pass) -> None:
+        """Add one pass to the counts."""
         self.passes += 1
-        self.completion_tokens += len(one.tokens)
-        length = len(one.accepted.tokens)
+        self.completion_tokens += len(done.tokens)
+        length = len(done.accepted.tokens)
         self.accepted += [0] * (length - len(self.accepted))
         self.accepted[length - 1] += 1
-        while len(self.offered) < one.tree.depth:
+        while len(self.offered) < done.tree.depth:
             self.offered.append(0)
             self.matched.append(0)
-        path = one.accepted.path
+        path = done.accepted.path
         for depth, node in enumerate(path):
-            if one.tree.children[node]:
+            if done.tree.children[node]:
                 self.offered[depth] += 1
                 self.matched[depth] += depth + 1 < len(path)
 
 
 class Clock:
-    """Splits the time since it was made into target passes, draft passes and everything else."""
+    """Measures the time since it was made, and how much of it went into target and draft passes."""
 
     def __init__(self, target: TargetContext, draft: DraftContext | None, overlap: Overlap | None) -> None:
         self._started = time.perf_counter()
@@ -110,7 +110,7 @@ class Clock:
         self._overlapped_before = overlap.seconds if overlap else 0.0
 
     def read(self, statistics: Statistics) -> None:
-        """Write the times so far into `statistics`."""
+        """Set the times of `statistics`."""
         statistics.seconds = time.perf_counter() - self._started
         statistics.target_seconds = self._target.decode_seconds - self._target_before
         if self._draft and self._overlap:

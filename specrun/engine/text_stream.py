@@ -1,4 +1,4 @@
-"""From tokens to printable text: no broken UTF-8 character, nothing of a stop string, ever comes out."""
+"""Turning tokens into text, without broken UTF-8 characters and without the stop text or its beginning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 
 class TextStream:
-    """Turns token ids into text piece by piece.
+    """Turns token ids into text piece by piece. Text that may be the beginning of a stop text is held back until later
+    tokens decide.
 
-    token_bytes: the bytes a token stands for. stops: strings that end the text and are not part of it. Text that could
-    still become a stop string is held back until the next token decides.
+    token_bytes: gives the bytes of a token.
+    stops: stop texts; the text ends before the first of them.
+    stopped: whether a stop text was met.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str] = ()) -> None:
@@ -21,22 +23,22 @@ class TextStream:
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """The text that `token` sets free. After a stop string was met, `stopped` is true and the text is over."""
+        """Add a token, and return the text that is certain now."""
         self._held += self._decoder.decode(self._token_bytes(token))
         return self._release(final=False)
 
     def finish(self) -> str:
-        """What was still held back; an unfinished character becomes U+FFFD."""
+        """The text that is still held back; an unfinished character becomes U+FFFD."""
         if self.stopped:
             return ""
         self._held += self._decoder.decode(b"", final=True)
         return self._release(final=True)
 
     def _release(self, final: bool) -> str:
-        found = min((at for at in map(self._held.find, self._stops) if at >= 0), default=None)
-        if found is not None:
+        stop_at = min((at for at in map(self._held.find, self._stops) if at >= 0), default=None)
+        if stop_at is not None:
             self.stopped = True
-            text, self._held = self._held[:found], ""
+            text, self._held = self._held[:stop_at], ""
             return text
         keep = 0 if final else self._undecided()
         cut = len(self._held) - keep
@@ -44,7 +46,7 @@ class TextStream:
         return text
 
     def _undecided(self) -> int:
-        """Length of the longest tail that is the beginning of a stop string."""
+        """Length of the longest tail of the held text that is the beginning of a stop text."""
         longest = max(map(len, self._stops), default=0)
         for length in range(min(longest - 1, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-length:]) for stop in self._stops):

@@ -33,7 +33,8 @@ def n_prompt_tokens(here: SpecrunHere, model: Path, *arguments: str | Path, stdi
 def test_the_result_alone_goes_to_stdout(specrun: Specrun, script: Path) -> None:
     result = specrun("generate", "x", "-m", script)
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
-    assert result.stderr == "no draft model (--draft gives one): drafting from the text itself, where that pays\n"
+    notice = "there is no draft model, so specrun drafts from the text itself where that pays; give one with --draft\n"
+    assert result.stderr == notice
 
 
 def test_the_prompt_is_argument_then_files_then_stdin(here: SpecrunHere, script: Path, tmp_path: Path) -> None:

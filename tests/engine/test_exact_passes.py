@@ -77,7 +77,7 @@ def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Pla
         assert write(loaded.engine, prompt, sampling, plan, 48).rows == off.rows
 
 
-@pytest.mark.parametrize(("n", "notice"), [(1, "decoding plainly"), (5, "at most 5 tokens"), (32, "")])
+@pytest.mark.parametrize(("n", "notice"), [(1, "speculation is off"), (5, "at most 5 tokens"), (32, "")])
 def test_what_is_left_of_speculation_is_said(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_passes, "exact_up_to", lambda *_: n)
     plans = (SPECEXEC.plan(16, 8), OFF.plan())

@@ -121,5 +121,5 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     have_gpus(monkeypatch, 8 * GB, 8 * GB)
     with pytest.raises(UsageError, match="--main-gpu must be between 0 and 1"):
         Model(options(LlamaSettings(main_gpu=2)))
-    with pytest.raises(UsageError, match="--tensor-split has 3 shares, but there are CUDA0, CUDA1"):
+    with pytest.raises(UsageError, match=r"one share for each GPU \(CUDA0, CUDA1\); got 3 shares"):
         Model(options(LlamaSettings(tensor_split=(1, 1, 1))))
