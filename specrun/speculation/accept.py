@@ -1,4 +1,4 @@
-"""What a pass commits of its tree, by the acceptance rule of the plan's method."""
+"""Accepting a path of a token tree by the rule of the plan's method."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specrun.speculation.tree import TokenTree
 
 
 def accept(plan: Plan, tree: TokenTree, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
-    """The accepted path of `tree` and the token after it.
+    """The accepted path of `tree` and the tokens that it commits.
 
-    rows: float32[len(tree), n_vocab], the target's logits after each node. tokens: all committed text; its last token
-    is the root.
+    rows: float32[len(tree), n_vocab], the target's logits after each node.
+    tokens: all committed text, whose last token is the root.
     """
     rule = plan.method.accept
     recent = sampler.recent(tokens)

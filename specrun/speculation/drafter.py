@@ -1,4 +1,4 @@
-"""What a drafter is, and what it may ask of a draft model."""
+"""The interfaces of drafters, draft models and draft sources, and the limits of a tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class DraftNode:
-    """A node to expand: its own id, its parent's id (0 is the root) and its token."""
+    """A node that a draft pass expands. id, parent: its own id and its parent's; 0 is the root. token: its token."""
 
     id: int
     parent: int
@@ -30,24 +30,30 @@ class DraftModel(Protocol):
     def n_vocab(self) -> int: ...
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Take in the committed text; float32[n_vocab] logits after its last token, the root."""
+        """Bring the committed text into the cache; returns float32[n_vocab], the logits after its last token."""
         ...
 
     def expandable(self, parents: Sequence[int]) -> int:
-        """How many children of these parents, in order, one pass can expand."""
+        """How many nodes one pass can expand, counted from the first, if these are their parents."""
         ...
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """float32[len(nodes), n_vocab]: one pass over nodes whose parents were expanded before, or come before
-        them (one child of each at most).
+        """float32[len(nodes), n_vocab]: the logits after each of `nodes`, from one pass.
+
+        The parent of each was expanded in an earlier pass, or comes before it in `nodes` and has one child there.
         """
         ...
 
 
 @dataclass(frozen=True)
 class DraftLimits:
-    """Bounds of one tree. budget: nodes, root included. depth: drafted tokens on a path. width: nodes that one draft
-    pass expands. leaves: leaf paths. pending: committed tokens that the target decodes again in front of the tree.
+    """The limits of one tree.
+
+    budget: most nodes, root included.
+    depth: most drafted tokens on a path.
+    width: most nodes that one draft pass expands.
+    leaves: most leaf paths.
+    pending: committed tokens that the target decodes again before the tree.
     """
 
     budget: int
@@ -58,20 +64,20 @@ class DraftLimits:
 
 
 class Drafter(Protocol):
-    """Proposes a token tree for the text that follows the committed tokens."""
+    """Proposes token trees."""
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
-        """A tree rooted at the last of `tokens`, within `limits`."""
+        """A tree for what follows the committed text `tokens`, whose last token is the root, within `limits`."""
         ...
 
 
 class Guesses(Protocol):
-    """What needs no draft model to guess."""
+    """Guesses the next token without a draft model."""
 
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """Tokens that could follow the committed text and `path`, with the chance of each, best first."""
+        """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         ...
 
     def behind(self, path: Sequence[int]) -> Guesses:
-        """The same as they would be if `path` had been committed."""
+        """The guesses as they would be if `path` had been committed."""
         ...

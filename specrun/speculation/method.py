@@ -1,4 +1,4 @@
-"""A method: how it drafts, how its trees are accepted, which plans of it `specrun tune` considers, how it is named."""
+"""Methods: how to draft and accept, which plans of them `specrun tune` considers, and how these are named."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 Needed = TypeVar("Needed")
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
 
-# What a method may need beside the target.
+# What a method may need besides the target.
 DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
 
-_DEEP = 16  # default depth of methods that end a tree by themselves
-_DEPTH = 8  # default depth of other trees
-_CHAIN = 4  # default depth of other chains
-_BUDGET = 16  # default nodes of a tree
-_WIDTH = 16  # nodes that a draft pass of a cost-aware tree may expand
+# Default bounds of a plan; chosen by hand.
+_DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves
+_DEPTH = 8  # drafted tokens on a path of other trees
+_CHAIN = 4  # drafted tokens of other chains
+_BUDGET = 16  # nodes of a tree
+_WIDTH = 16  # nodes that one draft pass expands, for methods that decide by cost tables
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Drafting:
 
     plan: the plan that its trees follow.
     temperature: the sampling temperature; 0 is greedy.
-    source: the draft model's candidates, or a recording of them; None without a draft.
-    guide: cost tables and calibration, if they are known.
-    guesses: the draft sources that the method asks, if any.
+    source: the draft model's candidates, or a recording of them; None without a draft model.
+    guide: cost tables and calibration; None without a profile.
+    guesses: the draft sources that the method uses; None if it uses none.
     """
 
     plan: Plan
@@ -56,7 +57,7 @@ class Drafting:
         return self._needed(self.source, "a draft model")
 
     def need_guide(self) -> Guide:
-        """Cost tables and calibration. Raises ValueError if they are not known."""
+        """Cost tables and calibration. Raises ValueError without them."""
         return self._needed(self.guide, "cost tables")
 
     def need_guesses(self) -> Guesses:
@@ -90,23 +91,22 @@ def _options(plan: Plan) -> str:
 class Method:
     """One way of drafting and accepting.
 
-    name: what `--method` calls it.
-    kind: what it is, for `specrun methods`.
-    paper: where it comes from.
-    pays: when it is fast, in a sentence.
+    name: its name for `--method`.
+    kind: its kind, which `specrun methods` shows.
+    paper: its source, which `specrun methods` shows.
+    pays: a clause that completes "it pays ...", which `specrun methods` shows.
     drafter: makes its drafter; None for plain decoding.
-    accept: how a tree is accepted at temperatures above 0; None is sample and match, which all rules amount to when
-        greedy.
-    needs: what it needs beside the target.
-    stops: whether it ends a tree by itself, so that a depth is only a bound.
-    shape: the shape of its trees, where it follows from budget and depth alone.
-    sources: names of the draft sources it asks.
+    accept: its rule of acceptance at temperatures above 0; None is sample and match. At 0 all rules do the same.
+    needs: what it needs besides the target.
+    stops: whether it ends a tree by itself, so that the plan's depth is only a bound.
+    shape: gives the shape of its trees from budget and depth; None if these do not decide it.
+    sources: names of the draft sources that it uses.
     lossless: whether the text is the target's, token for token or in distribution.
-    candidates: the plans of it that `specrun tune` considers.
-    with_sources: the same method with draft sources, for `specrun tune` to try.
-    without_draft: what drafts in its place where the draft model does not pay.
-    label: how a plan of it is named.
-    options: the command-line options that ask for a plan of it.
+    candidates: gives the plans of it that `specrun tune` considers.
+    with_sources: the same method with draft sources, which `specrun tune` tries as well; None if there is none.
+    without_draft: the method that replaces it where the draft model does not pay; None for plain decoding.
+    label: gives the name of a plan of it.
+    options: gives the command-line options for a plan of it.
     """
 
     name: str
@@ -128,20 +128,20 @@ class Method:
 
     @property
     def samples(self) -> bool:
-        """Whether its trees are drawn at random for a rule that compares distributions. The text of a seed then differs
-        from plain decoding's, though its distribution is the same.
+        """Whether it has a rule that compares distributions, for which trees are drawn at random. The text of a seed
+        then differs from plain decoding's, although its distribution is the same.
         """
         return self.accept is not None
 
     @property
     def needs_draft(self) -> bool:
-        """Whether it asks a draft model."""
+        """Whether it uses a draft model."""
         return DRAFT in self.needs
 
     @property
     def can_overlap(self) -> bool:
         """Whether drafting may run during a target pass. Only methods with a draft model whose text does not depend on
-        which trees exist may, because how many are drafted is a matter of time.
+        the trees may do so, because the time decides how many trees are drafted.
         """
         return self.needs_draft and not self.samples
 
@@ -152,7 +152,7 @@ class Method:
 
     @property
     def grows(self) -> bool:
-        """Whether it grows every tree anew, node by node."""
+        """Whether it grows every tree node by node, so that the trees differ in shape."""
         return self.kind in ("tree", "planner") and not self.wants_shape
 
     @property
@@ -162,11 +162,14 @@ class Method:
 
     @property
     def is_chain(self) -> bool:
-        """Whether it drafts one path."""
+        """Whether its trees are single paths."""
         return self.kind == "chain" or self.shape is chain_shape
 
     def plan(self, budget: int | None = None, depth: int | None = None, width: int | None = None) -> Plan:
-        """A plan of this method. Bounds that are None get moderate values. Raises UsageError for impossible ones."""
+        """A plan of this method with these bounds (see `Plan`). Those that are None get moderate values.
+
+        Raises UsageError for impossible bounds.
+        """
         if self.drafter is None:
             return Plan(self)
         if self.is_chain:
@@ -176,7 +179,7 @@ class Method:
         else:
             budget = _BUDGET if budget is None else budget
             if depth is None:
-                # Where a guess costs no draft pass, the tree may be as deep as it is large.
+                # Without draft passes, depth costs nothing: the tree may be as deep as it is large.
                 depth = _DEEP if self.stops else _DEPTH if self.needs_draft else budget - 1
             depth = min(depth, max(budget - 1, 0))
             if width is None:
@@ -199,7 +202,7 @@ OFF: Method = Method(
     name="off",
     kind="plain",
     paper="",
-    pays="where nothing else does",
+    pays="where no other method does",
     drafter=None,
     needs=(),
     candidates=lambda _: (OFF.plan(),),

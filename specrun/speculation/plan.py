@@ -1,4 +1,4 @@
-"""A plan: by which method a pass drafts and accepts, and how large its token tree may be."""
+"""A plan: the method by which a pass drafts and accepts, and the bounds of its token tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specrun.speculation.shape import TreeShape
 if TYPE_CHECKING:
     from specrun.speculation.method import Method
 
-MAX_BUDGET = 1024
+MAX_BUDGET = 1024  # nodes; chosen by hand
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Plan:
     depth: most drafted tokens on a path.
     width: most nodes that one draft pass expands.
     shape: the shape of every tree, for methods whose trees all have the same one.
-    overlap: whether the draft works on while the target's pass runs.
+    overlap: whether to draft while the target's pass runs.
     """
 
     method: Method
@@ -46,7 +46,7 @@ class Plan:
         return replace(self, budget=shape.n_nodes, depth=shape.depth, width=width, shape=shape)
 
     def follows(self, method: Method) -> Plan:
-        """The same bounds with another method, not overlapped."""
+        """The plan with the same bounds and another method, without overlap."""
         return replace(self, method=method, overlap=False)
 
     @property

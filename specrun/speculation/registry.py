@@ -1,4 +1,4 @@
-"""Every method by its name. A new one is a file in `drafters/` and a line here."""
+"""Every method by its name. A new method is a file in `drafters/` and a line here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specrun.speculation.papers.methods import PAPERS
 METHODS = {
     method.name: method for method in (OFF, CHAIN, SPECEXEC, SEQUOIA_MATCH, ADAPTIVE, MERGED, DRAFTLESS, *PAPERS)
 }
-# Other names: what `--speculate` calls specexec, and what another paper calls the same rules.
+# Other names of methods: that of `--speculate`, and those of the multi-candidate paper for the same rules.
 ALIASES = {"tree": SPECEXEC.name, "multi-candidate": "specinfer", "multi-candidate-without-replacement": "rsd"}
 
 
@@ -22,5 +22,5 @@ def find(name: str) -> Method:
     """The method of this name or alias. Raises UsageError for an unknown name."""
     name = ALIASES.get(name, name)
     if name not in METHODS:
-        raise UsageError(f"no method {name}; `specrun methods` lists them")
+        raise UsageError(f"there is no method {name}; `specrun methods` lists all methods")
     return METHODS[name]

@@ -1,1 +1,1 @@
-"""Controllers: which plan the next pass follows, and how what was measured decides that."""
+"""Controllers, which choose the plan of each pass by what earlier passes brought."""

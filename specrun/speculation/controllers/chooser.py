@@ -1,4 +1,4 @@
-"""Which plan the next pass follows: always the same, or the one that is measured to be fastest."""
+"""Choosing the plan of the next pass: always the same one, or the fastest by measurement (docs/adr/0008)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 
-_TRIAL_PASSES = 3
-_PROMISING = 0.8  # share of the winner's rate that the first pass of a trial must reach for the trial to go on
-_REMEMBERED = 0.5  # share of what is known of a plan that counts on in its next trial
-_SHORTEST_HOLD = 32  # passes
-_TRIAL_SHARE = 0.015  # of all time may be lost to trials
-_DECAY = 0.96  # weight of what was known, per pass: about the last 25 passes count
-_DROP = 0.75  # share of its rate at election below which the winner is put to the test at once
+# All chosen by hand. A rate is committed tokens per second.
+_TRIAL_PASSES = 3  # measured passes of a trial
+_PROMISING = 0.8  # a trial ends early if its rate is below this share of the winner's
+_REMEMBERED = 0.5  # factor on a plan's measured tokens and seconds when its next trial begins
+_SHORTEST_HOLD = 32  # passes of the winner between trials, at least
+_TRIAL_SHARE = 0.015  # share of all time that trials may lose
+_DECAY = 0.96  # factor on a plan's tokens and seconds after each pass, so that about the last 25 passes count
+_DROP = 0.75  # all plans are tried again when the winner's rate falls below this share of what it was when it won
 
 
 class PlanChooser(Protocol):
-    """Names the plan of every pass, and is told what the pass brought."""
+    """Chooses the plan of every pass, and learns from what each pass brought."""
 
     @property
-    def current(self) -> Plan: ...
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        ...
 
     @property
     def guide(self) -> Guide | None:
-        """What an adaptive plan is weighed with, if there may be one."""
+        """Cost tables and calibration for adaptive plans; None without a profile."""
         ...
 
     def begin(self, temperature: float) -> None:
-        """A generation at this temperature begins."""
+        """Learn that a generation at this temperature begins."""
         ...
 
-    def record(self, step: PassRecord) -> None:
-        """A pass by `current` is over."""
+    def record(self, record: PassRecord) -> None:
+        """Learn from a pass that followed `current`."""
         ...
 
 
@@ -49,11 +52,11 @@ class FixedPlan:
     def begin(self, temperature: float) -> None:
         """Changes nothing."""
 
-    def record(self, step: PassRecord) -> None:
-        """Lets the guide learn from the pass, if there is one; the plan stays."""
+    def record(self, record: PassRecord) -> None:
+        """Let the guide learn from the pass."""
         if self.guide:
-            self.guide.learn(step)
-            self.guide.follow(step)
+            self.guide.learn(record)
+            self.guide.follow(record)
 
     def __str__(self) -> str:
         return str(self.current)
@@ -61,7 +64,7 @@ class FixedPlan:
 
 @dataclass
 class _Arm:
-    """One plan and the recent tokens and seconds of its passes."""
+    """One plan, with the committed tokens and the seconds of its recent passes."""
 
     plan: Plan
     tokens: float = 0.0
@@ -81,12 +84,11 @@ class _Arm:
 
 
 class FastestPlan:
-    """Tries each plan for a few passes, then holds the fastest by measured tokens a second.
+    """Tries each plan for a few passes, then holds the fastest by measured tokens per second.
 
-    After a hold one of the others is tried again. A hold lasts until what the trials before it lost, against having
-    gone on with the winner, is a small share of its time, so slow plans are tried rarely. When the winner becomes much
-    slower than when it was chosen, all are tried at once.
-    The text does not depend on any of this, only the speed does.
+    After a hold, one of the other plans is tried again. A hold lasts until the time that the trials before it lost,
+    compared with the winner's rate, is a small share of all time. So slow plans are tried rarely. When the winner
+    becomes much slower than when it won, all plans are tried again at once. Only the speed depends on the choices.
     """
 
     guide = None
@@ -107,12 +109,12 @@ class FastestPlan:
 
     @property
     def winner(self) -> Plan | None:
-        """The fastest plan so far, or None until each was tried."""
+        """The fastest plan so far; None until every plan was tried."""
         return self._winner.plan if self._winner else None
 
     @property
     def rates(self) -> dict[Plan, float]:
-        """Tokens a second of every plan when the winner was chosen; empty until each was tried."""
+        """Tokens per second of every plan when the winner was chosen; empty until every plan was tried."""
         return dict(self._rates)
 
     def __str__(self) -> str:
@@ -121,11 +123,11 @@ class FastestPlan:
         return f"auto ({measured})" if measured else "auto"
 
     def begin(self, temperature: float) -> None:
-        """Changes nothing: what was measured at one temperature is the first guess at another."""
+        """Changes nothing: rates measured at one temperature are the first estimate for another."""
 
-    def record(self, step: PassRecord) -> None:
-        """A pass by `current` is over."""
-        n_tokens, seconds = step.n_tokens, step.seconds
+    def record(self, record: PassRecord) -> None:
+        """Learn from a pass that followed `current`."""
+        n_tokens, seconds = record.n_tokens, record.seconds
         self._phase_tokens += n_tokens
         self._phase_seconds += seconds
         if self._is_warming_up:
@@ -137,7 +139,7 @@ class FastestPlan:
             if self._left == 0 or self._is_hopeless():
                 self._end_trial()
         elif self._winner and self._winner.rate < _DROP * self._rates[self._winner.plan]:
-            # What is known of any of them belongs to another kind of text by now.
+            # The text has changed, so the rates measured before do not count any more.
             self._winner = None
             for arm in self._arms:
                 arm.fade(0)
@@ -156,7 +158,7 @@ class FastestPlan:
         self._running = self._trials[0]
         self._running.fade(_REMEMBERED)
         self._left = _TRIAL_PASSES
-        # The first pass of a trial is not counted: the draft may have much text to catch up with.
+        # The first pass of a trial does not count, because the draft may first have to read much text.
         self._is_warming_up = self._running.plan.depth > 0
 
     def _is_hopeless(self) -> bool:

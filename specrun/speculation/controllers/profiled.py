@@ -1,4 +1,4 @@
-"""The plan of a profile, followed for as long as it keeps what the profile promised."""
+"""Following the plan of a profile for as long as it is faster than plain decoding (docs/adr/0008)."""
 
 from __future__ import annotations
 
@@ -10,63 +10,71 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 
-_DECAY = 0.94  # weight of what was known of the rate, per pass: about the last 16 passes count
-_LEAST_PASSES = 6  # before a plan can be judged
-_LOSES = 0.97  # share of plain decoding's rate below which a plan is left
-_PROBE_PASSES = 5
-_PROBE_SHARE = 0.01  # of all time may be lost to probes
-_FIRST_HOLD = 32  # passes
-_HOPELESS = 0.6  # predicted share of plain decoding's rate below which a plan is never probed
-_PROMISED = 8.0  # tokens that what was expected of the plan weighs in its rate at first
-_NEAR = 2.0  # times plain decoding's rate; a plan that is faster needs no comparing with it
-_CHECKS = (16, 32, 64)  # passes between passes over one token, the last going on
-_SURPRISING = 1.25  # times what was expected of a plain pass; the next one follows soon
-_SOON = 3  # passes
-_CONFIRMED = 4  # plain passes of a hold after which it is known what plain decoding takes
+# All chosen by hand. A rate is committed tokens per second.
+_DECAY = 0.94  # factor on the rate's tokens and seconds after each pass, so that about the last 16 passes count
+_LEAST_PASSES = 6  # passes before a plan may be left
+_LOSES = 0.97  # a plan is left below this share of plain decoding's rate
+_PROBE_PASSES = 5  # passes of a probe
+_PROBE_SHARE = 0.01  # share of all time that probes may lose
+_FIRST_HOLD = 32  # passes without the plan before its first probe
+_HOPELESS = 0.6  # a plan is never probed if its predicted rate is below this share of plain decoding's
+_PREDICTED_TOKENS = 8.0  # the predicted rate counts as much as this many measured tokens at first
+_NEAR = 2.0  # a plan is not checked above this multiple of plain decoding's rate
+_CHECKS = (16, 32, 64)  # passes before the first, the second and every further check
+_SURPRISING = 1.25  # the next check is early if a check takes longer than expected by this factor, or shorter
+_SOON = 3  # passes before an early check
+_CONFIRMED = 4  # plain passes after which the time of plain decoding is known
 
 
 @dataclass
 class _Phase:
-    """What a plan has done since it was taken up. promise: times plain decoding's rate that is expected; 0 if nothing
-    is. tokens, seconds: of the last passes. lost: seconds, against plain decoding.
+    """What a plan has done since it was taken up.
+
+    predicted: its predicted rate divided by plain decoding's; 0 if nothing is predicted.
+    tokens: committed tokens of the last passes.
+    seconds: time of the last passes.
+    passes: number of passes.
+    lost: seconds lost compared with plain decoding.
     """
 
-    promise: float = 0.0
+    predicted: float = 0.0
     tokens: float = 0.0
     seconds: float = 0.0
     passes: int = 0
     lost: float = 0.0
 
-    def record(self, step: PassRecord, plain: float, counts: bool) -> None:
-        """A pass is over. plain: tokens a second of plain decoding. counts: whether it says what others will take."""
+    def record(self, record: PassRecord, plain: float, counts: bool) -> None:
+        """Add a pass. plain: plain decoding's rate. counts: whether the pass counts for this plan's rate."""
         self.passes += 1
-        self.lost += step.seconds - step.n_tokens / plain
+        self.lost += record.seconds - record.n_tokens / plain
         if counts:
-            self.tokens = _DECAY * self.tokens + step.n_tokens
-            self.seconds = _DECAY * self.seconds + step.seconds
+            self.tokens = _DECAY * self.tokens + record.n_tokens
+            self.seconds = _DECAY * self.seconds + record.seconds
 
     def rate(self, plain: float) -> float:
-        """Tokens a second of the last passes, and of what was promised as long as these are few."""
+        """The rate of the last passes, averaged with the predicted one while these are few."""
         tokens, seconds = self.tokens, self.seconds
-        if self.promise:
-            promised = _PROMISED * _DECAY**self.passes
-            tokens, seconds = tokens + promised, seconds + promised / (self.promise * plain)
+        if self.predicted:
+            weight = _PREDICTED_TOKENS * _DECAY**self.passes
+            tokens, seconds = tokens + weight, seconds + weight / (self.predicted * plain)
         return tokens / seconds if seconds else plain
 
 
 class ProfiledPlan:
-    """Follows `plan`, leaves it where it does not pay, and looks now and then whether it pays again.
+    """Follows `plan`, leaves it where it does not pay, and tries it again from time to time.
 
-    Whether it pays is judged by the measured rate of the last passes against what plain decoding takes: by the cost
-    tables, kept up to date by the passes themselves, of which one is plain now and then where the two are near. When
-    the plan is left, the next passes show whether that was right. While it rests, a few passes of it are tried after
-    each hold; holds last until what was lost is a small share of their time. A plan with draft sources is left for
-    these alone first, which cost nothing as long as they have no guess, and for plain decoding if that loses, too.
+    A plan pays if the rate of its last passes is higher than plain decoding's, which follows from the cost tables. The
+    passes keep these up to date. Where the two rates are close, a pass without drafting now and then checks the time of
+    plain decoding. After a plan was left, the first passes show whether that was right. Later, probes of a few passes
+    follow, each after a hold that lasts until the lost time is a small share of it. A plan with a draft model and draft
+    sources is first replaced by the sources alone, and by plain decoding if these lose as well. Only the speed depends
+    on the choices.
 
-    plan: what to follow; `OFF.plan()` if the profile says that nothing pays, with `other`, the best that drafts, to
-    be looked at now and then. predicted: tokens a second that the profile expects of `plan`. other_predicted: of
-    `other`.
-    The text does not depend on any of this, only the speed does.
+    plan: the plan to follow; `OFF.plan()` if no plan pays by the profile.
+    predicted: the rate that the profile predicts for `plan`, in tokens per second.
+    guide: cost tables and calibration.
+    other: the best plan that drafts, which is probed if `plan` is off; None for none.
+    other_predicted: the rate that the profile predicts for `other`.
     """
 
     def __init__(self, plan: Plan, predicted: float, guide: Guide, other: Plan | None = None,
@@ -95,7 +103,7 @@ class ProfiledPlan:
 
     @property
     def is_off(self) -> bool:
-        """Whether speculation is off now."""
+        """Whether speculation is off at present."""
         return not self._ladder[self._rung].depth
 
     def __str__(self) -> str:
@@ -103,45 +111,45 @@ class ProfiledPlan:
         if self._ladder[self._rung] == self.plan:
             return text
         if self.is_off:
-            return f"{text}; off now, as it does not pay on this text"
+            return f"{text}; off now, because it does not pay on this text"
         if self._rung:
-            return f"{text}; from the text alone now, as a draft model does not pay on it"
-        return f"{text}; {self._ladder[0]} now, as it pays on this text"
+            return f"{text}; draft sources alone now, because the draft model does not pay on this text"
+        return f"{text}; {self._ladder[0]} now, because it pays on this text"
 
     def _plain_rate(self, ctx: int) -> float:
-        """Tokens a second of plain decoding, as things are now."""
+        """The present rate of plain decoding after `ctx` tokens."""
         return 1e3 / self.guide.plain_ms(ctx)
 
-    def record(self, step: PassRecord) -> None:
-        """A pass by `current` is over."""
-        expected = self.guide.plain_ms(step.ctx)
-        self.guide.learn(step)
-        plain = self._plain_rate(step.ctx)
+    def record(self, record: PassRecord) -> None:
+        """Learn from a pass that followed `current`."""
+        expected = self.guide.plain_ms(record.ctx)
+        self.guide.learn(record)
+        plain = self._plain_rate(record.ctx)
         if self._is_check:
             self._is_check = False
-            if not 1 / _SURPRISING < step.seconds * 1e3 / expected < _SURPRISING:
+            if not 1 / _SURPRISING < record.seconds * 1e3 / expected < _SURPRISING:
                 self._since_check = self._checks[0] - _SOON
             return
         before = self._rung
         if self.is_off:
             self.guide.rate = plain / 1e3
         else:
-            self._judge(step, plain)
+            self._judge(record, plain)
         if before and before <= self._rung:
-            self._rest(step, plain)
+            self._rest(record, plain)
 
-    def _judge(self, step: PassRecord, plain: float) -> None:
-        """Whether the plan of this pass pays."""
-        # The first pass after a hold does not count: the draft had text to catch up with.
-        self._phase.record(step, plain, counts=not (self._is_probe and not self._phase.passes))
+    def _judge(self, record: PassRecord, plain: float) -> None:
+        """Leave the plan of this pass if it does not pay, and decide whether the next pass is a check."""
+        # The first pass of a probe does not count for the rate, because the draft may first have to read much text.
+        self._phase.record(record, plain, counts=not (self._is_probe and not self._phase.passes))
         rate = self._phase.rate(plain)
-        self.guide.follow(step)
+        self.guide.follow(record)
         if self._is_probe:
             self._judge_probe(rate, plain)
         elif self._phase.passes >= _LEAST_PASSES and rate < _LOSES * plain:
             self._leave(plain)
         elif not self._rung:
-            self._since_check = 0 if step.n_target == 1 else self._since_check + 1
+            self._since_check = 0 if record.n_target == 1 else self._since_check + 1
             self._is_check = rate < _NEAR * plain and self._is_check_due()
 
     def _is_check_due(self) -> bool:
@@ -169,10 +177,10 @@ class ProfiledPlan:
         self._phase = _Phase(1.0)
         self.guide.expect(plain / 1e3)
 
-    def _rest(self, step: PassRecord, plain: float) -> None:
-        """A pass without the plan is over: was it right to leave it, or is it time to look at it again?"""
+    def _rest(self, record: PassRecord, plain: float) -> None:
+        """After a pass without the plan, return to it if leaving it was wrong, or begin a probe if one is due."""
         self._rest_passes += 1
-        self._rest_seconds += step.seconds
+        self._rest_seconds += record.seconds
         if self._rest_passes == _CONFIRMED and self._left_rate > plain:
             self._rung = 0
             self._phase = _Phase(self._left_rate / plain)
@@ -184,7 +192,7 @@ class ProfiledPlan:
 
 
 def _ladder(plan: Plan | None) -> tuple[Plan, ...]:
-    """The plan, and what takes its place where it does not pay, the last being plain decoding."""
+    """The plan and those that replace it, one after the other, where it does not pay; the last is plain decoding."""
     if plan is None:
         return (OFF.plan(),)
     without_draft = plan.method.without_draft
@@ -192,7 +200,7 @@ def _ladder(plan: Plan | None) -> tuple[Plan, ...]:
 
 
 class ByTemperature:
-    """A plan of a profile for each temperature that was measured; a generation follows the one nearest to its own."""
+    """The plans of a profile, one for each measured temperature. A generation follows the nearest one to its own."""
 
     def __init__(self, plans: Mapping[float, ProfiledPlan]) -> None:
         self._plans = dict(plans)
@@ -200,7 +208,7 @@ class ByTemperature:
 
     @property
     def now(self) -> ProfiledPlan:
-        """What the generation in progress, or the last one, follows."""
+        """The plan of the present generation, or of the last one."""
         return self._now
 
     @property
@@ -213,17 +221,17 @@ class ByTemperature:
         return self._now.guide
 
     def begin(self, temperature: float) -> None:
-        """A generation at this temperature begins."""
+        """Change to the plan for this temperature."""
         self._now = self._plans[nearest(temperature, list(self._plans))]
 
-    def record(self, step: PassRecord) -> None:
-        """A pass by `current` is over."""
-        self._now.record(step)
+    def record(self, record: PassRecord) -> None:
+        """Learn from a pass that followed `current`."""
+        self._now.record(record)
 
     def __str__(self) -> str:
         return str(self._now)
 
 
 def nearest(temperature: float, measured: list[float]) -> float:
-    """The measured temperature that says most of another: greedy for greedy, sampled for sampled, if there is one."""
+    """The nearest measured temperature: 0 for 0 and another one for others if possible, because 0 differs most."""
     return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))

@@ -1,1 +1,1 @@
-"""Drafters: what proposes token trees. Each file holds a drafter and the methods that use it."""
+"""Drafters, which propose token trees. Each file holds a drafter and the methods that use it."""

@@ -1,4 +1,4 @@
-"""Trees from sources that need no draft model, alone or below a tree in growth."""
+"""Trees from draft sources, which need no draft model: alone, or as parts of a tree that a draft model grows."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from specrun.speculation.method import Drafting, Method
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
-# The sources that draw on the text itself, on what the target proposed, and on what the user names, as far as there
-# are any.
+# Sources that a run does not have are left out. prompt-lookup is not here: suffix-automaton finds the same and more.
 ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
-COPIED_NODES = 32  # most nodes of a tree from sources where pass times are known: as many as a copied line has tokens
-PER_NODE = 4  # guesses behind a node; later ones are hardly ever right
-_LEAST_CHANCE = 0.04  # of a node, where pass times are not known
-_LEAST_OFFERED = 0.015  # where they are, and decide
+# Chosen by hand.
+COPIED_NODES = 32  # most nodes of a tree where pass times are known: about as many as a copied line has tokens
+PER_NODE = 4  # guesses after a node; later ones are hardly ever right
+_LEAST_CHANCE = 0.04  # least chance of a node where pass times are not known
+_LEAST_OFFERED = 0.015  # least chance of a node where pass times decide how many nodes stay
 
 
 def add_guesses(
     growth: TreeGrowth, sources: Guesses, nodes: Iterable[int], limits: DraftLimits, least_chance: float
 ) -> None:
-    """Offer what the sources guess behind `nodes`, which have no children yet, and behind that again, best first, at
-    most a budget of nodes.
+    """Offer guesses below `nodes`, which have no children yet, then below these guesses, and so on, best first.
+
+    At most `limits.budget` nodes are added, each with at least `least_chance`.
     """
     waiting = [(-growth.scores[node], node) for node in nodes]
     heapq.heapify(waiting)
@@ -45,9 +46,9 @@ def add_guesses(
 
 
 class GuessedDrafter:
-    """The tree of the likeliest guesses; the root alone where none is likely enough.
+    """Drafts the tree of the likeliest guesses, or the root alone if none is likely enough.
 
-    guide: pass times, if they are known, that say how many nodes are worth their time.
+    guide: cost tables, by which the tree gets as many nodes as pay; None for a fixed least chance.
     """
 
     def __init__(self, sources: Guesses, guide: Guide | None = None) -> None:
@@ -69,15 +70,15 @@ class GuessedDrafter:
 
 
 def guessed(drafting: Drafting) -> GuessedDrafter:
-    """The drafter of the plan's sources."""
+    """Make the drafter of a method that uses draft sources alone."""
     return GuessedDrafter(drafting.need_guesses(), drafting.guide)
 
 
 DRAFTLESS = Method(
     name="draftless",
     kind="draft source",
-    paper="this project; all sources together",
-    pays="where there is no draft model",
+    paper="this project; all draft sources together",
+    pays="where there is no draft model, or it is too slow",
     drafter=guessed,
     needs=(),
     sources=ALL_SOURCES,

@@ -61,83 +61,85 @@ def _model(drafting: Drafting) -> ModelCandidates:
 
 PAPERS = (
     Method(
-        "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "as chain, where the draft's certainty varies much",
+        "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "where chain does, if the draft's confidence varies much",
         lambda d: ConfidenceDrafter(d.need_source(), specdec_stops), stops=True,
     ),
     Method(
-        "disco", "chain", "DISCO, arXiv 2405.04304", "as chain, where the draft's certainty varies much",
+        "disco", "chain", "DISCO, arXiv 2405.04304", "where chain does, if the draft's confidence varies much",
         lambda d: ConfidenceDrafter(d.need_source(), disco_stops), stops=True,
     ),
     Method(
-        "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "as chain, where the draft's certainty varies much",
+        "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "where chain does, if the draft's confidence varies much",
         lambda d: ConfidenceDrafter(d.need_source(), adaedl_stops), stops=True,
     ),
     Method(
-        "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where some 20 tokens more in a pass cost little",
+        "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where 20 more tokens in a pass cost little",
         lambda d: CapeDrafter(d.need_source()),
     ),
     Method(
-        "opt-tree", "tree", "OPT-Tree, arXiv 2406.17276", "as specexec; it drafts less deep where that gains little",
+        "opt-tree", "tree", "OPT-Tree, arXiv 2406.17276",
+        "where specexec does; it makes fewer draft passes where further ones gain little",
         lambda d: OptTreeDrafter(d.need_source(), d.guide), stops=True,
     ),
     Method(
         "ddd", "tree", "Dynamic depth decoding, arXiv 2409.00142; EAGLE-2, 2406.16858",
-        "as specexec, with fewer draft passes where the draft is unsure",
+        "where specexec does; it makes fewer draft passes where the draft's probabilities are low",
         lambda d: DynamicDepthDrafter(d.need_source()), stops=True,
     ),
     Method(
         "prompt-lookup", "draft source", "Prompt lookup; n-gram speculation of llama.cpp",
-        "where the answer copies from the prompt, without any draft model", guessed, needs=(),
+        "where the answer copies from the prompt and there is no draft model", guessed, needs=(),
         sources=("prompt-lookup",),
     ),
     Method(
         "suffix-automaton", "draft source", "SAM decoding, arXiv 2411.10666",
-        "where the answer copies from the prompt or itself, without any draft model", guessed, needs=(),
+        "where the answer copies from the prompt or itself and there is no draft model", guessed, needs=(),
         sources=("suffix-automaton",),
     ),
     Method(
         "token-recycling", "draft source", "Token Recycling, arXiv 2408.08696",
-        "where passes of a few tokens are cheap and there is no draft model", guessed, needs=(),
+        "where passes over a few tokens cost little and there is no draft model", guessed, needs=(),
         sources=("token-recycling",),
     ),
     Method(
         "lookahead", "draft source", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
-        "where the target repeats itself, without any draft model", guessed, needs=(), sources=("lookahead",),
+        "where the target repeats itself and there is no draft model", guessed, needs=(), sources=("lookahead",),
     ),
     Method(
-        "rest", "draft source", "REST, arXiv 2311.08252", "where the answer is like the files of a datastore",
+        "rest", "draft source", "REST, arXiv 2311.08252", "where the answer resembles the files of a datastore",
         guessed, needs=(DATASTORE,), sources=("rest",),
     ),
     Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
-        "less often than chain, which shares its noise", _sampled("independent"), by_node(speculative_sampling),
-        shape=chain_shape,
+        "where chain does, but less, because target and draft do not share their noise",
+        _sampled("independent"), by_node(speculative_sampling), shape=chain_shape,
     ),
     Method(
         "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
-        "wherever speculative-sampling does, never less", _sampled("independent"), walk_block, shape=chain_shape,
+        "wherever speculative-sampling does, and never less", _sampled("independent"), walk_block, shape=chain_shape,
     ),
     Method(
         "specinfer", "acceptance rule", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
-        "less often than rsd, as draws repeat", _sampled("independent"), by_node(multi_step), shape=widest_branching,
+        "where rsd does, but less, because draws repeat", _sampled("independent"), by_node(multi_step),
+        shape=widest_branching,
     ),
     Method(
         "rsd", "acceptance rule",
         "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
-        "where large passes are cheap and shared noise is not wanted", _sampled("without replacement"),
+        "where large passes cost little and shared noise is not wanted", _sampled("without replacement"),
         by_node(recursive_rejection), shape=widest_branching,
     ),
     Method(
-        "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141", "less often than rsd, as draws repeat",
-        _paths, by_node(k_seq),
+        "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141",
+        "where rsd does, but less, because draws repeat", _paths, by_node(k_seq),
     ),
     Method(
         "sequoia", "acceptance rule", "Sequoia, arXiv 2402.12374",
-        "where large passes are cheap and shared noise is not wanted", _sampled("without replacement, then uniform"),
+        "where large passes cost little and shared noise is not wanted", _sampled("without replacement, then uniform"),
         by_node(sequoia), needs=(DRAFT, ACCEPTANCE),
     ),
     Method(
         "typical", "acceptance rule", "Medusa's typical acceptance, arXiv 2401.10774",
-        "where the text may be another than the target's: this one is lossy", specexec, walk_typical, lossless=False,
+        "where the text may differ from the target's, because it is lossy", specexec, walk_typical, lossless=False,
     ),
 )  # fmt: skip

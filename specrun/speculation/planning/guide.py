@@ -1,4 +1,4 @@
-"""What a cost-aware drafter decides by while generating: cost tables, calibrated chances, and the rate to beat."""
+"""Cost tables, calibration and the run's rate, by which drafters decide how large a tree pays."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ from specrun.speculation.planning.costs import CostModel, Milliseconds
 from specrun.speculation.planning.pass_times import PassTimes
 from specrun.speculation.record import PassRecord
 
+# All chosen by hand.
 _NEWEST_WEIGHT = 0.15  # weight of the newest pass in `draft_slowness`
-_BOUNDS = (0.1, 10.0)  # limits of measured over expected drafting time
+_BOUNDS = (0.1, 10.0)  # bounds of one pass's measured drafting time divided by the expected one
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
-_EXPECTED_TOKENS = 16.0  # tokens that the rate expected at first counts as
+_EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
 
 
 class Guide:
     """Cost tables, calibration and rate of a run.
 
     The best tree for a pass maximises `accepted tokens - rate * milliseconds`, where `rate` is the tokens per
-    millisecond of the whole run. A pass that gains more than that raises the average, one that gains less lowers it
-    (Dinkelbach's condition for the maximum of a ratio of sums). Measured pass times correct the tables (`PassTimes`).
+    millisecond of the whole run. A pass for which this is positive raises the average, others lower it (Dinkelbach's
+    condition for the maximum of a ratio of sums). Measured pass times correct the tables (`PassTimes`).
+
+    expected_draft_ms: milliseconds of drafting before the current pass by the tables, which drafters set.
+    draft_slowness: measured drafting time divided by the expected one.
     """
 
     def __init__(self, costs: CostModel, calibration: Calibration | None = None, rate: float = 0.0) -> None:
         """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.costs = costs
         self.calibration = calibration or Calibration()
-        self.expected_draft_ms = 0.0  # drafting time before the current pass, by the tables
-        self.draft_slowness = 1.0  # measured over expected drafting time
+        self.expected_draft_ms = 0.0
+        self.draft_slowness = 1.0
         self._target = PassTimes(costs.target)
         self.expect(rate)
 
@@ -39,19 +43,20 @@ class Guide:
         self._run_ms = _EXPECTED_TOKENS / rate if rate else 0.0
 
     def target_row(self, ctx: int) -> Milliseconds:
-        """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens at present."""
+        """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens after `ctx` tokens."""
         return self._target.row(ctx)
 
     def plain_ms(self, ctx: int) -> float:
-        """Milliseconds of plain decoding for one token at present."""
+        """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
         return self._target.ms(1, ctx) + self.costs.overhead.step
 
     def best_size(self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int) -> int:
-        """Number of nodes, root included, of the tree that is worth most.
+        """The number of nodes, root included, of the best tree.
 
-        chances: float64[n], chances of all offered nodes, falling; the root's 1 comes first. target_row: from the
-        method of that name. budget: most nodes. pending: committed tokens that the target decodes again before the
-        tree.
+        chances: float64[n], chances of all offered nodes in falling order, beginning with the root's 1.
+        target_row: see `target_row`.
+        budget: most nodes.
+        pending: committed tokens that the target decodes again before the tree.
         """
         most = min(len(chances), budget, len(target_row) - 1 - pending)
         sizes = np.array([n - pending for n in self.costs.target.sizes], np.intp)
@@ -60,7 +65,7 @@ class Guide:
         return int(sizes[value.argmax()])
 
     def record_draft(self, ms: float) -> None:
-        """Learn that the drafting for a pass took `ms`, the drafter's own work included."""
+        """Learn that drafting before a pass took `ms` milliseconds, the drafter's own work included."""
         if self.expected_draft_ms > 0:
             ratio = min(max(ms / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
             self.draft_slowness += _NEWEST_WEIGHT * (ratio - self.draft_slowness)
@@ -68,8 +73,8 @@ class Guide:
     def follow(self, record: PassRecord) -> None:
         """Update the rate after a pass with drafted tokens.
 
-        The rate is that of many passes, so that a few good ones do not make further nodes seem too expensive, nor a few
-        bad ones too cheap. It is never below the rate of plain decoding, which is always possible.
+        The rate is the average of many passes, so that a few good or bad passes do not change which nodes pay. It is
+        at least the rate of plain decoding, which is always possible.
         """
         self._run_tokens = _RUN_DECAY * self._run_tokens + record.n_tokens
         self._run_ms = _RUN_DECAY * self._run_ms + record.seconds * 1e3

@@ -1,4 +1,4 @@
-"""Which plans `specrun tune` may consider on one machine for one pair."""
+"""The bounds of the plans that `specrun tune` considers for a pair on a machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from specrun.speculation.planning.costs import CostModel
 
-# Committed tokens that a pass can bring at most (depth 16 and the target's own): a tree whose pass takes as long as
-# this many passes over one token can never pay.
+# Most committed tokens of a pass at the greatest depth that is considered, which is 16. A tree whose pass takes as long
+# as this many passes over one token cannot pay.
 MOST_TOKENS = 17
 
 
@@ -18,8 +18,8 @@ class PlanSpace:
 
     costs: measured costs of passes.
     largest: most nodes of a tree.
-    ctx: context length, in tokens, at which costs are judged.
-    acceptance: p_k, the chance that the k-th candidate is accepted and those before it are not.
+    ctx: context length, in tokens, at which costs are compared.
+    acceptance: for each k, the chance that the draft's k-th candidate is the accepted one.
     """
 
     costs: CostModel
@@ -34,17 +34,17 @@ class PlanSpace:
 
     @property
     def largest_affordable(self) -> int:
-        """Nodes of the largest tree whose pass can pay if all of it is accepted."""
+        """The nodes of the largest tree whose pass pays if it commits MOST_TOKENS."""
         most_ms = MOST_TOKENS * self.costs.plain_ms(self.ctx)
         return max(n for n in self.sizes if self.costs.target.ms(n, self.ctx) < most_ms)
 
     @property
     def draft_width(self) -> int:
-        """The most nodes of a draft pass that was measured; 1 without a draft."""
+        """The largest number of nodes of a draft pass that was measured; 1 without a draft."""
         return self.costs.draft.largest if self.costs.draft else 1
 
     def may_pay(self, budget: int, depth: int) -> bool:
-        """Whether a tree would pay if every drafted token of its longest path were accepted."""
+        """Whether a tree of `budget` nodes would pay if a whole path of `depth` drafted tokens were accepted."""
         costs = self.costs
         ms = costs.target.ms(budget, self.ctx) + depth * costs.level_ms(1, self.ctx) + costs.overhead.step
         return (depth + 1) / ms > 1 / costs.plain_ms(self.ctx)
