@@ -1,4 +1,4 @@
-"""The chat loop, its commands, and how both look on a terminal or in a pipe."""
+"""The chat loop and its commands, on a terminal or through a pipe."""
 
 from specrun.chat.loop import ChatLoop
 from specrun.chat.reader import MessageReader, PipeReader, TerminalReader

@@ -1,4 +1,4 @@
-"""The commands of a chat: what they are called and what they do."""
+"""The names and helps of the commands of a chat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """name with its slash, the arguments it takes, one line of help."""
+    """A command.
+
+    name: its name, with the slash.
+    arguments: its arguments, as /help shows them.
+    help: one line about what it does.
+    """
 
     name: str
     arguments: str
@@ -15,14 +20,14 @@ class Command:
 
 
 COMMANDS = [
-    Command("/help", "", "show this"),
-    Command("/system", "[TEXT]", "set the system message (without TEXT: remove it)"),
+    Command("/help", "", "list the commands"),
+    Command("/system", "[TEXT]", "set the system message, or remove it if there is no TEXT"),
     Command("/regen", "", "answer the last message again, with another seed"),
     Command("/undo", "", "forget the last message and its answer"),
-    Command("/clear", "", "forget the conversation, keep the system message"),
-    Command("/set", "[NAME VALUE]", "change a setting (alone: show them all)"),
-    Command("/stats", "", "statistics of the last answer"),
-    Command("/tree", "", "draw the last token tree and what was accepted of it"),
+    Command("/clear", "", "forget the conversation, but keep the system message"),
+    Command("/set", "[NAME VALUE]", "change a setting; /set alone lists all settings"),
+    Command("/stats", "", "show statistics of the last answer"),
+    Command("/tree", "", "draw the last token tree, with the tokens that were accepted"),
     Command("/save", "FILE", "save the conversation as JSON"),
     Command("/load", "FILE", "continue a saved conversation"),
     Command("/exit", "", "leave (also Ctrl-D)"),
@@ -32,7 +37,7 @@ NAMES = [command.name for command in COMMANDS]
 
 
 def help_text() -> str:
-    """All commands, a line each, and how to type a message of several lines."""
+    """One line for each command, and how to type a message of several lines."""
     width = max(len(f"{c.name} {c.arguments}") for c in COMMANDS)
     lines = [f"{f'{c.name} {c.arguments}':<{width}}  {c.help}" for c in COMMANDS]
     lines += ["", 'Alt-Enter begins a new line; """ begins and ends a message of several lines.']

@@ -1,4 +1,4 @@
-"""The chat loop: read a message, write the answer, obey commands. How it looks is the console's business."""
+"""The chat loop: it reads messages, writes answers and runs commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from specrun.views import tree_view
 class ChatLoop:
     """One conversation.
 
-    answers: the console for what the model writes (stdout). notes: the console for everything else (stderr).
+    reader: gives the user's messages.
+    answers: the console for what the model writes (stdout).
+    notes: the console for everything else (stderr).
     """
 
     def __init__(self, model: Model, session: Session, reader: MessageReader, answers: Console, notes: Console) -> None:
@@ -36,10 +38,10 @@ class ChatLoop:
         self._settings = ChatSettings(model, session)
         self._last: Completion | None = None
         self._leaving = False
-        self._said_off = False
+        self._off_was_noted = False
 
     def run(self) -> None:
-        """Until /exit, the end of input, or two Ctrl-C in a row."""
+        """Run until /exit, the end of input, or two Ctrl-C in a row."""
         interrupted_before = False
         while not self._leaving:
             try:
@@ -49,7 +51,7 @@ class ChatLoop:
             except KeyboardInterrupt:
                 if interrupted_before:
                     return
-                self._note("Ctrl-C again, or Ctrl-D, leaves")
+                self._note("press Ctrl-C again, or Ctrl-D, to leave")
                 interrupted_before = True
                 continue
             interrupted_before = False
@@ -66,7 +68,7 @@ class ChatLoop:
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def _answer(self, completion: Completion, n_dropped: int) -> bool:
-        """Write an answer; true if Ctrl-C ended it."""
+        """Write an answer. Returns whether Ctrl-C ended it."""
         if n_dropped:
             dropped = "turn was" if n_dropped == 1 else f"{n_dropped} turns were"
             self._note(f"the context is full: the oldest {dropped} dropped")
@@ -81,14 +83,16 @@ class ChatLoop:
         self._session.keep(completion)
         self._last = completion
         if completion.finish_reason == "context":
-            self._note("the context is full: the answer was cut off; /clear, or start with a larger --ctx-size")
+            self._note(
+                "the context is full: the answer was cut off; use /clear, or start the chat with a larger --ctx-size"
+            )
         if notice := report.unfinished_notice(completion):
             self._note(notice)
         self._note(report.one_line(completion))
         off_notice = report.off_notice(completion)
-        if off_notice and not self._said_off:
+        if off_notice and not self._off_was_noted:
             self._note(off_notice)
-        self._said_off = off_notice is not None
+        self._off_was_noted = off_notice is not None
         return completion.finish_reason == "interrupted"
 
     def _write(self, text: str) -> None:
@@ -131,12 +135,12 @@ class ChatLoop:
             case "/exit":
                 self._leaving = True
             case _:
-                raise UsageError(f"no command {name}; /help lists them")
+                raise UsageError(f"there is no command {name}; /help lists the commands")
 
     def _regenerate(self) -> None:
         again = self._session.regenerate()
         if again is None:
-            self._note("no message to answer yet")
+            self._note("there is no message to answer yet")
         else:
             self._answer(*again)
 
@@ -146,7 +150,7 @@ class ChatLoop:
             return
         name, _, value = argument.partition(" ")
         if not value:
-            raise UsageError(f"/set {name} needs a value")
+            raise UsageError(f"/set {name} needs a value; give one after the name")
         self._settings.change(name, value.strip())
         self._note(f"{name} is {self._settings.values()[name]}")
 
@@ -161,8 +165,8 @@ class ChatLoop:
 
 def _path(argument: str) -> Path:
     if not argument:
-        raise UsageError("name a file")
+        raise UsageError("no file is given; name a file after the command")
     try:
         return Path(argument).expanduser()
     except RuntimeError as error:
-        raise UsageError(f"{argument}: there is no such user; give the whole path") from error
+        raise UsageError(f"there is no such user as in {argument}; give the whole path") from error

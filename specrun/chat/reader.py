@@ -1,4 +1,4 @@
-"""Where messages come from: a comfortable prompt on a terminal, plain lines from a pipe."""
+"""Reading messages: with a prompt and editing on a terminal, as plain lines from a pipe."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _QUOTES = '"""'
 
 
 class MessageReader(Protocol):
-    """Gives the user's next message. Raises EOFError when there is no more, KeyboardInterrupt on Ctrl-C."""
+    """Gives the user's next message. Raises EOFError at the end of input, and KeyboardInterrupt on Ctrl-C."""
 
     def read(self) -> str: ...
 
 
 class TerminalReader:
-    """A prompt with history across runs, lines of its own, and completion of commands.
+    """A prompt on a terminal, with completion of commands, messages of several lines, and a history kept in a file.
 
-    history: file that keeps what was typed; its folder is made if it is missing. Raises SpecrunError if it cannot be.
+    history: the file; its folder is made if it is missing. Raises SpecrunError if they cannot be written.
     """
 
     def __init__(self, history: Path) -> None:
@@ -48,8 +48,8 @@ class TerminalReader:
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(str(history)),
             completer=_CommandCompleter(),
-            # Where completions are expected, the prompt makes room for their menu: at the bottom of the screen it would
-            # not be seen otherwise, and anywhere else the room would be an ugly gap.
+            # The prompt makes room for the menu of completions only while there are any: without the room the menu
+            # would be invisible at the bottom of the screen, and without a menu the room would be a gap.
             complete_while_typing=Condition(lambda: _has_completions(self._session.default_buffer.document)),
             reserve_space_for_menu=1 + len(commands.COMMANDS),
             key_bindings=_key_bindings(),
@@ -66,7 +66,7 @@ class TerminalReader:
 
 
 class PipeReader:
-    """One message a line, from stdin; three double quotes begin and end a message of several lines."""
+    """Reads one message for each line of stdin. Three double quotes begin and end a message of several lines."""
 
     def __init__(self) -> None:
         self._n_lines = 0
@@ -93,7 +93,7 @@ class PipeReader:
 
 
 def _hint() -> StyleAndTextTuples:
-    """What stands where nothing was typed yet; nothing once the prompt is left."""
+    """The hint that is shown while the prompt is empty. It is removed when the prompt is left."""
     return [] if get_app().is_done else [("class:hint", "a message, or /help")]
 
 
@@ -128,7 +128,7 @@ def _key_bindings() -> KeyBindings:
 
 
 class _CommandCompleter(Completer):
-    """Completes command names, and setting names after /set."""
+    """Completes the names of commands and, after /set, of settings."""
 
     def get_completions(self, document: Document, _complete_event: CompleteEvent) -> Iterable[Completion]:
         return _completions(document)

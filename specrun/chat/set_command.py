@@ -1,4 +1,4 @@
-"""`/set`: the settings of a chat, by the names of their options."""
+"""`/set`: the settings of a chat. They have the names of the command-line options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 
-# By name in `/set`: the field of SamplingParameters, and its type.
+# Maps a name in `/set` to the field of SamplingParameters and its type.
 _SAMPLING = {
     "temp" if field == "temperature" else field.replace("_", "-"): (field, kind)
     for field, kind in get_type_hints(SamplingParameters).items()
@@ -31,7 +31,7 @@ class ChatSettings:
         self._session = session
 
     def values(self) -> dict[str, Any]:
-        """Every setting by its name."""
+        """The present value of every setting, by its name."""
         request = self._session.request
         values: dict[str, Any] = {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()}
         values["max-tokens"] = "no limit" if request.max_tokens is None else request.max_tokens
@@ -41,7 +41,7 @@ class ChatSettings:
         return values | {"speculate": speculate, "budget": plan.budget, "depth": plan.depth}
 
     def __str__(self) -> str:
-        """Every setting and its value, a line each."""
+        """One line for each setting, with its value."""
         width = max(map(len, NAMES))
         return "\n".join(f"{name:<{width}}  {value}" for name, value in self.values().items())
 
@@ -61,10 +61,10 @@ class ChatSettings:
             chooser = self._chooser()
             number = _parse(int, name, value)
             if not (isinstance(chooser, FixedPlan) and chooser.current.drafts):
-                raise UsageError(f"/set speculate chain or tree comes before /set {name}")
+                raise UsageError(f"{name} can be set for one plan only; use /set speculate chain or tree first")
             self._session.plans = FixedPlan(self._resized(chooser.current, name, number))
         else:
-            raise UsageError(f"no setting {name}; /set alone lists them")
+            raise UsageError(f"there is no setting {name}; /set alone lists the settings")
 
     def _chooser(self) -> PlanChooser:
         return self._session.plans or self._plans.at(self._session.request.sampling.temperature)
@@ -73,7 +73,7 @@ class ChatSettings:
         candidates = self._plans.candidates
         if word == "auto" and len(candidates) > 1:
             return self._plans.auto()
-        # An adaptive plan needs a profile's cost tables, so it is for `auto` alone.
+        # An adaptive plan needs a profile's cost tables, so only `auto` can follow one.
         fixed = [plan for plan in (*candidates, OFF.plan()) if not plan.method.is_adaptive]
         for plan in fixed:
             if word in (plan.method.name, _word(plan)):
@@ -86,19 +86,19 @@ class ChatSettings:
         largest = max(candidate.budget for candidate in self._plans.candidates)
         if plan.shape and plan.method.wants_shape:
             raise UsageError(
-                f"the trees of {plan.method.name} have a fixed shape in a chat; start it with another --{name}"
+                f"the trees of {plan.method.name} have a fixed shape in a chat; start the chat with another --{name}"
             )
         if plan.is_chain:
             plan = plan.method.plan(depth=number if name == "depth" else number - 1)
         else:
             plan = plan.method.plan(*((number, plan.depth) if name == "budget" else (plan.budget, number)))
         if plan.budget > largest:
-            raise UsageError(f"this chat was started for {largest} nodes; start it with a larger --budget")
+            raise UsageError(f"a tree has at most {largest} nodes in this chat; start the chat with a larger --budget")
         return plan
 
 
 def _word(plan: Plan) -> str:
-    """What `--speculate` calls it, or its method's name."""
+    """The name of the plan's method, or `tree` as `--speculate` calls specexec."""
     return "tree" if plan.method is SPECEXEC else plan.method.name
 
 
@@ -106,4 +106,4 @@ def _parse(kind: type, name: str, value: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise UsageError(f"{name} is a number; got {value}") from None
+        raise UsageError(f"{name} must be a number; got {value}") from None

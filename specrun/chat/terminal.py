@@ -1,4 +1,4 @@
-"""The terminal while an answer is written: keys pressed meanwhile are not shown in the middle of it."""
+"""Keeping the terminal from showing typed keys in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if sys.platform == "win32":
 
     @contextmanager
     def without_echo() -> Iterator[None]:
-        """Windows echoes nothing while nobody reads."""
+        """Windows shows no keys while nothing reads them."""
         yield
 
 else:
     import termios
 
-    _LOCAL_FLAGS = 3  # index in what tcgetattr returns
+    _LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
 
     @contextmanager
     def without_echo() -> Iterator[None]:
-        """Neither keys nor the ^C of Ctrl-C are shown inside the block; what was typed waits for the next prompt."""
+        """Neither keys nor the ^C of Ctrl-C are shown inside the block. The next prompt gets what was typed."""
         if not sys.stdin.isatty():
             yield
             return

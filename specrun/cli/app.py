@@ -1,4 +1,4 @@
-"""The `specrun` command: its subcommands, `--version`, and the one place where errors become messages."""
+"""The `specrun` command: its subcommands, `--version`, and the place where errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def specrun(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show versions and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show llama.cpp's log, and tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show llama.cpp's log, and tracebacks of errors.")] = False,
 ) -> None:
     """Run a language model that does not fit your GPU, several times faster, with the text unchanged.
 
-    A small draft model grows a tree of likely continuations; the big target model checks the whole tree in one pass
+    A small draft model grows a tree of likely continuations. The large target model checks the whole tree in one pass
     and keeps what it would have written itself.
     """
     del version
@@ -86,7 +86,7 @@ def run() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED_EXIT_CODE
     except (BrokenPipeError, SystemExit) as error:
-        # The reader has gone, as in `| head`; click and rich turn that into a SystemExit.
+        # What reads stdout has ended, as in `| head`. click and rich turn that into a SystemExit.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         _abandon_stdout()
@@ -95,7 +95,7 @@ def run() -> None:
         _abandon_stdout()
         code = _report(SpecrunError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), 1)
     except Exception as error:
-        # A usage error of click's. Newer typers bring a click of their own, so it is known by what it can do.
+        # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
         if not hasattr(error, "format_message"):
             raise
         message = " ".join(error.format_message().split()).rstrip(".")
@@ -105,7 +105,7 @@ def run() -> None:
 
 
 def _open_stdout() -> None:
-    """Make stdout take any text: where it was closed (`>&-`), and where its encoding lacks a character."""
+    """Make stdout accept any text, even if it was closed (`>&-`) or its encoding lacks a character."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if isinstance(sys.stdout, TextIOWrapper):
@@ -113,7 +113,7 @@ def _open_stdout() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Drop what could not be written, or Python would complain once more when it flushes stdout at exit."""
+    """Drop the rest of the output. Otherwise Python would report an error again when it flushes stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

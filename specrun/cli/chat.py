@@ -19,7 +19,7 @@ from specrun.views import answer_report as report
 @expanded
 def chat(
     system: Annotated[
-        str | None, typer.Option("--system", "-sys", metavar="TEXT", help="System message.", show_default=False)
+        str | None, typer.Option("--system", "-sys", metavar="TEXT", help="The system message of the conversation.")
     ] = None,
     *,
     models: ModelOptions,
@@ -29,9 +29,9 @@ def chat(
 ) -> None:
     """Talk with a model.
 
-    In the chat, /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves.
 
-    Without a terminal on stdin every line is a message, and only the answers go to stdout.
+    If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
     """
     from specrun.chat import ChatLoop, PipeReader, TerminalReader
     from specrun.cli.pulling import AskingFetcher

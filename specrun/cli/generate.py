@@ -1,4 +1,4 @@
-"""`specrun generate`: a prompt in, a text out."""
+"""`specrun generate`: write the answer to a prompt, or to many."""
 
 from __future__ import annotations
 
@@ -29,29 +29,34 @@ if TYPE_CHECKING:
 @expanded
 def generate(
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads stdin.", show_default=False)
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from stdin.", show_default=False)
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="Read the prompt from a file; - is stdin.", show_default=False
-        ),
+        typer.Option("--file", "-f", metavar="FILE", help="Read the prompt from a file; - is stdin."),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompt as it is.")] = False,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help='One {"prompt": ..., "id": ...} a line in, one JSON object a line out.')
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without the model's chat template.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object with text, counts and statistics.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Statistics on stderr at the end.")] = False,
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl", help='Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.'
+        ),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object with text, counts and statistics.")
+    ] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Write statistics to stderr at the end.")] = False,
     *,
     models: ModelOptions,
     speculation: SpeculationOptions,
     sampling: SamplingOptions,
     machine: MachineOptions,
 ) -> int:
-    """Write a text that continues or answers a prompt.
+    """Write a text that answers or continues a prompt.
 
-    The prompt is the argument, then the files, then stdin if something is piped in. An example:
+    The prompt is the argument, followed by the files, followed by stdin if something is piped in. An example:
 
         echo 'def read_config(path):' | specrun generate --max-tokens 64 --stats
     """
@@ -62,7 +67,7 @@ def generate(
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
 
-    # What a user gives is read before the model is loaded, so that a mistake in it is told at once.
+    # All input is read before the model is loaded, so that mistakes in it are reported at once.
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
     lines = prompt_input.read_prompt_lines(prompt, file or []) if jsonl else None
@@ -74,7 +79,7 @@ def generate(
             output.note(notice)
         output.hint(report.plan_line(plans, sampling.temp))
         if model.llama_model.chat_template is None and not raw:
-            output.note("the model has no chat template: continuing the prompt as it is, as with --raw")
+            output.note("the model has no chat template, so the prompt is continued as it is, as with --raw")
         writer = _Writer(model, request, raw, stats)
         if lines is not None:
             return writer.write_lines(lines)
@@ -82,7 +87,7 @@ def generate(
 
 
 class _Writer:
-    """The three forms of output."""
+    """Writes answers in the three forms of output: text, one JSON object, or JSON lines."""
 
     def __init__(self, model: Model, request: Request, raw: bool, stats: bool) -> None:
         self._model = model
@@ -91,7 +96,7 @@ class _Writer:
         self._stats = stats
 
     def write_text(self, prompt: str) -> int:
-        """The answer as it is written. Returns the exit code, as the other two do."""
+        """Write the answer to stdout piece by piece. Returns the exit code, as the other two methods do."""
         completion = self._completion(prompt)
         self._run(completion, output.write)
         if not completion.text.endswith("\n"):
@@ -99,14 +104,14 @@ class _Writer:
         return self._end(completion)
 
     def write_object(self, prompt: str) -> int:
-        """One JSON object."""
+        """Write the answer as one JSON object."""
         completion = self._completion(prompt)
         self._run(completion)
         output.write_json(report.as_json(completion))
         return self._end(completion)
 
     def write_lines(self, lines: Iterable[PromptLine]) -> int:
-        """One JSON object a line; a line that fails becomes an object with `error` and decides the exit code."""
+        """Write one JSON object for each line. A line that fails gets one with `error` and decides the exit code."""
         code = 0
         for line in lines:
             try:
@@ -127,7 +132,7 @@ class _Writer:
         return self._model.complete(replace(self._request, prompt=self._model.prompt_tokens(text, self._raw)))
 
     def _run(self, completion: Completion, show: Callable[[str], None] = lambda _: None) -> None:
-        """Write the answer to its end, or to the pass during which Ctrl-C is pressed."""
+        """Write the answer, and give each piece to `show`. Ctrl-C ends the answer after the pass that is running."""
         with InterruptFlag() as interrupted:
             for piece in completion.stream(interrupted):
                 show(piece)

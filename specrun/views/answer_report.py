@@ -1,4 +1,4 @@
-"""What a finished answer cost, for people and for programs."""
+"""Reports on an answer: statistics as text and as JSON, and notices about its plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_json(completion: Completion) -> dict[str, Any]:
-    """The object that `--json` prints; times in seconds, milliseconds where a key says so."""
+    """The object that `--json` prints. Times are in seconds, except for those under `ms_per_pass`."""
     s = completion.statistics
     return {
         "text": completion.text,
@@ -47,7 +47,7 @@ def as_text(completion: Completion) -> str:
     ]
     if s.overlapped_seconds:
         ms = 1e3 * s.overlapped_seconds / max(s.passes, 1)
-        lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; {ms:.2f} ms a pass of drafting beside it")
+        lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; drafting took {ms:.2f} ms during a pass")
     if s.offered:
         rates = " ".join(f"{rate:.2f}" for rate in _acceptance(s))
         lines.append(f"accepted    {rates} (by depth)")
@@ -55,7 +55,7 @@ def as_text(completion: Completion) -> str:
 
 
 def off_notice(completion: Completion) -> str | None:
-    """A sentence if speculation was tried, or measured by `specrun tune`, and found not to pay."""
+    """A sentence if speculation is off because trials, or `specrun tune`, showed that it does not pay; else None."""
     from specrun.speculation.controllers.chooser import FastestPlan
     from specrun.speculation.controllers.profiled import ByTemperature
 
@@ -67,14 +67,14 @@ def off_notice(completion: Completion) -> str | None:
 
 
 def unfinished_notice(completion: Completion) -> str | None:
-    """A sentence if the text ends where its grammar does not, since it will not parse."""
+    """A sentence if the text ended before its grammar was complete, so that it will not parse; else None."""
     if not completion.is_unfinished:
         return None
     return f"the text is cut off ({completion.finish_reason}): it is only the beginning of what the grammar asks for"
 
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:
-    """Which plan is followed, why, and what it promises."""
+    """A line about the plan that is followed, where it comes from, and the rate that is expected of it."""
     from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan
     from specrun.speculation.controllers.profiled import ByTemperature
 
@@ -82,25 +82,24 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         plans.begin(temperature)
         tuned = plans.now
         plain = 1e3 / tuned.guide.plain_ms(0)
-        expected = f"expects {rate_text(tuned.predicted)} tokens/s"
+        plain_text = f"plain decoding {rate_text(plain)} tokens/s"
+        expected = f"expected {rate_text(tuned.predicted)} tokens/s"
         if not tuned.plan.method.needs_draft and tuned.plan.drafts:
-            return (
-                f"plan: {tuned.plan}, each as large as pays by the profile; plain decoding {rate_text(plain)} tokens/s"
-            )
+            return f"plan: {tuned.plan}, each tree as large as pays by the profile; {plain_text}"
         if tuned.plan.depth:
-            return f"plan: {tuned.plan}, as tuned; {expected}, plain decoding {rate_text(plain)}"
-        return f"plan: off, as tuned, since speculation does not pay here; {expected}"
+            return f"plan: {tuned.plan}, as tuned; {expected}, {plain_text}"
+        return f"plan: off, as tuned, because speculation does not pay here; {expected}"
     if isinstance(plans, FastestPlan):
-        return "plan: found out while writing; `specrun tune` measures it once and for all"
+        return "plan: the fastest, measured while writing; `specrun tune` measures it once for all texts"
     if isinstance(plans, FixedPlan):
         method = plans.current.method
         if method.samples and method.lossless and temperature > 0:
-            return f"plan: {plans}; it draws a text of its own for a seed, from the target's distribution"
+            return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
     return f"plan: {plans}"
 
 
 def one_line(completion: Completion) -> str:
-    """The dim line under a chat answer."""
+    """The line under an answer in a chat."""
     s = completion.statistics
     parts = [f"{s.completion_tokens} tokens", f"{s.tokens_per_second:.1f} tokens/s"]
     if s.offered:

@@ -1,4 +1,4 @@
-"""A token tree drawn for people: what was drafted, and the path that the target took."""
+"""Drawing a token tree, with the path that the target accepted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from specrun.engine.statistics import Pass
 from specrun.speculation.tree import ROOT
 
 
-def draw(one: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
-    """The tree of one pass; accepted nodes bold green with a mark, the rest dim with the draft's probability."""
-    tree, accepted = one.tree, set(one.accepted.path)
+def draw(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
+    """The tree of one pass. Accepted nodes are green; the others are dim and show their expected chance."""
+    tree, accepted = drafted.tree, set(drafted.accepted.path)
 
     def label(node: int) -> Text:
         text = _shown(token_bytes(int(tree.tokens[node])))
@@ -27,8 +27,8 @@ def draw(one: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
     branches = {ROOT: Tree(label(ROOT))}
     for node in range(1, len(tree)):
         branches[node] = branches[int(tree.parents[node])].add(label(node))
-    own = _shown(token_bytes(one.accepted.tokens[-1]))
-    branches[one.accepted.path[-1]].add(Text(f"{own}  the target's own", style="bold"))
+    own = _shown(token_bytes(drafted.accepted.tokens[-1]))
+    branches[drafted.accepted.path[-1]].add(Text(f"{own}  the target's own", style="bold"))
     return branches[ROOT]
 
 

@@ -91,7 +91,7 @@ def test_ctrl_c_at_the_prompt_leaves_the_second_time(chat: pexpect.spawn[str]) -
     import pexpect
 
     chat.send(CTRL_C)
-    chat.expect_exact("Ctrl-C again, or Ctrl-D, leaves")
+    chat.expect_exact("press Ctrl-C again, or Ctrl-D, to leave")
     chat.expect_exact(HINT)
     chat.send(CTRL_C)
     chat.expect(pexpect.EOF)

@@ -83,10 +83,10 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
 def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("x")
     bad = {
-        "/bogus": "no command /bogus",
-        "/set bogus 1": "no setting bogus",
+        "/bogus": "there is no command /bogus",
+        "/set bogus 1": "there is no setting bogus",
         "/set temp": "needs a value",
-        "/set temp hot": "temp is a number",
+        "/set temp hot": "temp must be a number",
         "/set temp -1": "--temp must be",
         "/set max-tokens 0": "must be 1 or more",
         "/set speculate hard": "speculate can be",
