@@ -33,8 +33,6 @@ COMMANDS = [
     Command("/exit", "", "leave (also Ctrl-D)"),
 ]
 
-NAMES = [command.name for command in COMMANDS]
-
 
 def help_text() -> str:
     """One line for each command, and how to type a message of several lines."""

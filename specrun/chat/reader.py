@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class TerminalReader:
             completer=_CommandCompleter(),
             # The prompt makes room for the menu of completions only while there are any: without the room the menu
             # would be invisible at the bottom of the screen, and without a menu the room would be a gap.
-            complete_while_typing=Condition(lambda: _has_completions(self._session.default_buffer.document)),
+            complete_while_typing=Condition(lambda: bool(_completions(self._session.default_buffer.document))),
             reserve_space_for_menu=1 + len(commands.COMMANDS),
             key_bindings=_key_bindings(),
             multiline=True,
@@ -134,23 +134,17 @@ class _CommandCompleter(Completer):
         return _completions(document)
 
 
-def _has_completions(document: Document) -> bool:
-    return any(True for _ in _completions(document))
-
-
-def _completions(document: Document) -> Iterable[Completion]:
+def _completions(document: Document) -> list[Completion]:
     text = document.text_before_cursor
     name, space, rest = text.partition(" ")
     if text.startswith("/") and not space:
-        return _matches(name, commands.NAMES, lambda c: commands.COMMANDS[commands.NAMES.index(c)].help)
-    if name == "/set" and " " not in rest:
-        return _matches(rest, settings.NAMES, lambda _: "")
-    return []
-
-
-def _matches(typed: str, names: Iterable[str], help_of: Callable[[str], str]) -> Iterable[Completion]:
-    return (
-        Completion(name, start_position=-len(typed), display_meta=help_of(name))
-        for name in names
+        helps, typed = {command.name: command.help for command in commands.COMMANDS}, name
+    elif name == "/set" and " " not in rest:
+        helps, typed = dict.fromkeys(settings.NAMES, ""), rest
+    else:
+        return []
+    return [
+        Completion(name, start_position=-len(typed), display_meta=meta)
+        for name, meta in helps.items()
         if name.startswith(typed)
-    )
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import zip_longest
 from typing import Literal
 
 Use = Literal["calibrate", "validate"]
@@ -24,14 +25,11 @@ class TuningText:
 def shipped(use: Use) -> list[TuningText]:
     """The prompts for one use. The kinds take turns, so that the first few prompts are of different kinds."""
     lines = (files("specrun.engine") / "calibration_texts.jsonl").read_text(encoding="utf-8").splitlines()
-    entries = [entry for entry in map(json.loads, lines) if entry["use"] == use]
-    seen: dict[str, int] = {}
-    order = []
-    for entry in entries:
-        order.append(seen.setdefault(entry["kind"], 0))
-        seen[entry["kind"]] += 1
-    ranked = sorted(zip(order, range(len(entries)), entries, strict=True), key=lambda item: item[:2])
-    return [TuningText(entry["kind"], entry["prompt"]) for _, _, entry in ranked]
+    by_kind: dict[str, list[TuningText]] = {}
+    for entry in map(json.loads, lines):
+        if entry["use"] == use:
+            by_kind.setdefault(entry["kind"], []).append(TuningText(entry["kind"], entry["prompt"]))
+    return [text for turn in zip_longest(*by_kind.values()) for text in turn if text]
 
 
 def together() -> str:

@@ -186,7 +186,7 @@ def open_model(
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
     """What `specrun.load` does."""
-    values = {**options, "target": _name(target), "draft": _name(draft)}
+    values = {**options, "target": target and str(target), "draft": draft and str(draft)}
     models = _taken(ModelOptions, values)
     speculation = _taken(SpeculationOptions, values)
     machine = _taken(MachineOptions, values)
@@ -202,7 +202,3 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
 def _taken(group: type[Group], values: dict[str, Any]) -> Group:
     """The option group made from those `values` that are its fields. They are removed from `values`."""
     return group(**{name: values.pop(name) for name in group.__dataclass_fields__ if name in values})
-
-
-def _name(model: str | Path | None) -> str | None:
-    return None if model is None else str(model)

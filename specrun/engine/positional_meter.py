@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,29 +40,18 @@ class PositionalMeter:
         assert engine.draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)
         rng = np.random.default_rng(0)
-        position = 0
-        for target_rows, draft_rows in rows_along(engine.target, engine.draft, tokens):
-            for target_row, draft_row in zip(target_rows, draft_rows, strict=True):
-                position += 1
-                if position > skip:
-                    self._add_position(sampler, target_row, draft_row, rng)
-
-    def _add_position(
-        self,
-        sampler: Sampler,
-        target_row: NDArray[np.float32],
-        draft_row: NDArray[np.float32],
-        rng: np.random.Generator,
-    ) -> None:
-        self.n_positions += 1
-        if self.sampling.temperature == 0:
-            chances = positional.greedy(target_row, draft_row)
-            self.match += chances
-            self.sampled += chances
-            return
-        p, q = sampler.distribution(target_row, ()), sampler.distribution(draft_row, ())
-        self.match += positional.shared_noise(p, q, rng, _NOISE_DRAWS)
-        self.sampled += positional.without_replacement(p, q, rng, _REJECTION_DRAWS)
+        blocks = rows_along(engine.target, engine.draft, tokens)
+        positions = (rows for block in blocks for rows in zip(*block, strict=True))
+        for target_row, draft_row in islice(positions, skip, None):
+            self.n_positions += 1
+            if self.sampling.temperature == 0:
+                chances = positional.greedy(target_row, draft_row)
+                self.match += chances
+                self.sampled += chances
+                continue
+            p, q = sampler.distribution(target_row, ()), sampler.distribution(draft_row, ())
+            self.match += positional.shared_noise(p, q, rng, _NOISE_DRAWS)
+            self.sampled += positional.without_replacement(p, q, rng, _REJECTION_DRAWS)
 
     def vectors(self) -> tuple[list[float], list[float]]:
         """`match` and `sampled` divided by the number of positions, rounded to 4 digits."""

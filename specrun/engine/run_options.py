@@ -70,9 +70,17 @@ class RunOptions:
         return self.draft is not None and any(plan.drafts and plan.method.needs_draft for plan in self.plans)
 
     def context_config(self, plans: Sequence[Plan], n_ctx_train: int) -> ContextConfig:
-        """The size of contexts in which `plans` and `largest` can run. n_ctx_train: see `context_length`."""
-        room_for = (*plans, *((self.largest,) if self.largest else ()))
-        return context_config(room_for, context_length(self.ctx_size, n_ctx_train))
+        """The size of contexts in which each of `plans` and `largest` can run. n_ctx_train: see `context_length`."""
+        plans = [*plans, self.largest] if self.largest else plans
+        budget = max(plan.budget for plan in plans)
+        n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
+        n_seq_max = min(n_leaves, MAX_LEAVES)
+        return ContextConfig(
+            n_ctx=context_length(self.ctx_size, n_ctx_train) + budget + _MAX_PENDING,
+            n_seq_max=n_seq_max,
+            n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
+            n_outputs=max(budget, n_seq_max),
+        )
 
 
 def context_length(ctx_size: int | None, n_ctx_train: int) -> int:
@@ -85,16 +93,3 @@ def context_length(ctx_size: int | None, n_ctx_train: int) -> int:
     if not 2 <= ctx_size <= _MAX_SAFE_CTX_SIZE:
         raise UsageError(f"--ctx-size must be between 2 and {_MAX_SAFE_CTX_SIZE}; got {ctx_size}")
     return ctx_size
-
-
-def context_config(plans: Sequence[Plan], ctx_size: int) -> ContextConfig:
-    """The size of a context with `ctx_size` tokens of text in which each of the plans can run."""
-    budget = max(plan.budget for plan in plans)
-    n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
-    n_seq_max = min(n_leaves, MAX_LEAVES)
-    return ContextConfig(
-        n_ctx=ctx_size + budget + _MAX_PENDING,
-        n_seq_max=n_seq_max,
-        n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
-        n_outputs=max(budget, n_seq_max),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 Result = TypeVar("Result")
@@ -58,11 +58,10 @@ def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=with_help)
     return [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
         )
         for field in fields(group)
     ]
-
-
-def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default

@@ -200,36 +200,34 @@ def _ladder(plan: Plan | None) -> tuple[Plan, ...]:
 
 
 class ByTemperature:
-    """The plans of a profile, one for each measured temperature. A generation follows the nearest one to its own."""
+    """The plans of a profile, one for each measured temperature. A generation follows the one nearest to its own.
+
+    now: the plan of the present generation, or of the last one.
+    """
 
     def __init__(self, plans: Mapping[float, ProfiledPlan]) -> None:
         self._plans = dict(plans)
-        self._now = next(iter(self._plans.values()))
-
-    @property
-    def now(self) -> ProfiledPlan:
-        """The plan of the present generation, or of the last one."""
-        return self._now
+        self.now = next(iter(self._plans.values()))
 
     @property
     def current(self) -> Plan:
         """The plan of the next pass."""
-        return self._now.current
+        return self.now.current
 
     @property
     def guide(self) -> Guide:
-        return self._now.guide
+        return self.now.guide
 
     def begin(self, temperature: float) -> None:
         """Change to the plan for this temperature."""
-        self._now = self._plans[nearest(temperature, list(self._plans))]
+        self.now = self._plans[nearest(temperature, list(self._plans))]
 
     def record(self, record: PassRecord) -> None:
         """Learn from a pass that followed `current`."""
-        self._now.record(record)
+        self.now.record(record)
 
     def __str__(self) -> str:
-        return str(self._now)
+        return str(self.now)
 
 
 def nearest(temperature: float, measured: list[float]) -> float:

@@ -205,16 +205,13 @@ MERGED = Method(
     label=_label,
     options=_options,
 )
-ADAPTIVE = Method(
+ADAPTIVE = replace(
+    MERGED,
     name="adaptive",
-    kind="planner",
     paper="this project; after SpecExec and OPT-Tree",
     pays="wherever any tree or chain does, because each tree is as large as pays on this machine",
-    drafter=_cost_aware,
-    needs=(DRAFT, PROFILE),
-    stops=True,
+    sources=(),
+    without_draft=None,
     candidates=_candidates,
     with_sources=MERGED,
-    label=_label,
-    options=_options,
 )

@@ -64,12 +64,6 @@ class Guide:
         value = np.cumsum(chances)[sizes - 1] - self.rate * target_row[sizes + pending]
         return int(sizes[value.argmax()])
 
-    def record_draft(self, ms: float) -> None:
-        """Learn that drafting before a pass took `ms` milliseconds, the drafter's own work included."""
-        if self.expected_draft_ms > 0:
-            ratio = min(max(ms / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
-            self.draft_slowness += _NEWEST_WEIGHT * (ratio - self.draft_slowness)
-
     def follow(self, record: PassRecord) -> None:
         """Update the rate after a pass with drafted tokens.
 
@@ -85,7 +79,9 @@ class Guide:
         self._target.record(record.n_target, record.ctx, record.target_seconds * 1e3)
         if len(record.tree) == 1:
             return
-        self.record_draft(record.draft_seconds * 1e3)
+        if self.expected_draft_ms > 0:
+            ratio = min(max(record.draft_seconds * 1e3 / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
+            self.draft_slowness += _NEWEST_WEIGHT * (ratio - self.draft_slowness)
         path = record.accepted.path
         for depth, node in enumerate(path, start=1):
             probabilities = record.tree.probabilities

@@ -103,7 +103,7 @@ def test_a_plan_with_draft_sources_is_left_for_these_alone_and_comes_back_when_t
         n_passes += 1
     assert plans.current == merged.follows(DRAFTLESS)
     assert not plans.is_off
-    assert "from the text alone" in str(plans)
+    assert "draft sources alone" in str(plans)
     n_passes = 0
     while plans.current != merged and n_passes < 1000:
         plans.record(step(OFF.plan(), 1))  # the sources have no guess: passes over one token
