@@ -1,4 +1,4 @@
-"""Models that are not here yet: what they are, whether to fetch them, and how far that is."""
+"""Fetches models that are not on this machine: shows them, asks the user, and shows the progress."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ if TYPE_CHECKING:
     from specrun.catalog.names import HubName
     from specrun.catalog.resolve import Choice
 
+# Off a terminal a line reports progress after every tenth of a file, but not more often than this.
 _TENTH = 0.1
 _SECONDS_BETWEEN_LINES = 2.0
 
 
 def local_pair(target: str | None, draft: str | None, drafting: bool, pull: bool) -> tuple[Path, Path | None]:
-    """The files of a target and its draft, fetched first if the user agrees.
+    """The files of a target and its draft (None without one), fetched first if the user agrees.
 
-    target None: the embedded pair. draft None: the one that was made for this target, else what the catalog recommends;
-    "none": no draft. drafting False: none is needed. pull: fetch without asking. Raises MissingModelError where nobody
-    agreed or can be asked, PairError before fetching what would not fit, HubError, and UsageError for an unknown name.
+    target: name of the target; None: the embedded pair.
+    draft: name of the draft; "none": no draft; None: the draft made for this target, else one that the catalog
+    recommends.
+    drafting: False if the command needs no draft.
+    pull: fetch without asking.
+
+    Raises UsageError for an unknown name, MissingModelError if the user declined or cannot be asked, PairError before
+    fetching a draft that does not fit, and HubError.
     """
     from specrun.catalog import embedded, resolve
 
@@ -40,35 +46,35 @@ def local_pair(target: str | None, draft: str | None, drafting: bool, pull: bool
         return pair
     if not target:
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
-    named = draft if drafting else resolve.NO_DRAFT
-    choice = resolve.choose(target, named, may_fetch=pull or can_ask())
+    draft_name = draft if drafting else resolve.NO_DRAFT
+    choice = resolve.choose(target, draft_name, may_fetch=pull or can_ask())
     resolve.check_choice(choice)
     if choice.missing and (pull or can_ask()):
-        found = look_up(choice.missing)
-        resolve.check_found(choice, found)
-        if fetch(found, ask=not pull):
-            choice = resolve.choose(target, named, may_fetch=True)
+        remote = look_up(choice.missing)
+        resolve.check_remote(choice, remote)
+        if fetch(remote, ask=not pull):
+            choice = resolve.choose(target, draft_name, may_fetch=True)
     if choice.missing:
         if choice.target.path is None or not choice.recommended:
             raise resolve.missing_error(choice.missing)
         choice = resolve.Choice(choice.target, None, recommended=True)
     assert choice.target.path is not None
-    _say_draft(choice)
+    _note_draft(choice)
     return choice.target.path, choice.draft.path if choice.draft else None
 
 
 def look_up(models: Sequence[HubName]) -> list[RemoteModel]:
-    """Sizes, files and licences of models on the hub. Raises HubError."""
+    """Look up sizes, files and licences of models on the hub. Raises HubError."""
     from specrun.catalog import download
 
-    with _shown() as progress:
+    with _progress() as progress:
         return [download.look_up(model, progress) for model in models]
 
 
 def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bool:
-    """Show models, and fetch them. ask: ask before. dry_run: only show. Returns whether all are here now.
+    """Show models and fetch them. Returns whether they were fetched. Raises HubError.
 
-    Raises HubError.
+    ask: ask the user before fetching. dry_run: only show the models.
     """
     from specrun.catalog import download
 
@@ -78,7 +84,7 @@ def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bo
     if dry_run or (ask and not confirmed(f"Download {size_text(needed)} ({size_text(free)} are free)?")):
         return False
     try:
-        with _shown() as progress:
+        with _progress() as progress:
             for model in models:
                 download.pull(model, progress)
     except KeyboardInterrupt:
@@ -88,17 +94,17 @@ def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bo
 
 
 def confirmed(question: str, default: bool = True) -> bool:
-    """Ask on stderr. Ctrl-C and Ctrl-D end the command."""
+    """Ask the user a yes-or-no question on stderr. Ctrl-C and Ctrl-D end the command."""
     return typer.confirm(question, default=default, err=True)
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at a terminal."""
+    """Whether stdin and stderr are terminals, so that a user can answer questions."""
     return sys.stdin is not None and sys.stdin.isatty() and output.stderr.is_terminal
 
 
 def _made_pair(target: str | None) -> tuple[Path, Path] | None:
-    """The target's file and the draft that `specrun models make-draft` made from it, if both are here."""
+    """The target's file and the draft that `specrun models make-draft` made from it; None unless both exist."""
     from specrun.catalog import embedded, made, resolve
 
     path = resolve.locate(target).path if target else embedded.TARGET
@@ -106,13 +112,13 @@ def _made_pair(target: str | None) -> tuple[Path, Path] | None:
     if path is None or draft is None:
         return None
     if not draft.path.exists():
-        output.note(f"{draft.path}, a draft that was made, is gone; `specrun models make-draft` makes it again")
+        output.note(f"the made draft {draft.path} is gone; `specrun models make-draft` makes it again")
         return None
     output.note(f"draft: made from {target or 'the embedded target'}, {draft.how} (--draft none does without)")
     return path, draft.path
 
 
-def _say_draft(choice: Choice) -> None:
+def _note_draft(choice: Choice) -> None:
     from specrun.catalog import resolve
 
     if not choice.recommended:
@@ -124,7 +130,7 @@ def _say_draft(choice: Choice) -> None:
 
 
 def _print_models(models: Sequence[RemoteModel]) -> None:
-    """Name, place, size and licence of what would be fetched, on stderr."""
+    """Print name, repository, size and licence of each model on stderr."""
     table = Table.grid(padding=(0, 2))
     for model in models:
         n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
@@ -135,8 +141,8 @@ def _print_models(models: Sequence[RemoteModel]) -> None:
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
-    """Shows a download: a bar on a terminal, plain lines elsewhere."""
+def _progress() -> Iterator[Progress]:
+    """Yields a display of downloads: bars on a terminal, plain lines elsewhere."""
     if not output.stderr.is_terminal:
         yield _Lines()
         return
@@ -154,7 +160,7 @@ def _shown() -> Iterator[Progress]:
 
 
 class _Bars:
-    """A rich bar for each file, which begins again when the file is checked."""
+    """Shows a rich progress bar for each file, which starts again when the file is checked."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -176,29 +182,29 @@ class _Bars:
 
 
 class _Lines:
-    """A line when a file begins, is checked, is complete, and at every tenth if that takes long."""
+    """Prints a line when a file is started, checked and complete, and after each tenth of a long download."""
 
     def start(self, what: str, total: int, done: int) -> None:
         self._what, self._total, self._done = what, total, done
-        self._say(f": {size_text(total)}" + (f", going on at {size_text(done)}" if done else ""))
+        self._print(f": {size_text(total)}" + (f", going on at {size_text(done)}" if done else ""))
 
     def check(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._say(": checking")
+        self._print(": checking")
 
     def checked(self, what: str) -> None:
         output.note(f"{what}: complete")
 
     def advance(self, n_bytes: int) -> None:
         self._done += n_bytes
-        slow = self._done >= self._next and time.monotonic() > self._said_at + _SECONDS_BETWEEN_LINES
-        if slow and self._done < self._total:
-            self._say(f": {100 * self._done // self._total} %")
+        is_due = self._done >= self._next and time.monotonic() > self._printed_at + _SECONDS_BETWEEN_LINES
+        if is_due and self._done < self._total:
+            self._print(f": {100 * self._done // self._total} %")
 
     def note(self, text: str) -> None:
         output.note(text)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         output.note(self._what + text)
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
         self._next = self._done + self._total * _TENTH

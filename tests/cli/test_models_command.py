@@ -224,7 +224,7 @@ def test_pull_on_a_terminal_asks_and_shows_a_bar(specrun: Specrun) -> None:
     terminal.expect("Qwen/Qwen2.5-14B-Instruct-GGUF, 3 files")
     terminal.expect(r"Download .*\(.* are free\)\? \[Y/n\]: ")
     terminal.sendline("n")
-    terminal.expect("not fetched, as you wished")
+    terminal.expect("not fetched, because you declined")
     terminal.expect("\n")
     terminal.wait()
     assert terminal.exitstatus == MISSING
