@@ -125,8 +125,8 @@ def disk_errors_as_hub_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise HubError(disk_full("no space is left")) from error
-        where = error.filename or hub.cache_dir()
-        raise HubError(f"{where} cannot be written: {error.strerror}; set HF_HOME to another folder") from error
+        path = error.filename or hub.cache_dir()
+        raise HubError(f"{path} cannot be written: {error.strerror}; set HF_HOME to another folder") from error
 
 
 def disk_full(what: str) -> str:

@@ -49,8 +49,8 @@ def check(entry: Entry) -> Checked:
         ("context", entry.context, remote.context),
     ]
     differences = tuple(
-        f"{what} is {there} on the hub, {here} in the catalog"
-        for what, here, there in compared
-        if here is not None and there is not None and here != there
+        f"{name} is {on_hub} on the hub, {in_catalog} in the catalog"
+        for name, in_catalog, on_hub in compared
+        if in_catalog is not None and on_hub is not None and in_catalog != on_hub
     )
     return Checked(entry.alias, differences, remote.commit, remote.bytes)

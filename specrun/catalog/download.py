@@ -134,7 +134,7 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
             if file_bytes(partial) > done:
                 attempt = 0
             if attempt == _DOWNLOAD_RETRIES:
-                raise HubError(f"{error} (the next pull goes on at {size_text(done)})") from error
+                raise HubError(f"{error} (the next pull continues at {size_text(done)})") from error
             _wait(error, attempt, progress)
             attempt += 1
 

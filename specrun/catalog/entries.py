@@ -86,21 +86,21 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _check_table(path: Path, where: str, value: Any) -> None:
+def _check_table(path: Path, table: str, value: Any) -> None:
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: {where} must be a table; got {value!r}")
+        raise UsageError(f"{path}: {table} must be a table; got {value!r}")
 
 
-def _check_keys(path: Path, where: str, keys: Any, allowed: dict[str, type]) -> None:
-    _check_table(path, where, keys)
+def _check_keys(path: Path, table: str, keys: Any, allowed: dict[str, type]) -> None:
+    _check_table(path, table, keys)
     for key, value in keys.items():
         if key not in allowed:
             keys_text = ", ".join(allowed)
             dot = '; a name with a dot must be quoted, as in [models."qwen-0.5b"]' if isinstance(value, dict) else ""
-            raise UsageError(f"{path}: {key} in {where} is unknown; keys are {keys_text}{dot}")
+            raise UsageError(f"{path}: {key} in {table} is unknown; keys are {keys_text}{dot}")
         is_valid = key != "drafts" or (isinstance(value, list) and all(isinstance(draft, str) for draft in value))
         if type(value) is not allowed[key] or not is_valid:
-            raise UsageError(f"{path}: {key} in {where} must be a {allowed[key].__name__}; got {value!r}")
+            raise UsageError(f"{path}: {key} in {table} must be a {allowed[key].__name__}; got {value!r}")
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int, int]
     tensor, offset = _string(data, offset)
     (n_dimensions,) = _TYPE.unpack_from(data, offset)
     if n_dimensions > _MAX_DIMENSIONS:
-        raise ModelFileError(f"{name} gives {tensor} {n_dimensions} dimensions; download it again")
+        raise ModelFileError(f"{name} has a tensor with {n_dimensions} dimensions ({tensor}); download it again")
     shape = struct.unpack_from(f"<{n_dimensions}Q", data, offset + 4)
     offset += 4 + 8 * n_dimensions
     kind, start = _TYPE_AND_OFFSET.unpack_from(data, offset)

@@ -167,9 +167,9 @@ def list_pairs(
         return
     if not pairs:
         output.note(
-            f"no draft for {target} is known"
+            f"no draft is known for {target}"
             if target
-            else "no models here yet; name a TARGET of `specrun models list`"
+            else "no models on this machine yet; name a TARGET of `specrun models list`"
         )
         return
     output.print_table(_pair_table(pairs))

@@ -88,7 +88,7 @@ def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bo
             for model in models:
                 download.pull(model, progress)
     except KeyboardInterrupt:
-        output.note("stopped; the next pull goes on from here")
+        output.note("stopped; the next pull continues from here")
         raise
     return True
 
@@ -186,7 +186,7 @@ class _Lines:
 
     def start(self, what: str, total: int, done: int) -> None:
         self._what, self._total, self._done = what, total, done
-        self._print(f": {size_text(total)}" + (f", going on at {size_text(done)}" if done else ""))
+        self._print(f": {size_text(total)}" + (f", continuing at {size_text(done)}" if done else ""))
 
     def check(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0

@@ -189,8 +189,8 @@ class _Converter:
             return f'"{{" ws ({pair} ("," ws {pair})* ws)? "}}"'
         pairs = []
         for name in names:
-            place = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
-            value = self.rule(properties.get(name, others), place)
+            pointer = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
+            value = self.rule(properties.get(name, others), pointer)
             pairs.append((f'{_literal(name)} ":" ws {value}', name in required))
         return f'"{{" ws {self._in_order(pairs)} ws "}}"'
 

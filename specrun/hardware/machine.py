@@ -1,4 +1,4 @@
-"""This machine as a value, and the fingerprint by which a measurement made on it is found again."""
+"""This machine as a value, and the fingerprint that names the profile of a measurement made on it."""
 
 from __future__ import annotations
 

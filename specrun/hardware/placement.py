@@ -41,8 +41,8 @@ class Placement:
     """The plan for both models."""
 
     request: PlacementRequest
-    settings: LlamaSettings  # for the target, where the user decided nothing
-    draft_settings: LlamaSettings  # for the draft, where the user decided nothing
+    settings: LlamaSettings  # of the target, for what the user left undecided
+    draft_settings: LlamaSettings  # of the draft, for what the user left undecided
     gpus: tuple[Site, ...]  # as many as the request has GPUs
     ram: Site
     layer_gpus: tuple[int | None, ...]  # index of the GPU of each of the target's layers and of its output; None: RAM

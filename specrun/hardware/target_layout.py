@@ -60,9 +60,9 @@ class _Search:
         # Large passes copy weights from RAM to the first GPU, if it has room for the largest tensor.
         self._base = request.target.activations * request.n_tokens
         self._largest = request.target.largest
-        wanted = request.settings.op_offload is not False and request.n_tokens >= _OFFLOAD_MIN_BATCH
-        self._offloads = wanted and self._base + self._largest <= self._room[0]
-        self._lacks_room_to_offload = wanted and not self._offloads
+        may_offload = request.settings.op_offload is not False and request.n_tokens >= _OFFLOAD_MIN_BATCH
+        self._offloads = may_offload and self._base + self._largest <= self._room[0]
+        self._lacks_room_to_offload = may_offload and not self._offloads
 
     def divide(self, n_units: int, n_cpu_moe: int) -> list[int] | None:
         """How many of the last `n_units` layers, the output counted as one, each GPU takes; None if they do not fit."""

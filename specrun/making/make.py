@@ -22,6 +22,7 @@ from specrun.units import size_text
 CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
 _UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process
 _HEADER_BYTES = 64 * 2**20  # upper bound; most of a header is the vocabulary
+_ELSEWHERE = "choose another folder with --output FILE or SPECRUN_DATA_DIR"  # advice for a folder that fails
 
 Show = Callable[[str], None]
 
@@ -64,9 +65,6 @@ def make_draft(
     except OSError as error:
         raise SpecrunError(f"{error.filename or folder} cannot be written: {error.strerror}; {_ELSEWHERE}") from error
     return Result(target, file.quantization, file.n_bytes, reference.plain_ms, outcomes, best, path, rival)
-
-
-_ELSEWHERE = "--output FILE or SPECRUN_DATA_DIR names another place"
 
 
 class _Workplace:

@@ -1,4 +1,4 @@
-"""Models fetched through the real client of the hub, from a hub on this machine: whole, broken, resumed."""
+"""Downloads through the hub's real client from a hub on this machine: complete, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARDS = [f"model-Q8_0-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
 
 
 class Shown:
-    """Remembers what was shown."""
+    """A `Progress` that records its calls."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, int, int]] = []
@@ -57,7 +57,7 @@ class Shown:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """What a download showed; it waits for nothing."""
+    """The progress of downloads that do not wait between attempts."""
     monkeypatch.setattr(download.time, "sleep", lambda _: None)
     return Shown()
 

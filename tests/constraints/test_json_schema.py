@@ -1,4 +1,4 @@
-"""JSON schemas as grammars: whatever llama.cpp's grammar lets through, the schema accepts."""
+"""JSON schemas as grammars: every text that llama.cpp's grammar allows is valid by the schema."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NESTED: dict[str, Any] = {
 
 
 def accepts(schema: Any, value: Any, root: Any) -> bool:
-    """Whether a schema, of the keywords used here, accepts a value. Written for the tests, by the specification."""
+    """Whether a value is valid by a schema with the keywords used here. Follows the specification, not specrun."""
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema:
@@ -106,9 +106,7 @@ def model() -> Iterator[LlamaModel]:
 
 
 def random_text(grammar: Grammar, model: LlamaModel, seed: int) -> str:
-    """A text of tokens drawn from the allowed ones, drawn to its end: the longer it is, the likelier a token that
-    closes something.
-    """
+    """A complete random text of the grammar. The longer it gets, the likelier a token that closes something."""
     rng = np.random.default_rng(seed)
     everything = np.arange(model.n_vocab)
     closes = np.array([re.search(rb'["}\]]', model.token_bytes(token)) is not None for token in everything])
