@@ -179,7 +179,7 @@ def test_check_compares_the_catalog_with_the_hub(here: SpecrunHere, served: Hub)
     wrong, missing = json.loads(here("models", "check", "qwen-14b", "gemma-12b", "--json").stdout)
     assert "lacks" in wrong["differences"][0]
     assert "no repository" in missing["differences"][0]
-    here("models", "check", "nothing").assert_fails(USAGE, "no alias")
+    here("models", "check", "nothing").assert_fails(USAGE, "not an alias")
 
 
 def test_check_says_ok(here: SpecrunHere, served: Hub, tmp_path: Path) -> None:
