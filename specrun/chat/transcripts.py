@@ -13,15 +13,14 @@ _ROLES = ("system", "user", "assistant")
 
 
 def save_messages(path: Path, messages: list[Message]) -> None:
-    """Write the conversation to `path`, completely or not at all. Raises SpecrunError if it cannot be written."""
+    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
     text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1) + "\n"
-    if not path.parent.is_dir():
-        raise SpecrunError(f"{path} cannot be written: there is no such folder; make it first")
     try:
+        path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
         with whole_file(path, private=True) as file:
             file.write(text.encode())
     except OSError as error:
-        raise SpecrunError(f"{path} cannot be written: {error.strerror}; choose another file") from error
+        raise SpecrunError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def load_messages(path: Path) -> list[Message]:

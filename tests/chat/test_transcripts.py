@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,10 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "chat.json"
     save_messages(file, MESSAGES)
 
-    def full_disk(_file: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full_disk)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(SpecrunError, match="No space left on device"):
         save_messages(file, MESSAGES[:1])
     assert load_messages(file) == MESSAGES
