@@ -32,8 +32,7 @@ def generate(
         str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from stdin.", show_default=False)
     ] = None,
     file: Annotated[
-        list[Path] | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Read the prompt from a file; - is stdin."),
+        list[Path] | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt from a file; - is stdin.")
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as it is, without the model's chat template.")

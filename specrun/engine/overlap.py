@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 
@@ -73,7 +74,7 @@ class Overlap:
         running = self._running = _beside(lambda: self._target.score(tree))
         try:
             model = _WhileRunning(self._draft, running)
-            with self._draft.context.half_of_the_threads():
+            with self._draft.context.half_of_the_threads(), suppress(_PassOverError):
                 self._draft_ahead(tree, drafting, ModelCandidates(model, sampler), limits, ends_text)
         except BaseException:
             self._draft.reset()  # its cache may be inconsistent
@@ -96,17 +97,14 @@ class Overlap:
         def next_tokens(path: Sequence[int]) -> Candidates:
             return source.children(TreeGrowth([*text, *path]), [ROOT])[0]
 
-        try:
-            for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
-                next_limits = limits(len(path))
-                if ends_text(path[-1]) or next_limits.depth < 1:
-                    continue
-                guesses = drafting.guesses.behind(path) if drafting.guesses else None
-                drafter = replace(drafting, source=source, guesses=guesses).drafter()
-                assert drafter is not None
-                self._ready[path] = drafter.draft([*text, *path], next_limits)
-        except _PassOverError:
-            pass
+        for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
+            next_limits = limits(len(path))
+            if ends_text(path[-1]) or next_limits.depth < 1:
+                continue
+            guesses = drafting.guesses.behind(path) if drafting.guesses else None
+            drafter = replace(drafting, source=source, guesses=guesses).drafter()
+            assert drafter is not None
+            self._ready[path] = drafter.draft([*text, *path], next_limits)
 
     def close(self) -> None:
         """Wait for a pass that still runs."""

@@ -48,7 +48,5 @@ class TextStream:
     def _undecided(self) -> int:
         """Length of the longest tail of the held text that is the beginning of a stop text."""
         longest = max(map(len, self._stops), default=0)
-        for length in range(min(longest - 1, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-length:]) for stop in self._stops):
-                return length
-        return 0
+        lengths = range(min(longest - 1, len(self._held)), 0, -1)
+        return next((n for n in lengths if any(stop.startswith(self._held[-n:]) for stop in self._stops)), 0)

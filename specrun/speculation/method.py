@@ -74,10 +74,6 @@ class Drafting:
         return value
 
 
-def _no_plans(_space: PlanSpace) -> Sequence[Plan]:
-    return ()
-
-
 def _label(plan: Plan) -> str:
     name = plan.method.name if plan.method.lossless else f"{plan.method.name} (lossy)"
     return f"{name}, {f'chain of {plan.depth}' if plan.is_chain else f'tree of {plan.size}'}"
@@ -120,7 +116,7 @@ class Method:
     shape: Callable[[int, int], TreeShape] | None = None
     sources: tuple[str, ...] = ()
     lossless: bool = True
-    candidates: Callable[[PlanSpace], Sequence[Plan]] = _no_plans
+    candidates: Callable[[PlanSpace], Sequence[Plan]] = lambda _: ()
     with_sources: Method | None = None
     without_draft: Method | None = None
     label: Callable[[Plan], str] = _label

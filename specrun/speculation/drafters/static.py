@@ -23,10 +23,10 @@ def fill_shape(
     add_children: Callable[[list[int], list[int]], list[list[int]]],
     expandable: Callable[[list[int]], list[int]],
 ) -> None:
-    """Grow a tree level by level so that it has the given shape, or a part of it.
+    """Grow a tree of the given shape level by level.
 
-    add_children: adds children to a level's nodes, given how many each should have; returns the ids of each node's
-        children in the order of the shape. There may be fewer, and an id may occur twice.
+    add_children: adds children to the nodes of a level, given how many each should have, and returns each node's
+        children in the order of the shape. There may be fewer, and one may occur twice.
     expandable: gives those of the nodes that one draft pass can expand.
     """
     places = {ROOT: ROOT}  # node of the tree -> node of the shape
@@ -34,8 +34,8 @@ def fill_shape(
     while level:
         wanted = [shape.children[places[node]] for node in level]
         below: list[int] = []
-        for added, places_below in zip(add_children(level, list(map(len, wanted))), wanted, strict=True):
-            for child, place in zip(added, places_below, strict=False):
+        for children, free in zip(add_children(level, [len(w) for w in wanted]), wanted, strict=True):
+            for child, place in zip(children, free, strict=False):
                 if child not in places:
                     places[child] = place
                     below.append(child)
@@ -54,16 +54,13 @@ class StaticDrafter:
         growth = TreeGrowth(tokens)
 
         def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
-            added = []
+            added: list[list[int]] = []
             for node, candidates, count in zip(level, self._source.children(growth, level), counts, strict=True):
+                added.append([])
                 best = zip(candidates.tokens[:count].tolist(), candidates.shares[:count].tolist(), strict=True)
-                # Scores only fix the order of the nodes: siblings by rank, and never rising along a path.
-                added.append(
-                    [
-                        growth.add(token, node, growth.scores[node] - float(np.log(rank + 2)), share)
-                        for rank, (token, share) in enumerate(best)
-                    ]
-                )
+                for rank, (token, share) in enumerate(best):
+                    # Scores only fix the order of the nodes: siblings by rank, and never rising along a path.
+                    added[-1].append(growth.add(token, node, growth.scores[node] - float(np.log(rank + 2)), share))
             return added
 
         shape = self._shape.cut(limits.budget, limits.depth)

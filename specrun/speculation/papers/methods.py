@@ -23,6 +23,7 @@ from specrun.speculation.papers import (
 from specrun.speculation.papers.confidence import (
     CapeDrafter,
     ConfidenceDrafter,
+    Stop,
     adaedl_stops,
     disco_stops,
     specdec_stops,
@@ -59,19 +60,19 @@ def _model(drafting: Drafting) -> ModelCandidates:
     return source
 
 
+def _stopping(name: str, paper: str, stop: Stop) -> Method:
+    pays = "where chain does, if the draft's confidence varies much"
+    return Method(name, "chain", paper, pays, lambda d: ConfidenceDrafter(d.need_source(), stop), stops=True)
+
+
+def _source(name: str, paper: str, pays: str, *needs: str) -> Method:
+    return Method(name, "draft source", paper, pays, guessed, needs=needs, sources=(name,))
+
+
 PAPERS = (
-    Method(
-        "specdec++", "chain", "SpecDec++, arXiv 2405.19715", "where chain does, if the draft's confidence varies much",
-        lambda d: ConfidenceDrafter(d.need_source(), specdec_stops), stops=True,
-    ),
-    Method(
-        "disco", "chain", "DISCO, arXiv 2405.04304", "where chain does, if the draft's confidence varies much",
-        lambda d: ConfidenceDrafter(d.need_source(), disco_stops), stops=True,
-    ),
-    Method(
-        "adaedl", "chain", "AdaEDL, arXiv 2410.18351", "where chain does, if the draft's confidence varies much",
-        lambda d: ConfidenceDrafter(d.need_source(), adaedl_stops), stops=True,
-    ),
+    _stopping("specdec++", "SpecDec++, arXiv 2405.19715", specdec_stops),
+    _stopping("disco", "DISCO, arXiv 2405.04304", disco_stops),
+    _stopping("adaedl", "AdaEDL, arXiv 2410.18351", adaedl_stops),
     Method(
         "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where 20 more tokens in a pass cost little",
         lambda d: CapeDrafter(d.need_source()),
@@ -86,29 +87,23 @@ PAPERS = (
         "where specexec does; it makes fewer draft passes where the draft's probabilities are low",
         lambda d: DynamicDepthDrafter(d.need_source()), stops=True,
     ),
-    Method(
-        "prompt-lookup", "draft source", "Prompt lookup; n-gram speculation of llama.cpp",
-        "where the answer copies from the prompt and there is no draft model", guessed, needs=(),
-        sources=("prompt-lookup",),
+    _source(
+        "prompt-lookup", "Prompt lookup; n-gram speculation of llama.cpp",
+        "where the answer copies from the prompt and there is no draft model",
     ),
-    Method(
-        "suffix-automaton", "draft source", "SAM decoding, arXiv 2411.10666",
-        "where the answer copies from the prompt or itself and there is no draft model", guessed, needs=(),
-        sources=("suffix-automaton",),
+    _source(
+        "suffix-automaton", "SAM decoding, arXiv 2411.10666",
+        "where the answer copies from the prompt or itself and there is no draft model",
     ),
-    Method(
-        "token-recycling", "draft source", "Token Recycling, arXiv 2408.08696",
-        "where passes over a few tokens cost little and there is no draft model", guessed, needs=(),
-        sources=("token-recycling",),
+    _source(
+        "token-recycling", "Token Recycling, arXiv 2408.08696",
+        "where passes over a few tokens cost little and there is no draft model",
     ),
-    Method(
-        "lookahead", "draft source", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
-        "where the target repeats itself and there is no draft model", guessed, needs=(), sources=("lookahead",),
+    _source(
+        "lookahead", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
+        "where the target repeats itself and there is no draft model",
     ),
-    Method(
-        "rest", "draft source", "REST, arXiv 2311.08252", "where the answer resembles the files of a datastore",
-        guessed, needs=(DATASTORE,), sources=("rest",),
-    ),
+    _source("rest", "REST, arXiv 2311.08252", "where the answer resembles the files of a datastore", DATASTORE),
     Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
         "where chain does, but less, because target and draft do not share their noise",
