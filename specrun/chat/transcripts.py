@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specrun.errors import SpecrunError
 from specrun.llama.chat_template import Message
-from specrun.locations import whole_file
+from specrun.locations import read_bytes, whole_file
 
 _ROLES = ("system", "user", "assistant")
 
@@ -25,11 +25,10 @@ def save_messages(path: Path, messages: list[Message]) -> None:
 
 def load_messages(path: Path) -> list[Message]:
     """Read a conversation. Raises SpecrunError if the file is missing or is not a saved conversation."""
+    data = read_bytes(path, SpecrunError)
     try:
-        messages = json.loads(path.read_text(encoding="utf-8"))["messages"]
+        messages = json.loads(data)["messages"]
         valid = [{"role": m["role"], "content": m["content"]} for m in messages if isinstance(m["content"], str)]
-    except OSError as error:
-        raise SpecrunError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise SpecrunError(f"{path} is not a saved conversation; /save makes one") from error
     if len(valid) != len(messages) or any(message["role"] not in _ROLES for message in valid):

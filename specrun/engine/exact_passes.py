@@ -14,10 +14,7 @@ _COMPARED = 4  # positions compared for each size; chosen by hand
 
 
 def measured_limit(target: TargetContext, plans: Sequence[Plan], ctx_size: int) -> int:
-    """Measure up to how many tokens a pass of the target gives the same bits as plain decoding; 1 if even two differ.
-
-    Only sizes up to the largest budget of `plans` are tried. Empties the target's cache.
-    """
+    """Measure up to how many tokens a pass gives plain decoding's bits; 1 if even two do not. Empties the cache."""
     budgets = [plan.budget for plan in plans if plan.drafts]
     sizes = sorted({size for size in (2, 4, *budgets) if size <= max(budgets)})
     ctx = max(1, min(_CTX, ctx_size - sizes[-1] - _COMPARED))

@@ -143,7 +143,7 @@ def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
         return LlamaSettings(type_k=settings.type_v, type_v=settings.type_k)
     # On the CPU llama.cpp has three flash attention kernels, and chooses by the size of the batch as long as K and V
     # have one type. With two types it always uses the same kernel, so a token's logits are the same bits in any pass.
-    # bf16 values are no less accurate than f16 here, because they are summed in float32 (docs/exactness.md).
+    # bf16 values are no less precise than f16 here, because they are summed in float32 (docs/adr/0002).
     if library.has_gpu() or settings.flash_attn == "off":
         return LlamaSettings()
     return LlamaSettings(type_v="bf16")

@@ -28,8 +28,7 @@ def run_options(
 ) -> RunOptions:
     """What the options ask for, before any profile. `note` is called with a sentence about the draft that was chosen.
 
-    Raises UsageError for impossible options, and MissingModelError or HubError if a model is missing and cannot be
-    downloaded.
+    Raises UsageError for impossible options, and MissingModelError or HubError for models that cannot be downloaded.
     """
     if models.target is None and models.draft not in (None, "none"):
         raise UsageError("--draft needs a target to draft for; give it with --target")

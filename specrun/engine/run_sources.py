@@ -30,9 +30,7 @@ class RunSources:
     """All draft sources of a loaded model; `set` holds them."""
 
     def __init__(self, model: LlamaModel, store: Path | None, history: bool, note: Callable[[str], None]) -> None:
-        """Read what earlier sessions left on disk.
-
-        store: a file of `specrun datastore`; None for none.
+        """store: a file of `specrun datastore`; None for none.
         history: whether to draft from earlier sessions, and let `close` save this one.
         note: called with a message about each file of earlier sessions that cannot be used.
 

@@ -54,10 +54,7 @@ class Session:
         self._written: _Written | None = None
 
     def ask(self, text: str) -> Completion:
-        """Write the whole answer to a message, and keep both in the conversation.
-
-        Raises PromptError for a message that does not fit the context.
-        """
+        """Write the answer to a message, and keep both. Raises PromptError if the message does not fit the context."""
         completion, _ = self.prepare(text)
         for _ in self._stream(completion):
             pass

@@ -162,10 +162,7 @@ class Method:
         return self.kind == "chain" or self.shape is chain_shape
 
     def plan(self, budget: int | None = None, depth: int | None = None, width: int | None = None) -> Plan:
-        """A plan of this method with these bounds (see `Plan`). Those that are None get moderate values.
-
-        Raises UsageError for impossible bounds.
-        """
+        """A plan of this method; bounds that are None get moderate values. Raises UsageError for impossible bounds."""
         if self.drafter is None:
             return Plan(self)
         if self.is_chain:
