@@ -1,14 +1,17 @@
-"""Drafting while the target's pass runs: the text stays, whatever happens meanwhile."""
+"""Drafting while the target's pass runs does not change the text, even if a pass fails or Ctrl-C is pressed."""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
 from specrun.catalog import embedded
+from specrun.engine import overlap
 from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
 from specrun.errors import LlamaError
@@ -30,15 +33,34 @@ TREE = replace(SPECEXEC.plan(16, 6), overlap=True)
 ADAPTIVE = replace(ADAPTIVE.plan(32, 8, 8), overlap=True)
 
 
-def waiting(e: Engine, seconds: float = 0.05) -> None:
-    """Make the target's passes wait, as those of a streamed target do."""
-    score = e.target.score
+def waiting(e: Engine) -> None:
+    """Make the target's passes last, as those of a streamed target do, until a number of draft passes have run.
+
+    The number changes from pass to pass, so that passes end at different points of the drafting. 50 ms are enough
+    where fewer trees than that are worth drafting.
+    """
+    assert e.draft
+    score, decode = e.target.score, e.draft.context.decode
+    has_drafted = threading.Condition()
+    numbers = cycle((40, 13, 60, 5))
+    n_drafted = 0
 
     def slow(tree: TokenTree) -> Logits:
-        time.sleep(seconds)
+        with has_drafted:
+            enough = n_drafted + next(numbers)
+            has_drafted.wait_for(lambda: n_drafted >= enough, timeout=0.05)
         return score(tree)
 
+    def counted(batch: Batch) -> Logits:
+        nonlocal n_drafted
+        rows = decode(batch)
+        with has_drafted:
+            n_drafted += 1
+            has_drafted.notify()
+        return rows
+
     e.target.score = slow  # type: ignore[method-assign]
+    e.draft.context.decode = counted  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -75,7 +97,7 @@ def test_with_draft_sources_the_text_is_the_same() -> None:
 
 
 def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
-    """How many are is a matter of time, and their text would hang on it."""
+    """How many trees are drafted ahead depends on the time a pass takes, and the text must not depend on that."""
     drawn = replace(METHODS["rsd"].plan(8, 3), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, drawn) as e:
         prompt = code_prompts(e, 1, 40)[0]
@@ -84,7 +106,7 @@ def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
         assert write(e, prompt, SAMPLED, replace(drawn, overlap=False), 32).tokens == first.tokens
 
 
-def test_an_engine_may_be_told_otherwise() -> None:
+def test_an_engine_without_overlap_drafts_nothing_ahead() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, TREE) as e:
         never = Engine(e.target, e.draft, e.ctx_size, overlap=False)
         prompt = code_prompts(e, 1, 40)[0]
@@ -123,17 +145,26 @@ def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) ->
 
 
 @pytest.mark.parametrize("after", [1, 3, 8])
-def test_ctrl_c_in_the_middle_leaves_both_caches_right(pair: Engine, after: int) -> None:
+def test_ctrl_c_in_the_middle_leaves_both_caches_right(
+    pair: Engine, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = code_prompts(pair, 2, 40)
     plain = [write(pair, prompt, GREEDY, OFF.plan(), 48).tokens for prompt in prompts]
     assert pair.draft
     score, decode = pair.target.score, pair.draft.context.decode
     is_running, n_ahead = False, 0
+    is_waited_for = threading.Event()
+    wait = overlap.wait
+
+    def noticed(running: list[Future[Logits]]) -> None:
+        is_waited_for.set()
+        wait(running)
 
     def slow(tree: TokenTree) -> Logits:
         nonlocal is_running
         is_running = True
-        time.sleep(0.1)
+        is_waited_for.clear()
+        is_waited_for.wait(timeout=1)
         rows = score(tree)
         is_running = False
         return rows
@@ -143,14 +174,16 @@ def test_ctrl_c_in_the_middle_leaves_both_caches_right(pair: Engine, after: int)
         rows = decode(batch)
         n_ahead += is_running
         if n_ahead == after:
-            n_ahead += 1
             raise KeyboardInterrupt
         return rows
 
+    monkeypatch.setattr(overlap, "wait", noticed)
     pair.target.score = slow  # type: ignore[method-assign]
     pair.draft.context.decode = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         write(pair, prompts[0], GREEDY, TREE, 48)
-    assert not is_running, "the pass was waited for"
+    assert not is_running, "the pass was not waited for"
+    pair.target.score, pair.draft.context.decode = score, decode  # type: ignore[method-assign]
+    waiting(pair)
     for prompt, reference in zip(prompts, plain, strict=True):
         assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference
