@@ -17,6 +17,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
+from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -95,6 +96,15 @@ def first_difference(written: Written, reference: Written) -> str | None:
             return f"token {i} is the same, but was sampled from other logits"
     ends = (f"{len(one.tokens)} tokens ended by {one.finish}" for one in (written, reference))
     return " instead of ".join(ends)
+
+
+def next_token(target: TargetContext, text: list[int], sampling: SamplingParameters) -> dict[int, float]:
+    """The probability of each token that may follow `text`, by temperature and top-k alone."""
+    target.set_prompt(text)
+    row = target.score(TokenTree.root_only(text[-1]))[0].astype(np.float64)
+    top = np.argsort(-row, kind="stable")[: sampling.top_k]
+    weights = np.exp((row[top] - row.max()) / sampling.temperature)
+    return dict(zip(top.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
 def chooser(plan: Plan) -> FixedPlan:

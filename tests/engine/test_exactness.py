@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +19,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
-from specrun.speculation.tree import TokenTree
-from tests.engines import Written, chooser, code_prompts, engine, first_difference, write, written_by
+from tests.engines import Written, chooser, code_prompts, engine, first_difference, next_token, write, written_by
 from tests.models import random_gemma3, random_llama
 from tests.statistics import chi_square_p_value
 
@@ -176,13 +175,13 @@ def test_sampled_tokens_follow_the_targets_distribution() -> None:
     n_seeds = 3000
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
         prompt = code_prompts(e, 1, 40, seed=3)[0]
-        first = probabilities(e.target.set_prompt, e.target.score, prompt, sampling)
+        first = next_token(e.target, prompt, sampling)
         expected: dict[tuple[int, ...], float] = {}
         for a, p in first.items():
             if e.target.context.model.is_end_of_generation(a):
                 expected[(a,)] = p
                 continue
-            second = probabilities(e.target.set_prompt, e.target.score, [*prompt, a], sampling)
+            second = next_token(e.target, [*prompt, a], sampling)
             expected |= {(a, b): p * q for b, q in second.items()}
         counts = dict.fromkeys(expected, 0)
         for seed in range(n_seeds):
@@ -190,19 +189,6 @@ def test_sampled_tokens_follow_the_targets_distribution() -> None:
             counts[tuple(e.target.tokens[len(prompt) :])] += 1
     observed = np.array([counts[pair] for pair in expected])
     assert chi_square_p_value(observed, n_seeds * np.array(list(expected.values()))) > 1e-4
-
-
-def probabilities(
-    set_prompt: Callable[[list[int]], int],
-    score: Callable[[TokenTree], np.ndarray],
-    prompt: list[int],
-    sampling: SamplingParameters,
-) -> dict[int, float]:
-    set_prompt(prompt)
-    row = score(TokenTree.root_only(prompt[-1]))[0].astype(np.float64)
-    top = np.argsort(-row, kind="stable")[: sampling.top_k]
-    weights = np.exp((row[top] - row.max()) / sampling.temperature)
-    return dict(zip(top.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
 def test_a_sampled_token_depends_on_row_position_seed_and_recent_tokens_only() -> None:

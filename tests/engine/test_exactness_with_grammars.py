@@ -27,8 +27,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from tests.engine.test_exactness import probabilities
-from tests.engines import chooser, code_prompts, engine
+from tests.engines import chooser, code_prompts, engine, next_token
 from tests.models import random_llama
 from tests.statistics import chi_square_p_value
 
@@ -146,7 +145,7 @@ class NothingAfter:
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
-def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_none_the_worse(demo: Engine, n: int) -> None:
+def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_as_usual(demo: Engine, n: int) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
     free = list(demo.generate(Request(prompt, SamplingParameters(), n + 5), FixedPlan(OFF.plan())))
     for plan in (OFF.plan(), *PLANS):
@@ -193,7 +192,7 @@ def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(dem
         def following(written: list[int]) -> dict[int, float]:
             demo.reset()
             everything = replace(sampling, top_k=model.n_vocab)
-            p = probabilities(demo.target.set_prompt, demo.target.score, [*prompt, *written], everything)
+            p = next_token(demo.target, [*prompt, *written], everything)
             kept = {token: p[token] for token in allowed[grammar.allowed(written, allowed)].tolist()}
             return {token: share / sum(kept.values()) for token, share in kept.items()}
 
