@@ -1,19 +1,19 @@
-"""The exceptions that a user can cause, each with the exit code it ends in.
+"""The exceptions that a user can cause, each with the exit code of the program.
 
-    SpecrunError                  1  anything below that has no code of its own
-    |-- UsageError                2  an option or argument that cannot be right
+    SpecrunError                  1  any error without a more specific class
+    |-- UsageError                2  an invalid option or argument
     |-- ModelFileError            3  a file that is missing, unreadable or not a usable GGUF model
     |-- PairError                 4  a draft that cannot draft for this target
     |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
-    |-- LlamaError                6  llama.cpp refused: out of memory, a failed pass
-    |   `-- OutOfMemoryError      6  weights, KV cache or buffers that do not fit
+    |-- LlamaError                6  llama.cpp failed: out of memory, or a failed pass
+    |   `-- OutOfMemoryError      6  weights, KV cache or buffers that do not fit into memory
     |-- ContextFullError          6  no room left in the KV cache for another pass
-    |-- MissingModelError         7  a model that is not on this machine and may not be fetched unasked
+    |-- MissingModelError         7  a model that is not on this machine, and that nobody agreed to fetch
     |-- HubError                  8  a model that cannot be fetched: no network, refused, not there, damaged, disk full
     |-- ProfileError              9  a profile that cannot be read, written or used
-    `-- DraftSourceError         10  a datastore, history or table of drafts that cannot be read, written or used
+    `-- DraftSourceError         10  a datastore, history or successor table that cannot be read, written or used
 
-130 is Ctrl-C, as in every shell. A message is one line: what is wrong, then what to do about it.
+Ctrl-C ends with 130, as in every shell. A message is one line: what is wrong, then what to do about it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class SpecrunError(Exception):
-    """Base of every error that is the user's to mend; `str(error)` is the whole message."""
+    """Base of all errors that the user can correct; `str(error)` is the complete message."""
 
     exit_code = 1
 
 
 class UsageError(SpecrunError):
-    """An option or argument that cannot be right."""
+    """An invalid option or argument."""
 
     exit_code = 2
 
@@ -52,7 +52,7 @@ class PromptError(SpecrunError):
 
 
 class LlamaError(SpecrunError):
-    """llama.cpp refused: out of memory, or a pass that failed."""
+    """llama.cpp failed: out of memory, or a failed pass."""
 
     exit_code = 6
 
@@ -72,7 +72,10 @@ class MissingModelError(SpecrunError):
 
 
 class HubError(SpecrunError):
-    """A model that cannot be fetched. `wait_s`: None, or the seconds after which the same request may succeed."""
+    """A model that cannot be fetched.
+
+    `wait_s` is the time in seconds after which the same request may succeed, or None if repeating it cannot help.
+    """
 
     exit_code = 8
 

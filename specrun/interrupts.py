@@ -1,4 +1,4 @@
-"""Ctrl-C as a flag that is asked between passes, so that no cache is ever left half-updated."""
+"""Ctrl-C as a flag that is checked between passes, so that no cache is left half-updated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import FrameType, TracebackType
 
 
 class InterruptFlag:
-    """While entered, the first Ctrl-C sets the flag and the second raises KeyboardInterrupt."""
+    """A context manager. Inside it the first Ctrl-C sets the flag, and the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -18,13 +18,13 @@ class InterruptFlag:
 
     def __enter__(self) -> InterruptFlag:
         self._is_set = False
-        self._before = signal.signal(signal.SIGINT, self._on_interrupt)
+        self._previous_handler = signal.signal(signal.SIGINT, self._on_interrupt)
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._previous_handler)
 
     def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         if self._is_set:

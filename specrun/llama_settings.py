@@ -1,4 +1,4 @@
-"""How llama.cpp holds and runs one model: its knobs, as far as they are decided."""
+"""llama.cpp's settings for loading and running one model."""
 
 from __future__ import annotations
 
@@ -10,42 +10,36 @@ FlashAttention = Literal["on", "off", "auto"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock"]
 SplitMode = Literal["none", "layer", "row"]
 
-ALL_LAYERS = -1
+ALL_LAYERS = -1  # the value of gpu_layers and n_cpu_moe that means all layers, as in llama.cpp
 FLOAT_CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
 class LlamaSettings:
-    """Names and meanings are those of llama.cpp's options; None is "not decided", and runs as said here.
+    """Names and meanings are those of llama.cpp's options. None means "not decided"; the default is then used.
 
-    threads: CPU threads of a pass over one token; the physical cores. threads_batch: of larger passes; as `threads`.
-    repack: re-order weights for this CPU, in memory that cannot stream from disk, with kernels whose last bits depend
-    on the size of the pass; off. flash_attn: on. type_k, type_v: of the KV cache; f16.
-    load_mode: `auto` maps the file, unless a device cannot. op_offload: let the GPU multiply weights that lie in RAM,
-    in passes of 32 tokens and more; on.
-    gpu_layers: layers in VRAM, from the last, the output counted as one; ALL_LAYERS; none. n_cpu_moe: keep the experts
-    of the first so many layers in RAM; ALL_LAYERS; none. split_mode: how several GPUs share the layers; `layer`.
-    tensor_split: share of each GPU; by free memory. main_gpu: the only one with split_mode `none`; the first.
+    Re-ordered weights (`repack`) are computed faster, but they lie in memory that cannot be streamed from disk, and the
+    last bits of the logits then depend on the size of the pass.
     """
 
-    threads: int | None = None
-    threads_batch: int | None = None
-    repack: bool | None = None
-    flash_attn: FlashAttention | None = None
-    type_k: CacheType | None = None
-    type_v: CacheType | None = None
-    load_mode: LoadMode | None = None
-    op_offload: bool | None = None
-    gpu_layers: int | None = None
-    n_cpu_moe: int | None = None
-    split_mode: SplitMode | None = None
-    tensor_split: tuple[float, ...] | None = None
-    main_gpu: int | None = None
+    threads: int | None = None  # CPU threads of a pass over one token; default: the number of physical cores
+    threads_batch: int | None = None  # CPU threads of larger passes; default: as `threads`
+    repack: bool | None = None  # whether weights are re-ordered for this CPU; default: False
+    flash_attn: FlashAttention | None = None  # default: on
+    type_k: CacheType | None = None  # type of K in the KV cache; default: f16
+    type_v: CacheType | None = None  # type of V in the KV cache; default: f16
+    load_mode: LoadMode | None = None  # default: auto, which maps the file unless a device cannot use the mapping
+    op_offload: bool | None = None  # whether passes of 32 or more tokens compute RAM weights on the GPU; default: True
+    gpu_layers: int | None = None  # layers in VRAM, counted from the last; the output counts as one; default: 0
+    n_cpu_moe: int | None = None  # number of leading layers whose experts stay in RAM; default: 0
+    split_mode: SplitMode | None = None  # how several GPUs share the layers; default: layer
+    tensor_split: tuple[float, ...] | None = None  # share of each GPU; default: in proportion to free memory
+    main_gpu: int | None = None  # index of the only GPU used with split_mode `none`; default: 0
 
     def over(self, others: LlamaSettings) -> LlamaSettings:
-        """These settings where they are decided, `others` elsewhere."""
-        decided = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(others, **{name: value for name, value in decided.items() if value is not None})
+        """These settings, with those of `others` for every setting that is None here."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(others, **{name: value for name, value in values.items() if value is not None})
 
 
 UNDECIDED = LlamaSettings()

@@ -1,4 +1,4 @@
-"""Where specrun keeps things, and how they come there."""
+"""Where specrun keeps its files, and how files are read and written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 
 import platformdirs
 
+from specrun.errors import SpecrunError
+
 
 def data_dir() -> Path:
     """`$SPECRUN_DATA_DIR`, or the user's data directory for specrun."""
@@ -22,17 +24,48 @@ def config_dir() -> Path:
     return Path(os.environ.get("SPECRUN_CONFIG_DIR") or platformdirs.user_config_dir("specrun"))
 
 
+def read_bytes(path: Path, error_type: type[SpecrunError]) -> bytes:
+    """The content of a file that the user named. Raises `error_type` if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise error_type(f"{path} cannot be read: {error.strerror}; check the path") from error
+
+
+def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:
+    """`data` as UTF-8 text, without the byte order mark that some editors write first.
+
+    `source` names the data in the message. Raises `error_type` if the data is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise error_type(
+            f"{source} is not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it first"
+        ) from error
+
+
+def file_bytes(path: Path) -> int:
+    """Size of a file in bytes; 0 if there is no such file."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file whole or not at all. Raises OSError."""
+    """Write a JSON file atomically, see `whole_file`. Raises OSError."""
     with whole_file(path) as file:
         file.write(json.dumps(value, indent=1).encode())
 
 
 @contextmanager
 def whole_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
-    """A file to write that appears at `path` when it is complete, or not at all; what was there stays until then.
+    """Open a file for writing that replaces `path` only once it is complete.
 
-    private: for its owner's eyes only, whatever the umask. Raises OSError.
+    Missing folders are created. If an exception leaves the `with` block, whatever was at `path` stays unchanged.
+    With `private`, only the owner may read the file, whatever the umask. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")

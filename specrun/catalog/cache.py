@@ -1,9 +1,9 @@
-"""The Hugging Face cache on disk, in the layout that its own client documents and llama.cpp shares.
+"""The Hugging Face cache on disk, in the layout that the hub's client documents and llama.cpp shares.
 
-    models--ORG--REPO/blobs/SHA256              the files, by content
-    models--ORG--REPO/blobs/SHA256.incomplete   what an interrupted download left
+    models--ORG--REPO/blobs/SHA256              a file, named by the hash of its content
+    models--ORG--REPO/blobs/SHA256.incomplete   the part of a file that an interrupted download fetched
     models--ORG--REPO/snapshots/COMMIT/FILE     a link to a blob
-    models--ORG--REPO/refs/main                 the commit that main was
+    models--ORG--REPO/refs/main                 the commit that `main` named when it was last fetched
 
 A model counts as cached only if one snapshot has all its shards.
 """
@@ -22,26 +22,28 @@ from specrun.catalog import hub
 from specrun.catalog.names import HubName
 from specrun.catalog.split import models_among, shards, with_quantization
 from specrun.errors import HubError
+from specrun.locations import whole_file
 
 
 @dataclass(frozen=True)
 class CachedModel:
-    """A model in the cache. path: its file, or its first shard; bytes: of all shards."""
+    """A complete model in the cache."""
 
     repo: str
-    file: str
-    path: Path
-    bytes: int
+    file: str  # name in the repository; of a split model, the first shard's
+    path: Path  # of `file`
+    bytes: int  # of all shards together
 
 
 def folder(repo: str) -> Path:
-    """Where the cache keeps a repository."""
+    """The folder of a repository in the cache."""
     return hub.cache_dir() / f"models--{repo.replace('/', '--')}"
 
 
 def find(model: HubName) -> Path | None:
-    """The cached file (or first shard) that a name means, or None. A pinned revision is found before `main`, and that
-    before any other.
+    """Path of the cached file (or first shard) that a name means, or None.
+
+    A pinned revision is preferred to `main`, and `main` to every other revision.
     """
     for snapshot in _snapshots(folder(model.repo), model.revision):
         files = [model.file] if model.file else with_quantization(_files(snapshot), model.quantization)
@@ -52,63 +54,70 @@ def find(model: HubName) -> Path | None:
 
 
 def models() -> list[CachedModel]:
-    """All complete GGUF models in the cache, each once, by repository and file."""
-    found: dict[tuple[str, str], CachedModel] = {}
+    """All complete GGUF models in the cache, each once, sorted by repository and file."""
+    models: dict[tuple[str, str], CachedModel] = {}
     if not hub.cache_dir().is_dir():
         return []
-    for place in sorted(hub.cache_dir().glob("models--*--*")):
-        repo = place.name.removeprefix("models--").replace("--", "/", 1)
-        for snapshot in _snapshots(place, None):
+    for repo_folder in sorted(hub.cache_dir().glob("models--*--*")):
+        repo = repo_folder.name.removeprefix("models--").replace("--", "/", 1)
+        for snapshot in _snapshots(repo_folder, None):
             for file in models_among(_files(snapshot)):
                 paths = [snapshot / shard for shard in shards(file)]
-                if (repo, file) not in found and all(path.is_file() for path in paths):
+                if (repo, file) not in models and all(path.is_file() for path in paths):
                     n_bytes = sum(path.stat().st_size for path in paths)
-                    found[repo, file] = CachedModel(repo, file, snapshot / file, n_bytes)
-    return [found[key] for key in sorted(found)]
+                    models[repo, file] = CachedModel(repo, file, snapshot / file, n_bytes)
+    return [models[key] for key in sorted(models)]
 
 
 def file_in_repository(repo: str, path: Path) -> str:
-    """The name in its repository of a cached file that `find` gave."""
+    """The name that a cached file, as returned by `find`, has in its repository."""
     return "/".join(path.relative_to(folder(repo)).parts[2:])
 
 
 def register(repo: str, revision: str, commit: str, blobs: dict[str, Path]) -> Path:
-    """Make complete blobs visible as files of `commit`, all of them or none. Returns the first file's path."""
+    """Link complete blobs as files of `commit` and store which commit `revision` is. Returns the first file's path.
+
+    blobs: by file name in the repository, the first shard first. Raises OSError.
+    """
     snapshot = folder(repo) / "snapshots" / commit
-    for file, blob in reversed(blobs.items()):  # the first shard, by which others look, comes last
+    # The first shard comes last: llama.cpp and other programs look for it and expect the rest to be there.
+    for file, blob in reversed(blobs.items()):
         pointer = snapshot / file
         if not pointer.exists():
             pointer.parent.mkdir(parents=True, exist_ok=True)
             _link(pointer, blob)
     if revision != commit:
-        _write_atomically(folder(repo) / "refs" / revision, commit)
+        with whole_file(folder(repo) / "refs" / revision) as ref:
+            ref.write(commit.encode())
     return snapshot / next(iter(blobs))
 
 
 def remove(repo: str, file: str) -> int:
-    """Delete all shards of a model from all snapshots, with their blobs, and what interrupted downloads of the
-    repository left. A blob that another file still uses stays. Returns the bytes that this frees. Raises HubError.
+    """Delete all shards of a model, with their blobs, and the partial files of interrupted downloads.
+
+    Shards are deleted from all snapshots; a blob that another file still uses stays. Returns the number of bytes freed.
+    Raises HubError.
     """
-    place = folder(repo)
-    with told_in_words():
-        for snapshot in _snapshots(place, None):
+    repo_folder = folder(repo)
+    with disk_errors_as_hub_errors():
+        for snapshot in _snapshots(repo_folder, None):
             for shard in shards(file):
                 if not (snapshot / shard).exists():
                     (snapshot / shard).unlink(missing_ok=True)  # a link to a blob that is gone
         freed = hub.delete_cached(repo, shards(file))
-        for partial in place.glob("blobs/*.incomplete"):
+        for partial in repo_folder.glob("blobs/*.incomplete"):
             freed += partial.stat().st_size
             partial.unlink()
-    if any((snapshot / shard).exists() for snapshot in _snapshots(place, None) for shard in shards(file)):
-        raise HubError(f"{file} cannot be deleted; check who may write in {place}")
-    if not any(path.is_file() for path in place.glob("snapshots/**/*")):
-        shutil.rmtree(place, ignore_errors=True)
+    if any((snapshot / shard).exists() for snapshot in _snapshots(repo_folder, None) for shard in shards(file)):
+        raise HubError(f"{file} cannot be deleted; check who may write in {repo_folder}")
+    if not any(path.is_file() for path in repo_folder.glob("snapshots/**/*")):
+        shutil.rmtree(repo_folder, ignore_errors=True)
     return freed
 
 
 @contextmanager
-def told_in_words() -> Iterator[None]:
-    """What the disk refuses, as a HubError."""
+def disk_errors_as_hub_errors() -> Iterator[None]:
+    """Turn an OSError inside the `with` block into a HubError that says what to do."""
     try:
         yield
     except HubError:
@@ -116,31 +125,31 @@ def told_in_words() -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise HubError(disk_full("no space is left")) from error
-        where = error.filename or hub.cache_dir()
-        raise HubError(f"{where} cannot be written: {error.strerror}; set HF_HOME to a folder that can be") from error
+        path = error.filename or hub.cache_dir()
+        raise HubError(f"{path} cannot be written: {error.strerror}; set HF_HOME to another folder") from error
 
 
 def disk_full(what: str) -> str:
-    """The message of a disk without room."""
+    """The message for a cache disk without enough space; `what` gives the details."""
     return f"the disk of {hub.cache_dir()} is too full: {what}; free some, or set HF_HOME to a folder on another disk"
 
 
-def _snapshots(place: Path, revision: str | None) -> Iterator[Path]:
-    """Snapshot folders of a repository, the wanted revision first, then `main`, then the newest."""
+def _snapshots(repo_folder: Path, revision: str | None) -> Iterator[Path]:
+    """Snapshot folders of a repository: that of `revision`, then that of `main`, then the others, newest first."""
     try:
-        folders = {path.name: path for path in (place / "snapshots").iterdir() if path.is_dir()}
+        folders = {path.name: path for path in (repo_folder / "snapshots").iterdir() if path.is_dir()}
     except OSError:
         return
-    first = [_commit(place, name) for name in (revision, "main") if name]
+    first = [_commit(repo_folder, name) for name in (revision, "main") if name]
     order = sorted(folders, key=lambda name: folders[name].stat().st_mtime, reverse=True)
     for name in dict.fromkeys([*first, *order]):
         if name in folders:
             yield folders[name]
 
 
-def _commit(place: Path, revision: str) -> str:
+def _commit(repo_folder: Path, revision: str) -> str:
     try:
-        return (place / "refs" / revision).read_text(encoding="utf-8").strip()
+        return (repo_folder / "refs" / revision).read_text(encoding="utf-8").strip()
     except OSError:
         return revision
 
@@ -154,14 +163,7 @@ def _link(pointer: Path, blob: Path) -> None:
         pointer.unlink(missing_ok=True)  # a link to a blob that is gone
         pointer.symlink_to(os.path.relpath(blob, pointer.parent))
     except FileExistsError:
-        pass  # another process was quicker
+        pass  # another process has linked it meanwhile
     except OSError:
-        # A disk without links, as on many a Windows machine: the file itself goes there, as with the hub's client.
+        # Without symbolic links (often on Windows) the file itself is moved there, as the hub's client does.
         shutil.move(blob, pointer)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)

@@ -1,4 +1,4 @@
-"""Whether an entry of the catalog says what the hub says."""
+"""Compares the entries of the catalog with the hub."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from specrun.units import size_text
 
 @dataclass(frozen=True)
 class Checked:
-    """What the hub says of an entry. differences: in words, empty if there are none."""
+    """The result of comparing one entry with the hub."""
 
     alias: str
-    differences: tuple[str, ...]
-    commit: str | None = None
-    bytes: int | None = None
+    differences: tuple[str, ...]  # one sentence each; empty if the entry agrees with the hub
+    commit: str | None = None  # of the entry's revision; None if the model was not found
+    bytes: int | None = None  # of all files of the model on the hub
 
     @property
     def text(self) -> str:
-        """For people, in one line."""
+        """One line for people."""
         if self.differences:
             return "differs: " + "; ".join(self.differences)
         return f"ok, {size_text(self.bytes or 0)} at revision {self.commit}"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The fields and `ok`, as JSON values."""
         return asdict(self) | {"ok": not self.differences}
 
 
 def check(entry: Entry) -> Checked:
-    """Ask the hub. Raises HubError only if it cannot be asked at all."""
+    """Look the entry up on the hub. Raises HubError only if the hub cannot be reached."""
     try:
-        found = hub.look_up(HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry))
+        remote = hub.look_up(HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry))
     except HubError as error:
         if error.wait_s is not None or hub.is_offline():
             raise
         return Checked(entry.alias, (str(error),))
     compared = [
-        ("revision", entry.revision, found.revision),
-        ("size in bytes", entry.bytes, found.bytes),
-        ("licence", entry.licence, found.licence),
-        ("architecture", entry.architecture, found.architecture),
-        ("context", entry.context, found.context),
+        ("revision", entry.revision, remote.revision),
+        ("size in bytes", entry.bytes, remote.bytes),
+        ("licence", entry.licence, remote.licence),
+        ("architecture", entry.architecture, remote.architecture),
+        ("context", entry.context, remote.context),
     ]
     differences = tuple(
-        f"{what} is {there} on the hub, {here} in the catalog"
-        for what, here, there in compared
-        if here is not None and there is not None and here != there
+        f"{name} is {on_hub} on the hub, {in_catalog} in the catalog"
+        for name, in_catalog, on_hub in compared
+        if in_catalog is not None and on_hub is not None and in_catalog != on_hub
     )
-    return Checked(entry.alias, differences, found.commit, found.bytes)
+    return Checked(entry.alias, differences, remote.commit, remote.bytes)

@@ -1,7 +1,8 @@
-"""Fetch a model into the Hugging Face cache: resumable, checked, and visible only once it is complete.
+"""Downloads a model into the Hugging Face cache. A model is visible there only once it is complete and verified.
 
-The hub's own client (2.4) throws away what an interrupted download has got; for files of many gigabytes that is no
-option, so the bytes go through its session but into a partial file of ours (docs/adr/0004-resumable-downloads.md).
+The hub's own client (2.4) discards an interrupted download, which costs too much with files of many gigabytes.
+Therefore specrun reads through the client's session but writes its own partial file, which the next download continues
+(docs/adr/0004-resumable-downloads.md).
 """
 
 from __future__ import annotations
@@ -18,42 +19,43 @@ from specrun.catalog import cache, hub
 from specrun.catalog.hub import RemoteFile, RemoteModel
 from specrun.catalog.names import HubName
 from specrun.errors import HubError
+from specrun.locations import file_bytes
 from specrun.units import size_text
 
 _LOOK_UP_RETRIES = 3
-_DOWNLOAD_RETRIES = 6  # in a row that bring nothing: a minute
+_DOWNLOAD_RETRIES = 6  # in a row without a new byte; with the doubling waits of `_wait` they take about a minute
 _MAX_WAIT_S = 60.0
-_HASH_BYTES = 1 << 22
+_HASH_BYTES = 1 << 22  # bytes read at once for the SHA-256
 
 
 class Progress(Protocol):
-    """Who shows how far it is."""
+    """Displays the progress of a download, file after file."""
 
     def start(self, what: str, total: int, done: int) -> None:
-        """Something of `total` bytes begins, of which `done` are there."""
+        """The download of a file of `total` bytes begins; `done` bytes are already on disk."""
 
     def check(self, what: str, total: int) -> None:
-        """Something of `total` bytes is there and is being checked."""
+        """The file of `total` bytes is complete, and its checksum is being computed."""
 
     def checked(self, what: str) -> None:
-        """It is complete and right."""
+        """The checksum is right."""
 
     def advance(self, n_bytes: int) -> None:
-        """`n_bytes` more of it, or fewer if negative."""
+        """`n_bytes` more were downloaded or checked; negative if the download goes back."""
 
     def note(self, text: str) -> None:
-        """Something to know."""
+        """A message for the user."""
 
 
 def look_up(model: HubName, progress: Progress) -> RemoteModel:
-    """`hub.look_up`, tried again where that may help."""
-    found = _look_up_patiently(model, progress)
-    if model.revision not in (None, found.revision):
+    """`hub.look_up`, repeated after errors that may pass. Raises HubError."""
+    remote = _look_up_with_retries(model, progress)
+    if model.revision not in (None, remote.revision):
         progress.note(f"{model.repo} no longer has the revision of the catalog; taking its newest")
-    return found
+    return remote
 
 
-def _look_up_patiently(model: HubName, progress: Progress) -> RemoteModel:
+def _look_up_with_retries(model: HubName, progress: Progress) -> RemoteModel:
     for attempt in range(_LOOK_UP_RETRIES):
         try:
             return hub.look_up(model)
@@ -63,16 +65,16 @@ def _look_up_patiently(model: HubName, progress: Progress) -> RemoteModel:
 
 
 def missing_bytes(model: RemoteModel) -> int:
-    """What still has to be fetched."""
-    return sum(file.bytes - _n_bytes(_blob(model, file)) - _n_bytes(_partial(model, file)) for file in model.files)
+    """Number of bytes of a model that are not on disk yet."""
+    return sum(file.bytes - file_bytes(_blob(model, file)) - file_bytes(_partial(model, file)) for file in model.files)
 
 
 def check_disk(models: Sequence[RemoteModel]) -> int:
-    """The free bytes where the cache is. Raises HubError if `models` do not fit there."""
-    place = hub.cache_dir()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    """Free bytes on the disk of the cache. Raises HubError if the missing parts of `models` do not fit there."""
+    folder = hub.cache_dir()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
     needed = sum(missing_bytes(model) for model in models)
     if needed > free:
         raise HubError(cache.disk_full(f"{size_text(needed)} are needed and {size_text(free)} are free"))
@@ -80,11 +82,11 @@ def check_disk(models: Sequence[RemoteModel]) -> int:
 
 
 def pull(model: RemoteModel, progress: Progress) -> Path:
-    """Fetch what is missing of a model, check it, then make it visible. Returns its file, or its first shard.
+    """Download the missing files of a model, verify them and add the model to the cache.
 
-    Raises HubError. What has come so far stays, and the next pull goes on from there.
+    Returns the path of its file or first shard. Raises HubError; the next call then continues where this one stopped.
     """
-    with cache.told_in_words():
+    with cache.disk_errors_as_hub_errors():
         for number, file in enumerate(model.files, 1):
             part = f" {number}/{len(model.files)}" if len(model.files) > 1 else ""
             _pull_file(model, file, f"{model.name.rpartition('/')[2]}{part}", progress)
@@ -97,7 +99,7 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
         return
     if file.bytes > hub.max_http_bytes():
         raise HubError(
-            f"{file.name} has {size_text(file.bytes)}, and the hub sends files that large to its own client only; "
+            f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client; "
             f"run `hf download {model.repo} {file.name}`, then this again"
         )
     partial = _partial(model, file)
@@ -105,9 +107,9 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
     with _locked(model, file, progress):
         if _blob(model, file).exists():
             return
-        if _n_bytes(partial) > file.bytes:
+        if file_bytes(partial) > file.bytes:
             partial.unlink()
-        progress.start(name, file.bytes, _n_bytes(partial))
+        progress.start(name, file.bytes, file_bytes(partial))
         _fetch(model, file, partial, progress)
         progress.check(name, file.bytes)
         _check(file, partial, progress)
@@ -116,9 +118,9 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
 
 
 def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progress) -> None:
-    """Append to `partial` until it has all bytes."""
+    """Append to `partial` until it has all bytes of the file."""
     attempt = 0
-    while (done := _n_bytes(partial)) < file.bytes:
+    while (done := file_bytes(partial)) < file.bytes:
         try:
             with hub.stream(model, file, done) as (begin, pieces), partial.open("ab") as out:
                 out.truncate(begin)
@@ -126,23 +128,23 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
                 for piece in pieces:
                     out.write(piece)
                     progress.advance(len(piece))
-            if _n_bytes(partial) == done:
+            if file_bytes(partial) == done:
                 raise HubError(f"{hub.endpoint()} sent nothing; try again later", 1.0)
         except HubError as error:
-            if _n_bytes(partial) > done:
+            if file_bytes(partial) > done:
                 attempt = 0
             if attempt == _DOWNLOAD_RETRIES:
-                raise HubError(f"{error} (the next pull goes on at {size_text(done)})") from error
+                raise HubError(f"{error} (the next pull continues at {size_text(done)})") from error
             _wait(error, attempt, progress)
             attempt += 1
 
 
 def _check(file: RemoteFile, partial: Path, progress: Progress) -> None:
-    """Compare size and SHA-256 with what the hub says; a file that differs is deleted."""
-    wrong_size = _n_bytes(partial) != file.bytes
+    """Compare size and SHA-256 with those of the hub. Deletes a file that differs and raises HubError."""
+    wrong_size = file_bytes(partial) != file.bytes
     if wrong_size or (file.sha256 and _sha256(partial, progress) != file.sha256):
         partial.unlink()
-        raise HubError(f"{file.name} came damaged (its SHA-256 or size is wrong) and was deleted; fetch it again")
+        raise HubError(f"{file.name} arrived damaged (its SHA-256 or size is wrong) and was deleted; fetch it again")
 
 
 def _sha256(path: Path, progress: Progress) -> str:
@@ -155,7 +157,7 @@ def _sha256(path: Path, progress: Progress) -> str:
 
 
 def _wait(error: HubError, attempt: int, progress: Progress) -> None:
-    """Sleep before the next attempt, or raise the error if no attempt can help."""
+    """Sleep before the next attempt, twice as long as before the last; raise the error if repeating cannot help."""
     if error.wait_s is None:
         raise error
     wait_s = min(error.wait_s * 2**attempt, max(error.wait_s, _MAX_WAIT_S))
@@ -182,10 +184,3 @@ def _blob(model: RemoteModel, file: RemoteFile) -> Path:
 def _partial(model: RemoteModel, file: RemoteFile) -> Path:
     blob = _blob(model, file)
     return blob.with_name(f"{blob.name}.incomplete")
-
-
-def _n_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

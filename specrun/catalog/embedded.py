@@ -1,4 +1,4 @@
-"""The pair that ships with specrun: a small trained model of Python code and its draft (docs/embedded-pair.md)."""
+"""The pair inside the package: a small model trained on Python code, and its draft (docs/embedded-pair.md)."""
 
 from __future__ import annotations
 

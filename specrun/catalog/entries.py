@@ -1,4 +1,4 @@
-"""The catalog: models.toml that ships, with the user's own models.toml on top."""
+"""The catalog of models: the models.toml of the package, and the user's own models.toml, which overrides it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# The keys that models.toml may have, with the type of their values.
 _FAMILY_KEYS: dict[str, type] = {"architecture": str, "licence": str, "context": int, "trees": bool}
 _MODEL_KEYS: dict[str, type] = _FAMILY_KEYS | {
     "family": str,
@@ -33,40 +34,34 @@ _TABLES: dict[str, dict[str, type]] = {"families": _FAMILY_KEYS, "models": _MODE
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the catalog.
-
-    repo, revision, file: on the hub; revision None is the newest, file is the first shard of a split model.
-    bytes: of all shards together. family: models of one family share a tokenizer. trees: whether token trees work;
-    not with hybrid and recurrent architectures. drafts: names of recommended drafts, the best first.
-    verified: repository and file name were seen in published material, or by `specrun models check`.
-    """
+    """A model of the catalog; None where the catalog does not say."""
 
     alias: str
-    repo: str
-    file: str
+    repo: str  # on the hub, ORG/NAME
+    file: str  # in the repository; of a split model, the first shard
     quantization: str
-    family: str | None = None
-    revision: str | None = None
-    bytes: int | None = None
+    family: str | None = None  # models of one family share a tokenizer
+    revision: str | None = None  # commit on the hub; None for the newest
+    bytes: int | None = None  # of all shards together
     licence: str | None = None
-    context: int | None = None
+    context: int | None = None  # tokens that the model was trained for
     architecture: str | None = None
-    trees: bool = True
-    drafts: tuple[str, ...] = ()
-    verified: bool = False
+    trees: bool = True  # whether token trees work; they do not with hybrid and recurrent architectures
+    drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
+    verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
 
 
 @cache
 def shipped() -> dict[str, dict[str, Any]]:
-    """The tables of the models.toml that ships: in the wheel beside this file, in a checkout at its top."""
-    beside = Path(__file__).with_name("models.toml")
-    return _read(beside if beside.exists() else Path(__file__).parents[2] / "models.toml")
+    """The tables of the package's models.toml: beside this file in a wheel, at the top of a source checkout."""
+    installed = Path(__file__).with_name("models.toml")
+    return _read(installed if installed.exists() else Path(__file__).parents[2] / "models.toml")
 
 
 def catalog() -> dict[str, Entry]:
-    """All entries by alias, the user's merged key by key over those that ship.
+    """All entries by alias. The keys of the user's models.toml override those of the package one by one.
 
-    Raises UsageError for a models.toml of the user's that is no TOML or has keys that mean nothing.
+    Raises UsageError if the user's models.toml is not TOML or has unknown keys or values of a wrong type.
     """
     own_path = config_dir() / "models.toml"
     own = _read(own_path) if own_path.exists() else {table: {} for table in _TABLES}
@@ -81,7 +76,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}; mend it or move it away") from error
+        raise UsageError(f"{path} is not TOML: {error}; correct it or move it away") from error
     for table, allowed in _TABLES.items():
         _check_table(path, f"[{table}]", tables.setdefault(table, {}))
         for name, keys in tables[table].items():
@@ -91,21 +86,21 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _check_table(path: Path, where: str, value: Any) -> None:
+def _check_table(path: Path, table: str, value: Any) -> None:
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: {where} must be a table; got {value!r}")
+        raise UsageError(f"{path}: {table} must be a table; got {value!r}")
 
 
-def _check_keys(path: Path, where: str, keys: Any, allowed: dict[str, type]) -> None:
-    _check_table(path, where, keys)
+def _check_keys(path: Path, table: str, keys: Any, allowed: dict[str, type]) -> None:
+    _check_table(path, table, keys)
     for key, value in keys.items():
         if key not in allowed:
             keys_text = ", ".join(allowed)
             dot = '; a name with a dot must be quoted, as in [models."qwen-0.5b"]' if isinstance(value, dict) else ""
-            raise UsageError(f"{path}: {key} in {where} is unknown; keys are {keys_text}{dot}")
-        strings = key != "drafts" or (isinstance(value, list) and all(isinstance(draft, str) for draft in value))
-        if type(value) is not allowed[key] or not strings:
-            raise UsageError(f"{path}: {key} in {where} must be a {allowed[key].__name__}; got {value!r}")
+            raise UsageError(f"{path}: {key} in {table} is unknown; keys are {keys_text}{dot}")
+        is_valid = key != "drafts" or (isinstance(value, list) and all(isinstance(draft, str) for draft in value))
+        if type(value) is not allowed[key] or not is_valid:
+            raise UsageError(f"{path}: {key} in {table} must be a {allowed[key].__name__}; got {value!r}")
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Which drafts fit a target, among the catalog and what is on this machine."""
+"""Finds the drafts that fit a target, in the catalog and on this machine."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache as remembered
 from pathlib import Path
 
 from specrun.catalog import cache, pairs, resolve
@@ -17,21 +17,19 @@ from specrun.errors import ModelFileError
 
 @dataclass(frozen=True)
 class Pair:
-    """A target with a draft. recommended: by the catalog. cached: the draft is on this machine. checked: both files
-    are, and their tokenizers were compared. difference: why it cannot draft, in words.
-    """
+    """A target with a draft."""
 
     target: str
     draft: str
-    recommended: bool
-    cached: bool
-    checked: bool = False
-    difference: str | None = None
-    warnings: tuple[str, ...] = ()
+    recommended: bool  # by the catalog
+    cached: bool  # the draft is on this machine
+    checked: bool = False  # both files are on this machine, and their tokenizers were compared
+    difference: str | None = None  # why the draft cannot draft for the target; None if it can or was not checked
+    warnings: tuple[str, ...] = ()  # why the draft may guess badly, one sentence each
 
 
 def pairs_of(target: Model) -> list[Pair]:
-    """All pairs with this target: drafts that the catalog recommends, then everything smaller that is on this machine.
+    """All pairs with this target: the drafts that the catalog recommends, then all smaller models on this machine.
 
     Raises ModelFileError if the target's file is damaged.
     """
@@ -45,7 +43,7 @@ def pairs_of(target: Model) -> list[Pair]:
 
 
 def on_this_machine() -> Iterator[Model]:
-    """Every cached model, by its alias if it has one, that can be read."""
+    """Every cached model whose file can be read, named by its alias if it has one."""
     aliases = {(entry.repo, entry.file): entry.alias for entry in catalog().values()}
     for cached in cache.models():
         try:
@@ -66,15 +64,16 @@ def _pair(target: Model, draft: Model, recommended: bool) -> Pair:
     if target.path is None or draft.path is None:
         return pair
     try:
-        ours, theirs = _read(target.path)[1], _read(draft.path)[1]
+        target_vocabulary, draft_vocabulary = _read(target.path)[1], _read(draft.path)[1]
     except ModelFileError as error:
         return Pair(target.name, draft.name, recommended, True, True, str(error))
-    difference = pairs.first_difference(ours, theirs)
-    warnings = () if difference else pairs.warnings(ours, theirs)
+    difference = pairs.first_difference(target_vocabulary, draft_vocabulary)
+    warnings = () if difference else pairs.warnings(target_vocabulary, draft_vocabulary)
     return Pair(target.name, draft.name, recommended, True, True, difference, warnings)
 
 
-@remembered
+@functools.cache
 def _read(path: Path) -> tuple[int, FileVocabulary]:
+    """Bytes of the weights, and the vocabulary. Raises ModelFileError."""
     file = GgufFile.read(path)
     return file.n_bytes, read_vocabulary(file)

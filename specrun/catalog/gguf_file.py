@@ -1,4 +1,4 @@
-"""What a GGUF model file says about itself: its shape, and the bytes of each of its parts."""
+"""The shape of a GGUF model and the sizes of its parts, read from the headers of its files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, read_header
+from specrun.catalog.split import shards
 from specrun.errors import ModelFileError
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-# What llama.cpp's --n-cpu-moe matches (LLM_FFN_EXPS_REGEX in its common.h); shared experts are `_shexp`.
-_EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
-_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+# LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the routed experts, which --n-cpu-moe keeps in RAM. Shared experts, which
+# every token uses, are named `_shexp`.
+EXPERT_PATTERN = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
@@ -24,7 +25,7 @@ _INPUTS = (EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight", "to
 
 @dataclass(frozen=True)
 class TypeShare:
-    """How much of a model is held in one ggml type."""
+    """The part of a model that is stored in one ggml type."""
 
     n_bytes: int
     n_parameters: int
@@ -32,27 +33,24 @@ class TypeShare:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A model on disk, all its shards. Sizes are bytes, `n_` counts tokens, layers or parameters.
+    """A model on disk with all its shards. Sizes are in bytes."""
 
-    path: the file, the first shard of a split one. shards: all files, in order. metadata: decoded when asked for.
-    """
-
-    path: Path
-    shards: tuple[Path, ...]
-    metadata: Metadata
-    tensors: tuple[TensorInfo, ...]
+    path: Path  # the file; of a split model, the first shard
+    shards: tuple[Path, ...]  # all files, in order
+    metadata: Metadata  # of the first shard
+    tensors: tuple[TensorInfo, ...]  # of all shards
 
     @classmethod
     def read(cls, path: Path) -> GgufFile:
-        """Read the headers of the model at `path`; takes milliseconds, and no weights.
+        """Read the headers, not the weights, of the model at `path`; this takes milliseconds.
 
         Raises ModelFileError if a file is missing, cut off or not GGUF, or `path` is a later shard of a split model.
         """
         header = read_header(path)
-        shards = _shards(path, header)
-        others = [read_header(shard) for shard in shards[1:]]
+        paths = _shard_paths(path, header)
+        others = [read_header(shard) for shard in paths[1:]]
         tensors = [tensor for part in (header, *others) for tensor in part.tensors]
-        return cls(path, shards, header.metadata, tuple(tensors))
+        return cls(path, paths, header.metadata, tuple(tensors))
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -73,12 +71,12 @@ class GgufFile:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of context that the model was trained for; 0 if the file does not say."""
+        """Context in tokens that the model was trained for; 0 if the file does not say."""
         return self._number("context_length")
 
     @property
     def n_embd(self) -> int:
-        """Numbers in one token's embedding."""
+        """Width of the hidden state."""
         return self._number("embedding_length")
 
     @cached_property
@@ -91,40 +89,40 @@ class GgufFile:
 
     @property
     def n_experts(self) -> int:
-        """Experts of a layer; 0 if the model is not a mixture of experts."""
+        """Number of experts per layer; 0 if the model is not a mixture of experts."""
         return self._number("expert_count")
 
     @property
     def n_experts_used(self) -> int:
-        """Experts of a layer that one token uses; 0 if the model is not a mixture of experts."""
+        """Number of experts per layer that one token uses; 0 if the model is not a mixture of experts."""
         return self._number("expert_used_count")
 
     @property
     def n_heads(self) -> int:
-        """Attention heads, of the layer that has most."""
+        """Largest number of attention heads of a layer."""
         return self._number("attention.head_count")
 
     @property
     def n_ff(self) -> int:
-        """Numbers inside a dense feed-forward block, of the layer that has most."""
+        """Largest width of a dense feed-forward block."""
         return self._number("feed_forward_length")
 
     @property
     def n_ff_expert(self) -> int:
-        """Numbers inside one expert's block; 0 if the model is not a mixture of experts, or does not say."""
+        """Width of one expert's feed-forward block; 0 if the model is not a mixture of experts or does not say."""
         return self._number("expert_feed_forward_length", self.n_ff if self.n_experts else 0)
 
     @property
     def sliding_window(self) -> int | None:
-        """Tokens that the layers with sliding-window attention see, or None if there are no such layers.
+        """Width in tokens of sliding-window attention, or None if no layer has it.
 
-        specrun caches all tokens in these layers too (`swa_full`), so the KV cache is no smaller for it.
+        specrun caches all tokens in these layers too (`swa_full`), so the window does not make the KV cache smaller.
         """
         return self._number("attention.sliding_window") or None
 
     @property
     def is_mla(self) -> bool:
-        """Whether attention is latent (MLA): one cache holds K and V."""
+        """Whether the model has multi-head latent attention (MLA), where one cache holds K and V."""
         return bool(self._number("attention.key_length_mla") and self._number("attention.value_length_mla"))
 
     def _value(self, key: str) -> Any:
@@ -137,7 +135,7 @@ class GgufFile:
         return value if isinstance(value, int) else default
 
     def _by_layer(self, key: str, default: int) -> list[int]:
-        """A value that may be given once or for each layer."""
+        """One value per layer, of a key that holds either a single value or a list with one value per layer."""
         value = self._value(key)
         if isinstance(value, list):
             return [int(item) for item in value[: self.n_layers]] + [default] * (self.n_layers - len(value))
@@ -152,12 +150,12 @@ class GgufFile:
 
     @cached_property
     def n_bytes(self) -> int:
-        """Size of the weights, without headers."""
+        """Bytes of the weights, without headers."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @cached_property
     def types(self) -> dict[str, TypeShare]:
-        """The quantization mix: bytes and parameters of each ggml type, most bytes first."""
+        """The quantization mix: bytes and parameters by ggml type, the type with the most bytes first."""
         shares: dict[str, TypeShare] = {}
         for tensor in self.tensors:
             before = shares.get(tensor.type, TypeShare(0, 0))
@@ -166,7 +164,7 @@ class GgufFile:
 
     @property
     def quantization(self) -> str:
-        """Name of the mix as uploaders use it, e.g. `Q4_K_M`; the largest type if the file names none."""
+        """Common name of the quantization mix, e.g. `Q4_K_M`; the type with the most bytes if the file does not say."""
         from gguf.constants import LlamaFileType
 
         number = self.metadata.get("general.file_type")
@@ -176,12 +174,12 @@ class GgufFile:
 
     @cached_property
     def layer_bytes(self) -> tuple[int, ...]:
-        """Bytes of the weights of each layer, experts included."""
+        """Bytes of each layer's weights, experts included."""
         return self._layer_sums(lambda _: True)
 
     @cached_property
     def expert_bytes(self) -> tuple[int, ...]:
-        """Bytes of the routed experts' weights in each layer, which `--n-cpu-moe` keeps in RAM."""
+        """Bytes of each layer's routed experts, which `--n-cpu-moe` keeps in RAM."""
         return self._layer_sums(is_expert)
 
     def _layer_sums(self, counts: Callable[[str], bool]) -> tuple[int, ...]:
@@ -194,32 +192,31 @@ class GgufFile:
 
     @cached_property
     def embedding_bytes(self) -> int:
-        """Bytes of the tables that tokens are looked up in, which llama.cpp keeps in RAM."""
+        """Bytes of the embedding tables, which llama.cpp keeps in RAM."""
         return sum(self._bytes_of(name) for name in _INPUTS)
 
     @property
     def is_tied(self) -> bool:
-        """Whether the token embedding is the output matrix too."""
+        """Whether the token embedding is also the output matrix."""
         return not self._bytes_of(OUTPUT)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output matrix; with a tied embedding that once more, as llama.cpp copies it to the GPU."""
+        """Bytes of the output matrix; with a tied embedding those of the copy that llama.cpp puts on the GPU."""
         return self._bytes_of(OUTPUT) or self._bytes_of(EMBEDDING)
 
     @property
     def other_bytes(self) -> int:
-        """Bytes that belong to no layer, nor to embedding and output: norms, rope factors."""
+        """Bytes of the weights outside layers, embedding and output matrix, such as norms and rope factors."""
         return self.n_bytes - sum(self.layer_bytes) - self.embedding_bytes - self._bytes_of(OUTPUT)
 
     def _bytes_of(self, name: str) -> int:
         return sum(tensor.n_bytes for tensor in self.tensors if tensor.name == name)
 
     def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> tuple[int, ...]:
-        """Bytes that one token takes in the KV cache of each layer, with K and V in these ggml types.
+        """Bytes of one token in the KV cache of each layer, with K and V in these ggml types.
 
-        Recurrent layers have no KV cache, where the file gives them 0 heads; models that share a cache between layers
-        are counted as if they did not.
+        A recurrent layer counts 0 if the file gives it 0 heads. A cache that several layers share is counted for each.
         """
         n_heads = self._by_layer("attention.head_count", 0)
         n_kv_heads = self._by_layer("attention.head_count_kv", -1)
@@ -243,7 +240,7 @@ class GgufFile:
 
 
 def row_bytes(ggml_type: str, n: int) -> int:
-    """Bytes of `n` numbers in a row of a ggml type such as `f16` or `q8_0`."""
+    """Bytes of a row of `n` elements in a ggml type such as `f16` or `q8_0`."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[ggml_type.upper()]]
@@ -251,36 +248,31 @@ def row_bytes(ggml_type: str, n: int) -> int:
 
 
 def layer_of(tensor: str) -> int | None:
-    """The layer that a tensor belongs to, by its name, or None."""
+    """Index of the layer that a tensor belongs to, by the tensor's name; None if it belongs to no layer."""
     match = _LAYER.match(tensor)
     return int(match[1]) if match else None
 
 
 def is_expert(tensor: str) -> bool:
     """Whether a tensor holds routed experts, by its name, e.g. `blk.0.ffn_up_exps.weight`."""
-    return bool(_EXPERT.search(tensor))
+    return bool(re.search(EXPERT_PATTERN, tensor))
 
 
-def _shards(path: Path, header: GgufHeader) -> tuple[Path, ...]:
-    """All files of the model that begins at `path`."""
+def _shard_paths(path: Path, header: GgufHeader) -> tuple[Path, ...]:
+    """All files of the model whose first is `path`. Raises ModelFileError if one is missing."""
     count = header.metadata.get("split.count", 0)
     if not isinstance(count, int) or count <= 1:
         return (path,)
     number = header.metadata.get("split.no", 0)
-    match = _SHARD.fullmatch(path.name)
-    if not match or int(match[3]) != count:
+    names = shards(path.name)
+    if len(names) != count or path.name not in names:
         raise ModelFileError(
-            f"{path} is part of a split model of {count} files; give it back its name, *-00001-of-{count:05d}.gguf"
+            f"{path} is one of the {count} files of a split model; rename it to *-00001-of-{count:05d}.gguf"
         )
-    shards = shard_paths(path, match[1], count)
     if number != 0:
-        raise ModelFileError(f"{path} is shard {number + 1} of {count}; give the first, {shards[0].name}")
-    missing = [shard.name for shard in shards if not shard.exists()]
+        raise ModelFileError(f"{path} is shard {number + 1} of {count}; give the first, {names[0]}")
+    paths = tuple(path.with_name(name) for name in names)
+    missing = [shard.name for shard in paths if not shard.exists()]
     if missing:
         raise ModelFileError(f"{path} is a split model and {missing[0]} is missing; download all {count} files")
-    return shards
-
-
-def shard_paths(path: Path, prefix: str, count: int) -> tuple[Path, ...]:
-    """The files of a split model, named as llama.cpp's gguf-split does."""
-    return tuple(path.with_name(f"{prefix}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1))
+    return paths

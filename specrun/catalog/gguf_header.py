@@ -1,7 +1,7 @@
 """The header of a GGUF file: metadata and the list of tensors, without the weights.
 
-gguf's own reader makes numpy views of every string, which takes 11 seconds with a vocabulary of 150,000 tokens; here
-arrays are skipped, and decoded when somebody asks for them. Layout: ggml's docs/gguf.md.
+gguf's own reader makes a numpy view of every string, which takes 11 seconds with a vocabulary of 150,000 tokens. This
+one skips arrays and decodes them on access. The layout is specified in ggml's docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Buffer = bytes | mmap.mmap
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
-_DEFAULT_ALIGNMENT = 32
+_DEFAULT_ALIGNMENT = 32  # bytes; of the weights, if the file has no general.alignment
 
+# enum gguf_metadata_value_type; the scalars with their format characters of `struct`.
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -34,11 +35,11 @@ _TYPE_AND_OFFSET = struct.Struct("<IQ")
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor of a file. shape: ggml's order, the contiguous dimension first. type: ggml's, e.g. `Q4_K`."""
+    """One tensor of a file."""
 
     name: str
-    shape: tuple[int, ...]
-    type: str
+    shape: tuple[int, ...]  # in ggml's order, the contiguous dimension first
+    type: str  # ggml's name of the element type, e.g. `Q4_K`
     n_bytes: int
 
     @property
@@ -48,36 +49,36 @@ class TensorInfo:
 
 
 class Metadata(Mapping[str, Any]):
-    """A file's metadata by key. A value is decoded when it is asked for; `length` counts an array without that."""
+    """A file's metadata by key. Values are decoded on access; `length` counts an array without decoding it."""
 
-    def __init__(self, data: bytes, places: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, data: bytes, offsets: Mapping[str, tuple[int, int]]) -> None:
         self._data = data
-        self._places = places  # key -> (type, offset)
+        self._offsets = offsets  # key -> (type, offset of the value in `data`)
 
     def __getitem__(self, key: str) -> Any:
-        kind, offset = self._places[key]
+        kind, offset = self._offsets[key]
         return _decode(self._data, kind, offset)[0]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._offsets)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     def length(self, key: str) -> int:
         """Number of elements of the array `key`; 0 if it is missing or not an array."""
-        kind, offset = self._places.get(key, (-1, 0))
+        kind, offset = self._offsets.get(key, (-1, 0))
         return int(_TYPE_AND_LENGTH.unpack_from(self._data, offset)[1]) if kind == _ARRAY else 0
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What stands before the weights. n_bytes: where the weights begin. n_file_bytes: what the whole file must hold."""
+    """Everything in a file before the weights."""
 
     metadata: Metadata
     tensors: tuple[TensorInfo, ...]
-    n_bytes: int
-    n_file_bytes: int
+    n_bytes: int  # offset of the weights
+    n_file_bytes: int  # size of the complete file
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -101,9 +102,9 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def parse_header(data: Buffer, name: str) -> GgufHeader:
-    """The header at the beginning of `data`, which may end anywhere after it. name: how messages call the file.
+    """Parse the header at the beginning of `data`, which may be cut off anywhere behind it.
 
-    Raises ModelFileError if `data` is not GGUF or ends before the header does.
+    `name` names the file in messages. Raises ModelFileError if `data` is not GGUF or ends inside the header.
     """
     if data[:4] != _MAGIC:
         raise ModelFileError(f"{name} is not a GGUF file; convert the model to GGUF or download a .gguf file of it")
@@ -119,11 +120,11 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
         order = "big-endian, " if version & 0xFFFF == 0 else ""
         raise ModelFileError(f"{name} is GGUF {order}version {version}; convert the model again, to version 3")
     offset = 24
-    places = {}
+    offsets = {}
     for _ in range(n_keys):
         key, offset = _string(data, offset)
         (kind,) = _TYPE.unpack_from(data, offset)
-        places[key] = (kind, offset + 4)
+        offsets[key] = (kind, offset + 4)
         offset = _skip(data, kind, offset + 4, name)
     tensors, ends = [], [0]
     for _ in range(n_tensors):
@@ -132,7 +133,7 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
         ends.append(start + tensor.n_bytes)
     if offset > len(data):
         raise EOFError
-    metadata = Metadata(bytes(data[:offset]), places)
+    metadata = Metadata(bytes(data[:offset]), offsets)
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0:
         raise ModelFileError(f"{name} has an impossible alignment ({alignment!r}); download it again")
@@ -142,13 +143,13 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
 
 
 def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int, int]:
-    """The tensor described at `offset`, where its weights start after the header, and where the description ends."""
+    """The tensor described at `offset`, the offset of its weights behind the header, and the end of the description."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     tensor, offset = _string(data, offset)
     (n_dimensions,) = _TYPE.unpack_from(data, offset)
     if n_dimensions > _MAX_DIMENSIONS:
-        raise ModelFileError(f"{name} gives {tensor} {n_dimensions} dimensions; download it again")
+        raise ModelFileError(f"{name} has a tensor with {n_dimensions} dimensions ({tensor}); download it again")
     shape = struct.unpack_from(f"<{n_dimensions}Q", data, offset + 4)
     offset += 4 + 8 * n_dimensions
     kind, start = _TYPE_AND_OFFSET.unpack_from(data, offset)
@@ -170,7 +171,7 @@ def _string(data: Buffer, offset: int) -> tuple[str, int]:
 
 
 def _skip(data: Buffer, kind: int, offset: int, name: str) -> int:
-    """Where the value of type `kind` at `offset` ends."""
+    """The offset at which the value of type `kind` at `offset` ends."""
     if kind in _SCALARS:
         return offset + struct.calcsize("<" + _SCALARS[kind])
     if kind == _STRING:
@@ -188,7 +189,7 @@ def _skip(data: Buffer, kind: int, offset: int, name: str) -> int:
 
 
 def _decode(data: Buffer, kind: int, offset: int) -> tuple[Any, int]:
-    """The value of type `kind` at `offset`, and where it ends. `_skip` has been over it: it is there."""
+    """The value of type `kind` at `offset`, and the offset at which it ends. `_skip` has checked that it is whole."""
     if kind == _STRING:
         return _string(data, offset)
     if kind == _ARRAY:

@@ -1,7 +1,7 @@
-"""The Hugging Face hub, through its own client: the only file that imports huggingface_hub.
+"""Access to the Hugging Face hub through its own client. No other file imports huggingface_hub.
 
-HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and proxies mean what they mean to every other program.
-Whatever goes wrong becomes a HubError of one line.
+HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE and proxy variables therefore work as in other programs.
+Every failure becomes a HubError with a message of one line.
 """
 
 from __future__ import annotations
@@ -19,46 +19,43 @@ from specrun.catalog.split import models_among, shards, with_quantization
 from specrun.errors import HubError
 
 _PIECE_BYTES = 1 << 18
-_TEMPORARY = (408, 429, 500, 502, 503, 504)
-_WAIT_S = 1.0
-_MAX_LISTED = 8
+_TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed
+_WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time
+_MAX_LISTED = 8  # file names in a message
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the hub. blob: its name in the cache; sha256: of its content, where the hub gives it."""
+    """A file on the hub."""
 
     name: str
     bytes: int
-    blob: str
-    sha256: str | None
+    blob: str  # name of its blob in the cache
+    sha256: str | None  # of the content, in hex; None if the hub does not give it
 
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """A model on the hub, all its files in order. revision: as asked for; commit: what that is now.
+    """A model on the hub."""
 
-    architecture and context: as the hub read them from the GGUF file, None where it did not.
-    """
-
-    name: str
+    name: str  # as the user named it
     repo: str
-    revision: str
-    commit: str
-    files: tuple[RemoteFile, ...]
+    revision: str  # branch, tag or commit that was looked up
+    commit: str  # that `revision` is now
+    files: tuple[RemoteFile, ...]  # all shards, in order
     licence: str | None
-    architecture: str | None
-    context: int | None
+    architecture: str | None  # None if the hub has not read the GGUF file
+    context: int | None  # in tokens; None if the hub has not read the GGUF file
 
     @property
     def bytes(self) -> int:
-        """Of all files together."""
+        """Size of all files together."""
         return sum(file.bytes for file in self.files)
 
 
 def cache_dir() -> Path:
-    """The Hugging Face cache."""
+    """The folder of the Hugging Face cache."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
@@ -86,9 +83,9 @@ def max_http_bytes() -> int:
 
 
 def look_up(model: HubName) -> RemoteModel:
-    """Ask the hub for a model's files, sizes and licence; downloads nothing. Raises HubError.
+    """Ask the hub for a model's files, sizes and licence, without downloading anything. Raises HubError.
 
-    A pinned revision that the repository no longer has gives way to the newest, which `revision` then tells.
+    If the repository no longer has the pinned revision, the newest is taken; the result's `revision` says so.
     """
     try:
         return _look_up(model)
@@ -101,7 +98,7 @@ def look_up(model: HubName) -> RemoteModel:
 def _look_up(model: HubName) -> RemoteModel:
     from huggingface_hub import HfApi, constants
 
-    with _told_in_words(model.repo, model.name):
+    with _client_errors_as_hub_errors(model.repo, model.name):
         info = HfApi(endpoint=endpoint()).model_info(
             model.repo, revision=model.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
@@ -127,8 +124,10 @@ def _look_up(model: HubName) -> RemoteModel:
 
 @contextmanager
 def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """The bytes of a file from `offset` on, as the offset they really begin at (0 where a server ignores ranges) and
-    pieces of at most 256 KiB. Raises HubError, also while they are read.
+    """Download a file from the byte `offset` on.
+
+    Yields the offset at which the download really begins (0 if the server ignores ranges) and an iterator over pieces
+    of at most 256 KiB. Raises HubError, also while the pieces are read.
     """
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
@@ -138,7 +137,7 @@ def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[
     if offset:
         headers["Range"] = f"bytes={offset}-"
     with (
-        _told_in_words(model.repo, model.name),
+        _client_errors_as_hub_errors(model.repo, model.name),
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response,
     ):
         hf_raise_for_status(response)
@@ -147,7 +146,10 @@ def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[
 
 
 def lock(path: Path, timeout_s: float | None = None) -> AbstractContextManager[object]:
-    """The lock that the hub's client takes on a blob. Raises TimeoutError if another process holds it for longer."""
+    """The lock file that the hub's client uses for a blob; a context manager.
+
+    Entering raises TimeoutError if another process holds the lock for longer than `timeout_s` seconds (None: waits).
+    """
     from huggingface_hub.utils import WeakFileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,23 +157,23 @@ def lock(path: Path, timeout_s: float | None = None) -> AbstractContextManager[o
 
 
 def delete_cached(repo: str, files: tuple[str, ...]) -> int:
-    """Delete these files from the cache, and blobs that nothing else uses. Returns the bytes that this frees.
+    """Delete these files from the cache, with the blobs that nothing else uses. Returns the number of bytes freed.
 
-    What may not be deleted is left without an error.
+    A file that this process may not delete stays, without an error.
     """
     import logging
 
     from huggingface_hub import scan_cache_dir
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it prints tracebacks of what it may not delete
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs a traceback for every such file
     cached = scan_cache_dir(cache_dir())
     strategy = cached.delete_files(
         *(
             file
-            for found in cached.repos
-            for revision in found.revisions
+            for cached_repo in cached.repos
+            for revision in cached_repo.revisions
             for file in revision.files
-            if found.repo_id == repo and file.file_path.relative_to(revision.snapshot_path).as_posix() in files
+            if cached_repo.repo_id == repo and file.file_path.relative_to(revision.snapshot_path).as_posix() in files
         )
     )
     strategy.execute()
@@ -179,8 +181,8 @@ def delete_cached(repo: str, files: tuple[str, ...]) -> int:
 
 
 @contextmanager
-def _told_in_words(repo: str, name: str) -> Iterator[None]:
-    """What the hub's client raises, as a HubError."""
+def _client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
+    """Turn exceptions of the hub's client inside the `with` block into HubErrors that say what to do."""
     import httpx2
     from huggingface_hub import errors
 
@@ -189,7 +191,7 @@ def _told_in_words(repo: str, name: str) -> Iterator[None]:
     except errors.OfflineModeIsEnabled as error:
         raise HubError(f"{name} is not in the cache, and HF_HUB_OFFLINE is set; unset it to fetch the model") from error
     except errors.HfHubHTTPError as error:
-        raise _refusal(repo, error) from error
+        raise _response_error(repo, error) from error
     except httpx2.TransportError as error:
         what = "no connection to" if isinstance(error, httpx2.ConnectError) else "lost the connection to"
         message = f"{what} {endpoint()} ({str(error) or type(error).__name__}); check the network, or HF_ENDPOINT"
@@ -198,7 +200,8 @@ def _told_in_words(repo: str, name: str) -> Iterator[None]:
         raise HubError(f"{repo}: {' '.join(str(error).split())}; check the name, and HF_ENDPOINT") from error
 
 
-def _refusal(repo: str, error: Any) -> HubError:
+def _response_error(repo: str, error: Any) -> HubError:
+    """The HubError for an HTTP response with an error status."""
     from huggingface_hub import errors, get_token
 
     status = error.response.status_code
@@ -232,17 +235,18 @@ def _retry_after_s(error: Any) -> float:
 
 
 def _chosen(model: HubName, files: list[str]) -> str:
-    """The one file that a quantization means."""
-    found = with_quantization(files, model.quantization)
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    """The one file with the wanted quantization. Raises HubError if there are none or several."""
+    candidates = with_quantization(files, model.quantization)
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
         what = f"no {model.quantization} model" if model.quantization else "no GGUF model"
         raise HubError(f"{model.repo} has {what}; {_listed(model.quantization or '', models_among(files))}")
-    raise HubError(f"{model.name} can be {_named(found)}; name one: {model.repo}/{found[0]}")
+    raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
 
 
 def _listed(name: str, files: list[str]) -> str:
+    """Advice for a name that is not among `files`."""
     if not files:
         return "look for a repository with GGUF in its name"
     close = near(name, files)
@@ -254,21 +258,22 @@ def _named(files: list[str]) -> str:
 
 
 def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
-    if sibling.size is None:  # a mirror that lists names only
-        return _asked_remote_file(model, commit, sibling.rfilename)
+    if sibling.size is None:  # some mirrors list only names
+        return _requested_remote_file(model, commit, sibling.rfilename)
     sha256 = sibling.lfs.sha256 if sibling.lfs else None
     return RemoteFile(sibling.rfilename, int(sibling.size), str(sha256 or sibling.blob_id), sha256)
 
 
-def _asked_remote_file(model: HubName, commit: str, file: str) -> RemoteFile:
+def _requested_remote_file(model: HubName, commit: str, file: str) -> RemoteFile:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    with _told_in_words(model.repo, model.name):
+    with _client_errors_as_hub_errors(model.repo, model.name):
         url = hf_hub_url(model.repo, file, revision=commit, endpoint=endpoint())
-        found = get_hf_file_metadata(url, token=None, endpoint=endpoint())
-    if found.size is None or found.etag is None:
+        metadata = get_hf_file_metadata(url, token=None, endpoint=endpoint())
+    if metadata.size is None or metadata.etag is None:
         raise HubError(f"{endpoint()} does not say how large {file} is; check HF_ENDPOINT")
-    return RemoteFile(file, found.size, found.etag, found.etag if _SHA256.fullmatch(found.etag) else None)
+    sha256 = metadata.etag if _SHA256.fullmatch(metadata.etag) else None
+    return RemoteFile(file, metadata.size, metadata.etag, sha256)
 
 
 def _licence(info: Any) -> str | None:

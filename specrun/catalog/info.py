@@ -1,4 +1,4 @@
-"""What a model is and what it needs, from the header of its file."""
+"""Collects the facts about a model for `specrun models info`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.resolve import Model
 from specrun.units import size_text
 
-_CTX_SIZE = 4096  # tokens, what every command takes by default
+_CTX_SIZE = 4096  # tokens; the default context of all commands
 
 
 def facts(model: Model) -> dict[str, Any]:
-    """Everything known of a model, for programs: from the catalog, and from its file if it is on this machine.
+    """All facts about a model as JSON values: from the catalog, and from its file if that is on this machine.
 
-    Sizes are bytes. needs: of `ctx_size` tokens of context, without the buffers of the computation itself; `ram` is
-    with all layers on the CPU, `vram` with all on the GPU, where the token embedding stays in RAM.
-    Raises ModelFileError if the file is damaged.
+    Sizes are in bytes. `needs` is the memory for weights and a context of `ctx_size` tokens, without compute buffers:
+    `ram` with all layers on the CPU, `vram` with all layers on the GPU. Raises ModelFileError if the file is damaged.
     """
-    known: dict[str, Any] = {"name": model.name, "path": str(model.path) if model.path else None}
+    values: dict[str, Any] = {"name": model.name, "path": str(model.path) if model.path else None}
     if model.hub:
-        known |= {"repo": model.hub.repo, "file": model.hub.file, "quantization": model.hub.quantization}
+        values |= {"repo": model.hub.repo, "file": model.hub.file, "quantization": model.hub.quantization}
     if model.hub and (entry := model.hub.entry):
-        known |= {"alias": entry.alias, "family": entry.family, "licence": entry.licence, "trees": entry.trees}
-        known |= {"architecture": entry.architecture, "context": entry.context, "drafts": list(entry.drafts)}
+        values |= {"alias": entry.alias, "family": entry.family, "licence": entry.licence, "trees": entry.trees}
+        values |= {"architecture": entry.architecture, "context": entry.context, "drafts": list(entry.drafts)}
         if model.hub.file == entry.file:
-            known |= {"bytes": entry.bytes, "quantization": entry.quantization}
+            values |= {"bytes": entry.bytes, "quantization": entry.quantization}
     if model.path:
-        known |= _of_file(GgufFile.read(model.path))
+        values |= _file_facts(GgufFile.read(model.path))
         if draft := made.find(model.path):
-            known["made_draft"] = {"path": str(draft.path), "how": draft.how}
-    return known
+            values["made_draft"] = {"path": str(draft.path), "how": draft.how}
+    return values
 
 
-def _of_file(file: GgufFile) -> dict[str, Any]:
+def _file_facts(file: GgufFile) -> dict[str, Any]:
     metadata = file.metadata
     ctx_size = min(file.n_ctx_train or _CTX_SIZE, _CTX_SIZE)
     kv_bytes = sum(file.kv_bytes_per_token()) * ctx_size
@@ -70,55 +69,55 @@ def _of_file(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def lines(known: dict[str, Any]) -> list[tuple[str, str]]:
-    """The same for people: pairs of a word and what there is to say."""
+def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The result of `facts` as text for people: pairs of a label and its value."""
     rows: list[tuple[str, Any]] = [
-        ("model", known.get("title") or known["name"]),
-        ("repository", known.get("repo")),
-        ("file", _file(known)),
-        ("licence", known.get("licence")),
-        ("architecture", known.get("architecture")),
+        ("model", values.get("title") or values["name"]),
+        ("repository", values.get("repo")),
+        ("file", _file(values)),
+        ("licence", values.get("licence")),
+        ("architecture", values.get("architecture")),
     ]
-    if "parameters" in known:
-        rows += _weights(known)
-    elif known.get("bytes"):
-        rows.append(("size", size_text(known["bytes"])))
-    if known.get("context"):
-        window = f", some layers see the last {known['sliding_window']:,}" if known.get("sliding_window") else ""
-        rows.append(("context", f"{known['context']:,} tokens{window}"))
-    if "tokenizer" in known:
-        tokenizer = known["tokenizer"]
+    if "parameters" in values:
+        rows += _weights(values)
+    elif values.get("bytes"):
+        rows.append(("size", size_text(values["bytes"])))
+    if values.get("context"):
+        window = f", some layers see the last {values['sliding_window']:,}" if values.get("sliding_window") else ""
+        rows.append(("context", f"{values['context']:,} tokens{window}"))
+    if "tokenizer" in values:
+        tokenizer = values["tokenizer"]
         rows.append(("tokenizer", f"{tokenizer['model']}, {tokenizer['pre']}, {tokenizer['tokens']:,} tokens"))
-        template = known["chat_template"]
+        template = values["chat_template"]
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
-    if known.get("drafts"):
-        rows.append(("drafts", ", ".join(known["drafts"])))
-    if draft := known.get("made_draft"):
+    if values.get("drafts"):
+        rows.append(("drafts", ", ".join(values["drafts"])))
+    if draft := values.get("made_draft"):
         rows.append(("made draft", f"{draft['how']}, {draft['path']}"))
-    if known.get("trees") is False:
+    if values.get("trees") is False:
         rows.append(("speculation", "none: it is recurrent and cannot take tokens back"))
-    if "needs" in known:
-        needs = known["needs"]
+    if "needs" in values:
+        needs = values["needs"]
         kv = f"{size_text(needs['kv_cache'])} of it for {needs['ctx_size']:,} tokens"
         rows.append(("needs", f"{size_text(needs['ram'])} of RAM ({kv}), or {size_text(needs['vram'])} of VRAM"))
     return [(word, str(text)) for word, text in rows if text]
 
 
-def _file(known: dict[str, Any]) -> str:
-    n_files = len(known.get("files", ()))
+def _file(values: dict[str, Any]) -> str:
+    n_files = len(values.get("files", ()))
     more = f" and {n_files - 1} more" if n_files > 1 else ""
-    return f"{known['path']}{more}" if known["path"] else f"{known.get('file') or ''} (not on this machine)".strip()
+    return f"{values['path']}{more}" if values["path"] else f"{values.get('file') or ''} (not on this machine)".strip()
 
 
-def _weights(known: dict[str, Any]) -> list[tuple[str, Any]]:
-    mix = ", ".join(f"{name} {100 * share['bytes'] / known['bytes']:.0f} %" for name, share in known["types"].items())
-    layers = known["layer_bytes"]
-    experts = f", {known['experts_used']} of {known['experts']} experts" if known["experts"] else ""
+def _weights(values: dict[str, Any]) -> list[tuple[str, Any]]:
+    mix = ", ".join(f"{name} {100 * share['bytes'] / values['bytes']:.0f} %" for name, share in values["types"].items())
+    layers = values["layer_bytes"]
+    experts = f", {values['experts_used']} of {values['experts']} experts" if values["experts"] else ""
     return [
-        ("parameters", _count(known["parameters"])),
-        ("size", f"{size_text(known['bytes'])}, {known['bits_per_weight']} bits a weight"),
-        ("quantization", f"{known['quantization']} ({mix})"),
-        ("layers", f"{known['layers']}, {_span(layers)} each{experts}" if layers else None),
+        ("parameters", _count(values["parameters"])),
+        ("size", f"{size_text(values['bytes'])}, {values['bits_per_weight']} bits a weight"),
+        ("quantization", f"{values['quantization']} ({mix})"),
+        ("layers", f"{values['layers']}, {_span(layers)} each{experts}" if layers else None),
     ]
 
 

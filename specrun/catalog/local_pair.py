@@ -77,7 +77,7 @@ def local_pair(
     resolve.check_choice(choice)
     if choice.missing and fetcher.may_fetch:
         models = fetcher.look_up(choice.missing)
-        resolve.check_found(choice, models)
+        resolve.check_remote(choice, models)
         if fetcher.fetch(models):
             choice = resolve.choose(target, named, may_fetch=True)
     if choice.missing:
@@ -85,7 +85,7 @@ def local_pair(
             raise resolve.missing_error(choice.missing)
         choice = resolve.Choice(choice.target, None, recommended=True)
     assert choice.target.path is not None
-    _say_draft(choice, note)
+    _note_draft(choice, note)
     return choice.target.path, choice.draft.path if choice.draft else None
 
 
@@ -96,13 +96,13 @@ def _made_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, P
     if path is None or draft is None:
         return None
     if not draft.path.exists():
-        note(f"{draft.path}, a draft that was made, is gone; `specrun models make-draft` makes it again")
+        note(f"the made draft {draft.path} is gone; `specrun models make-draft` makes it again")
         return None
     note(f"draft: made from {target or 'the embedded target'}, {draft.how} (--draft none does without)")
     return path, draft.path
 
 
-def _say_draft(choice: resolve.Choice, note: Callable[[str], None]) -> None:
+def _note_draft(choice: resolve.Choice, note: Callable[[str], None]) -> None:
     if not choice.recommended:
         return
     if choice.draft:

@@ -1,9 +1,9 @@
-"""Drafts that `specrun models make-draft` made, by the target that they were made from.
+"""The drafts that `specrun models make-draft` made, found by the target that each was made from.
 
-    $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        what was made, and where it is
-    $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output said elsewhere
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        describes the draft and names its file
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output named another file
 
-IDENTITY is of the target's content: the same file is found under any name and in any place.
+IDENTITY is a hash of the target's content, so a target keeps its draft when its file is renamed or moved.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from specrun.catalog.file_identity import file_identity
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ModelFileError
-from specrun.hardware.machine import file_identity
 from specrun.locations import data_dir, write_json
 
 _ENTRY = "draft.json"
-_IDENTITY_DIGITS = 16
+_IDENTITY_DIGITS = 16  # of the 64 hex digits
 
 
 @dataclass(frozen=True)
 class MadeDraft:
-    """path: of the draft. how: what was done to the target, e.g. `q2_k, 6 of 8 layers`."""
+    """A draft made from a target's own file."""
 
     path: Path
-    how: str
+    how: str  # what was done to the target, e.g. `q2_k, 6 of 8 layers`
 
 
 def folder() -> Path:
-    """Where made drafts are kept."""
+    """The folder of all made drafts."""
     return data_dir() / "drafts"
 
 
 def home(target: Path) -> Path:
-    """The folder of drafts that are made from the model `target`. Raises ModelFileError."""
+    """The folder of the draft made from the model `target`. Raises ModelFileError if it cannot be read."""
     return folder() / file_identity(GgufFile.read(target).shards)[:_IDENTITY_DIGITS]
 
 
 def find(target: Path) -> MadeDraft | None:
-    """The draft made from `target`, whose file may have been deleted since; None if none was made."""
+    """The draft made from `target`, or None. The draft's file may have been deleted since."""
     if not any(folder().glob(f"*/{_ENTRY}")):
-        return None  # without reading the target
+        return None  # saves reading the target
     try:
         value = json.loads((home(target) / _ENTRY).read_text(encoding="utf-8"))
         return MadeDraft(home(target) / value["path"], value["how"])
@@ -51,18 +51,18 @@ def find(target: Path) -> MadeDraft | None:
 
 
 def register(target: Path, draft: MadeDraft) -> None:
-    """Make `draft` the one of `target`. The one before is deleted if it lies in the data folder. Raises OSError."""
-    before = find(target)
-    place = home(target)
-    path = draft.path.name if draft.path.parent == place else str(draft.path.absolute())
-    write_json(place / _ENTRY, {"path": path, "how": draft.how, "target": str(target)})
-    if before and before.path != draft.path:
-        _delete(before, target)
+    """Make `draft` the draft of `target`. A previous one in the data folder is deleted. Raises OSError."""
+    previous = find(target)
+    path = draft.path.name if draft.path.parent == home(target) else str(draft.path.absolute())
+    write_json(home(target) / _ENTRY, {"path": path, "how": draft.how, "target": str(target)})
+    if previous and previous.path != draft.path:
+        _delete(previous, target)
 
 
 def forget(target: Path) -> tuple[MadeDraft, int] | None:
-    """Undo `register`. Returns what was forgotten and the bytes that this frees: 0 where the file was the user's to
-    place, which stays. None if there is no made draft. Raises OSError.
+    """Undo `register`: delete the draft, unless the user chose its place with --output. Raises OSError.
+
+    Returns the draft and the number of bytes freed, or None if there is no made draft.
     """
     draft = find(target)
     if draft is None:
@@ -75,6 +75,7 @@ def forget(target: Path) -> tuple[MadeDraft, int] | None:
 
 
 def _delete(draft: MadeDraft, target: Path) -> int:
+    """Delete the draft's file if it lies in the data folder. Returns the number of bytes freed."""
     if draft.path.parent != home(target) or not draft.path.exists():
         return 0
     n_bytes = draft.path.stat().st_size

@@ -1,12 +1,12 @@
-"""What a NAME on the command line means: a path, or a model on the hub.
+"""Decides what a model's name on the command line means: a path or a model on the hub.
 
     qwen-14b                       an alias of the catalog
     qwen-14b:q2_k                  the same model in another quantization
-    bartowski/gemma-2-2b-it-GGUF   a repository on the hub; :Q4_K_M chooses, Q4_K_M or Q8_0 by default
+    bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` behind it names another
     org/repo/model-Q4_K_M.gguf     a file of a repository
     ./model.gguf                   a path
 
-A file that exists wins over a repository of that name, an alias over both.
+An alias has precedence over an existing file of that name, and that over a repository.
 """
 
 from __future__ import annotations
@@ -22,30 +22,28 @@ from specrun.catalog.split import shards
 from specrun.errors import UsageError
 
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
-_PATH_SIGNS = (".", "~", "\\")
+_PATH_STARTS = (".", "~", "\\")  # a name that starts like this is a path, even if there is no such file
 _MAX_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A model on the hub. file None: the one of `quantization`. entry: the catalog's, if the name is an alias or the
-    repository of one.
-    """
+    """A name that means a model on the hub."""
 
-    name: str
-    repo: str
-    revision: str | None = None
-    file: str | None = None
-    quantization: str | None = None
-    entry: Entry | None = None
+    name: str  # as the user wrote it
+    repo: str  # ORG/NAME
+    revision: str | None = None  # the commit that the catalog pins; None for the newest
+    file: str | None = None  # first file of the model; None for the file with `quantization`
+    quantization: str | None = None  # that the user asked for
+    entry: Entry | None = None  # the catalog's entry, if the name is an alias or names the entry's repository
 
 
 def parse(name: str) -> Path | HubName:
-    """What `name` means. Raises UsageError for an alias that the catalog does not have."""
+    """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog."""
     entries = catalog()
-    head, _, wanted = name.partition(":")
+    head, _, quantization = name.partition(":")
     if entry := entries.get(head.lower()):
-        return _of_entry(name, entry, wanted)
+        return _entry_name(name, entry, quantization)
     if _is_path(name):
         return Path(name).expanduser()
     if name.lower().endswith(".gguf"):
@@ -55,27 +53,26 @@ def parse(name: str) -> Path | HubName:
         return HubName(name, f"{org}/{repo}", entry.revision if entry else None, first, None, entry)
     if _REPO.fullmatch(head):
         entry = next((e for e in entries.values() if e.repo == head), None)
-        return HubName(name, head, entry.revision if entry else None, None, wanted or None, entry)
+        return HubName(name, head, entry.revision if entry else None, None, quantization or None, entry)
     raise UsageError(f"no model is called {name!r}; {_advice(head, entries)}")
 
 
-def near(name: str, known: list[str]) -> list[str]:
-    """The names among `known` that look like `name`, the most alike first."""
-    by_lower = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), list(by_lower), _MAX_SUGGESTIONS, 0.6)
-    return [by_lower[other] for other in found]
+def near(name: str, others: list[str]) -> list[str]:
+    """Up to 3 of the `others` that are spelled like `name`, the most similar first."""
+    by_lower = {other.lower(): other for other in others}
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), _MAX_SUGGESTIONS)]
 
 
 def _is_path(name: str) -> bool:
     path = Path(name)
-    if path.is_absolute() or name.startswith(_PATH_SIGNS) or path.is_file():
+    if path.is_absolute() or name.startswith(_PATH_STARTS) or path.is_file():
         return True
     return name.lower().endswith(".gguf") and len(name.split("/")) < 3
 
 
-def _of_entry(name: str, entry: Entry, wanted: str) -> HubName:
-    if wanted and wanted.lower() != entry.quantization.lower():
-        return HubName(name, entry.repo, entry.revision, None, wanted, entry)
+def _entry_name(name: str, entry: Entry, quantization: str) -> HubName:
+    if quantization and quantization.lower() != entry.quantization.lower():
+        return HubName(name, entry.repo, entry.revision, None, quantization, entry)
     return HubName(name, entry.repo, entry.revision, entry.file, None, entry)
 
 

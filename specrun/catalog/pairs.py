@@ -1,4 +1,4 @@
-"""Whether a draft fits a target: both must read and write the same tokens."""
+"""Checks whether a draft fits a target: both must have the same tokenizer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from specrun.units import size_text
 
 
 class VocabularyLike(Protocol):
-    """A tokenizer's identity, as `specrun.llama.loaded_model.Vocabulary` gives it for a loaded model and
-    `specrun.catalog.vocabulary.FileVocabulary` for a file.
+    """What two models must share; see `FileVocabulary` for the fields.
+
+    `specrun.llama.loaded_model.Vocabulary` implements it for a loaded model, `FileVocabulary` for a file.
     """
 
     @property
@@ -25,7 +26,7 @@ class VocabularyLike(Protocol):
 
 
 class ChatVocabularyLike(VocabularyLike, Protocol):
-    """The same with what decides only how often drafted tokens are accepted."""
+    """Also has the fields that only influence how often drafted tokens are accepted."""
 
     @property
     def eos(self) -> int | None: ...
@@ -34,14 +35,14 @@ class ChatVocabularyLike(VocabularyLike, Protocol):
 
 
 def check_pair(target: VocabularyLike, draft: VocabularyLike) -> None:
-    """Raise PairError naming the first difference. Vocabularies padded to different sizes are fine."""
+    """Raise PairError if the draft cannot draft for the target, with the reason of `first_difference`."""
     difference = first_difference(target, draft)
     if difference:
         raise PairError(f"this draft cannot draft for this target: {difference}; choose a draft of the same family")
 
 
 def check_sizes(target: int, draft: int) -> None:
-    """Raise PairError if the draft has more bytes than the target."""
+    """Raise PairError if the draft is bigger than the target; both in bytes."""
     if draft > target:
         raise PairError(
             f"the draft ({size_text(draft)}) is bigger than the target ({size_text(target)}); swap --target and --draft"
@@ -49,7 +50,7 @@ def check_sizes(target: int, draft: int) -> None:
 
 
 def check_families(target: Entry | None, draft: Entry | None) -> None:
-    """Raise PairError if the catalog knows both and they are of different families."""
+    """Raise PairError if both models are in the catalog and belong to different families."""
     if target and draft and target.family and draft.family and target.family != draft.family:
         raise PairError(
             f"{draft.alias} cannot draft for {target.alias}: their families, {draft.family} and {target.family}, have "
@@ -58,16 +59,17 @@ def check_families(target: Entry | None, draft: Entry | None) -> None:
 
 
 def first_difference(target: VocabularyLike, draft: VocabularyLike) -> str | None:
-    """What keeps the draft from drafting for the target, in words; None if nothing does.
+    """A clause that says why the draft cannot draft for the target; None if it can.
 
-    Tokens are compared where both vocabularies have them, because families pad them to different sizes.
+    Only the ids that both vocabularies have are compared, because models of a family pad them to different sizes.
     """
     if target.kind != draft.kind:
         return f"the target's tokenizer is {target.kind}, the draft's {draft.kind}"
     common = min(len(target.tokens), len(draft.tokens))
     if target.tokens[:common] != draft.tokens[:common]:
         first = next(i for i in range(common) if target.tokens[i] != draft.tokens[i])
-        return f"token {first} is {_shown(target.tokens[first])} in the target and {_shown(draft.tokens[first])} in it"
+        ours, theirs = _shown(target.tokens[first]), _shown(draft.tokens[first])
+        return f"token {first} is {ours} in the target and {theirs} in the draft"
     if target.pre != draft.pre:
         return f"the target splits text as {target.pre}, the draft as {draft.pre}"
     if target.bos != draft.bos:
@@ -76,15 +78,15 @@ def first_difference(target: VocabularyLike, draft: VocabularyLike) -> str | Non
 
 
 def warnings(target: ChatVocabularyLike, draft: ChatVocabularyLike) -> tuple[str, ...]:
-    """What makes a fitting draft guess worse than it could, in words. The text stays the target's all the same."""
-    found = []
+    """Clauses that say why a fitting draft may guess badly. The output is the target's in any case."""
+    reasons = []
     if target.eos != draft.eos:
-        found.append(f"the target ends a text with token {target.eos}, the draft with {draft.eos}")
+        reasons.append(f"the target ends a text with token {target.eos}, the draft with {draft.eos}")
     if target.chat_template and not draft.chat_template:
-        found.append("the draft has no chat template: it was not trained to chat")
+        reasons.append("the draft has no chat template: it was not trained to chat")
     elif target.chat_template != draft.chat_template:
-        found.append("the draft was trained with another chat template")
-    return tuple(found)
+        reasons.append("the draft was trained with another chat template")
+    return tuple(reasons)
 
 
 def _shown(token: bytes) -> str:

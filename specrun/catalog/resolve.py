@@ -1,4 +1,4 @@
-"""Names of a target and a draft -> files on this machine, or what has to be fetched first."""
+"""Finds the files of a target and a draft by their names, or the models that have to be fetched first."""
 
 from __future__ import annotations
 
@@ -14,86 +14,98 @@ from specrun.catalog.names import HubName, parse
 from specrun.catalog.pairs import check_families, check_sizes
 from specrun.catalog.split import shards
 from specrun.errors import MissingModelError
+from specrun.locations import file_bytes
 from specrun.units import size_text
 
-NO_DRAFT = "none"
+NO_DRAFT = "none"  # the value of --draft that means no draft
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the command line. path None: not on this machine. hub None: the name is a path."""
+    """A model that the user named."""
 
     name: str
-    path: Path | None
-    hub: HubName | None = None
+    path: Path | None  # of its first file; None if the model is not on this machine
+    hub: HubName | None = None  # None if the name is a path
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A target and its draft. recommended: nobody named the draft, the catalog did."""
+    """A target and its draft."""
 
     target: Model
     draft: Model | None
-    recommended: bool = False
+    recommended: bool = False  # whether the draft was chosen by the catalog, not by the user
 
     @property
     def missing(self) -> list[HubName]:
-        """What is not on this machine."""
+        """Those of the two models that are not on this machine."""
         return [model.hub for model in (self.target, self.draft) if model and model.hub and model.path is None]
 
 
 def locate(name: str) -> Model:
-    """Where the model of this name is. Raises UsageError for an unknown alias."""
-    meant = parse(name)
-    if isinstance(meant, Path):
-        return Model(name, meant)
-    return Model(name, cache.find(meant), meant)
+    """Find the model that a name means. Raises UsageError for an unknown name."""
+    meaning = parse(name)
+    if isinstance(meaning, Path):
+        return Model(name, meaning)
+    return Model(name, cache.find(meaning), meaning)
+
+
+def local_path(name: str) -> Path:
+    """Path of the first file of a model. Raises MissingModelError if the model is not on this machine, UsageError."""
+    model = locate(name)
+    if model.path is None:
+        assert model.hub
+        raise missing_error([model.hub], has_pull=False)
+    return model.path
 
 
 def choose(target: str, draft: str | None, may_fetch: bool) -> Choice:
-    """Locate both. draft None: the first recommended one of the catalog that is cached; else, if something may be
-    fetched, the first recommended. `NO_DRAFT` means none.
+    """Find a target and its draft. Raises UsageError for an unknown name.
+
+    Without a draft (None) the first one that the catalog recommends and that is cached is taken; if none is cached, and
+    models may be fetched, the first one that it recommends.
     """
-    found = locate(target)
+    model = locate(target)
     if draft == NO_DRAFT:
-        return Choice(found, None)
+        return Choice(model, None)
     if draft is not None:
-        return Choice(found, locate(draft))
-    recommended = [locate(name) for name in recommended_drafts(found)]
-    cached = next((model for model in recommended if model.path), None)
+        return Choice(model, locate(draft))
+    recommended = [locate(name) for name in recommended_drafts(model)]
+    cached = next((candidate for candidate in recommended if candidate.path), None)
     if cached or not (recommended and may_fetch):
-        return Choice(found, cached, recommended=True)
-    return Choice(found, recommended[0], recommended=True)
+        return Choice(model, cached, recommended=True)
+    return Choice(model, recommended[0], recommended=True)
 
 
 def recommended_drafts(target: Model) -> tuple[str, ...]:
-    """Names of drafts that the catalog recommends for this target, but not the target itself."""
+    """Names of the drafts that the catalog recommends for this target, the best first; never the target itself."""
     entry = target.hub.entry if target.hub else None
     return tuple(name for name in entry.drafts if name.lower() != target.name.lower()) if entry else ()
 
 
 def check_choice(choice: Choice) -> None:
-    """Raise PairError if the catalog knows that the pair cannot work; asks nobody."""
+    """Raise PairError if the pair cannot work according to the catalog. Does not access the network."""
     if choice.draft:
         check_families(_entry(choice.target), _entry(choice.draft))
 
 
-def check_found(choice: Choice, found: Sequence[RemoteModel]) -> None:
-    """Raise PairError if the draft is bigger than the target, by what the hub says of those that are missing."""
+def check_remote(choice: Choice, remote: Sequence[RemoteModel]) -> None:
+    """Raise PairError if the draft is bigger than the target. `remote` has the models that are not on this machine."""
     if choice.draft:
-        n_bytes = {model.name: model.bytes for model in found}
+        n_bytes = {model.name: model.bytes for model in remote}
         target, draft = (_n_bytes(model, n_bytes) for model in (choice.target, choice.draft))
         check_sizes(target, draft)
 
 
 def missing_error(missing: Sequence[HubName], has_pull: bool = True) -> MissingModelError:
-    """One line that names the models and the command that fetches them. has_pull: the command at hand has --pull."""
+    """The error that names the missing models and how to fetch them. has_pull: whether the command has --pull."""
     names = [model.name for model in missing]
     sizes = [model.entry.bytes if model.entry and model.file else None for model in missing]
-    known = f" ({size_text(sum(size or 0 for size in sizes))})" if all(sizes) else ""
+    size = f" ({size_text(sum(size or 0 for size in sizes))})" if all(sizes) else ""
     are = "are" if len(names) > 1 else "is"
     return MissingModelError(
-        f"{' and '.join(names)} {are} not on this machine{known}; fetch with `specrun pull {shlex.join(names)}`"
+        f"{' and '.join(names)} {are} not on this machine{size}; fetch with `specrun pull {shlex.join(names)}`"
         + (", or add --pull" if has_pull else "")
     )
 
@@ -103,7 +115,8 @@ def _entry(model: Model) -> Entry | None:
 
 
 def _n_bytes(model: Model, remote: dict[str, int]) -> int:
+    """Bytes of a model: those in `remote` by its name, else those of its files on this machine."""
     if model.name in remote or model.path is None:
         return remote[model.name]
     paths = [model.path.with_name(shard) for shard in shards(model.path.name)]
-    return sum(path.stat().st_size for path in paths if path.exists())
+    return sum(file_bytes(path) for path in paths)

@@ -1,4 +1,4 @@
-"""File names of GGUF models: the shards of a split one, the quantization, which file of a repository is meant."""
+"""What file names of GGUF models tell: the shards of a split model, the quantization, the models of a repository."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _QUANTIZATION = re.compile(
     re.IGNORECASE,
 )
 _NOT_MODELS = ("mmproj", "imatrix", "-vocab", "ggml-vocab")  # projectors, calibration data, bare tokenizers
-_PREFERRED = ("q4_k_m", "q8_0")  # what a repository means when nothing is said, as with llama.cpp
+_PREFERRED = ("q4_k_m", "q8_0")  # taken in this order if the user names no quantization, as in llama.cpp
 
 
 def shards(file: str) -> tuple[str, ...]:
-    """All files of the model that `file` belongs to, in order: itself alone, or its shards."""
+    """Names of all files of the model that `file` belongs to, in order: its shards, or `file` alone."""
     match = _SHARD.search(file)
     if not match:
         return (file,)
@@ -24,26 +24,26 @@ def shards(file: str) -> tuple[str, ...]:
 
 
 def quantization(file: str) -> str | None:
-    """The quantization that a file's name tells, as it is written there; None if it tells none."""
+    """The quantization in a file's name, spelled as there; None if the name has none."""
     name = _SHARD.sub("", file.rsplit("/", 1)[-1]).removesuffix(".gguf").removesuffix(".GGUF")
-    found = _QUANTIZATION.findall(name)
-    return found[-1] if found else None
+    matches = _QUANTIZATION.findall(name)
+    return matches[-1] if matches else None
 
 
 def models_among(files: Iterable[str]) -> list[str]:
-    """The models in a list of file names: single GGUF files, and the first shard of split ones."""
+    """The models in a list of file names: single GGUF files, and the first shards of split models."""
     ggufs = [file for file in files if file.lower().endswith(".gguf")]
     models = [file for file in ggufs if not any(part in file.rsplit("/", 1)[-1].lower() for part in _NOT_MODELS)]
     return sorted(file for file in models if file == shards(file)[0])
 
 
 def with_quantization(files: Iterable[str], wanted: str | None) -> list[str]:
-    """The models in a list of file names that have a quantization.
+    """The models in a list of file names that have the quantization `wanted`.
 
-    wanted None: those of the first preferred quantization that is there, or all if none is.
+    With None, those of the first preferred quantization that occurs, or all models if none does.
     """
     models = models_among(files)
     for choice in (wanted,) if wanted else _PREFERRED:
-        if found := [model for model in models if (quantization(model) or "").lower() == choice.lower()]:
-            return found
+        if matches := [model for model in models if (quantization(model) or "").lower() == choice.lower()]:
+            return matches
     return [] if wanted else models

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from specrun.errors import SpecrunError
 from specrun.llama.chat_template import Message
+from specrun.locations import whole_file
 
 _ROLES = ("system", "user", "assistant")
 
 
 def save_messages(path: Path, messages: list[Message]) -> None:
-    """Write the conversation to `path`, all of it or nothing. Raises SpecrunError if it cannot be written."""
+    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
     text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1) + "\n"
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
+        path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
+        with whole_file(path, private=True) as file:
+            file.write(text.encode())
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise SpecrunError(f"{path} cannot be written: {error.strerror}") from error
 
 

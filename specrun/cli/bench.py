@@ -15,7 +15,6 @@ from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Seed, Temperature
 from specrun.options.speculation_options import Datastore, SpeculationOptions
-from specrun.speculation.drafters.specexec import SPECEXEC
 
 if TYPE_CHECKING:
     from specrun.bench.rows import Row
@@ -80,6 +79,7 @@ def bench(
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.sampling import SamplingParameters
+    from specrun.speculation.drafters.specexec import SPECEXEC
     from specrun.views import bench_plot as drawing
 
     known = tuple(dict.fromkeys((*ROWS, *ALL, *OVERLAPPED)))

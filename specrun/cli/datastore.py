@@ -1,4 +1,4 @@
-"""`specrun datastore`: text files, sorted once, for drafting from them."""
+"""`specrun datastore`: indexes text files for drafting from them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from specrun.options.model_options import Target
 
 def datastore(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="UTF-8 text files.", show_default=False)],
-    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="Where to write it.", show_default=False)],
+    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="The datastore to write.", show_default=False)],
     target: Target = None,
 ) -> int:
-    """Sort text files for --method rest and --datastore: answers that are like them are drafted from them.
+    """Index text files, so that --method rest and --datastore draft answers with similar passages from them.
 
-    It belongs to the tokenizer of one target, takes 8 bytes a token on disk, and is mapped, not read.
+    A datastore works with the tokenizer of one target only. It takes 8 bytes per token on disk, and is mapped into
+    memory, not loaded.
     """
     from specrun.catalog.local_pair import local_pair
     from specrun.cli.pulling import AskingFetcher

@@ -1,4 +1,4 @@
-"""`specrun models make-draft`: a draft made from the target's own file."""
+"""`specrun models make-draft`: makes a draft from the target's own file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def make_draft(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="TARGET", help="Alias, org/repo:QUANT or GGUF file; the embedded demo without.", show_default=False
+            metavar="TARGET",
+            help="Alias, org/repo:QUANT or GGUF file; default: the embedded target.",
+            show_default=False,
         ),
     ] = None,
     types: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Quantizations to try; q2_k,q3_k_s,q4_0 by default, same keeps the target's.",
+            help="Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own.",
             show_default=False,
         ),
     ] = None,
@@ -40,28 +42,31 @@ def make_draft(
         typer.Option(
             "--keep-layers",
             metavar="LIST",
-            help="Shares of the layers to keep; 1,0.75,0.5 by default.",
+            help="Shares of the target's layers to keep; default: 1,0.75,0.5.",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Keep the draft here, not in the data folder.", show_default=False
+            "--output", "-o", metavar="FILE", help="File of the draft; default: in the data folder.", show_default=False
         ),
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Delete the draft that was made.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete the draft that was made from the target.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
 ) -> int:
-    """Make a draft from the target's own file: fewer bits, fewer layers. No download, and the tokenizer fits.
+    """Make a draft from the target's own file, with fewer bits per weight and fewer layers. Downloads nothing.
 
-    Several are made with llama.cpp's quantizer and measured against the target; the one with the best expected speed
-    is kept, and drafts for this target from then on where no --draft is given.
+    Several drafts are made with llama.cpp's quantizer and compared with the target. The one with the highest expected
+    speed is kept. From then on it drafts for this target in every command without --draft.
 
-    agrees: how often its likeliest token is the target's. overlap: what both share of their probabilities at
-    temperature 0.8. of target: the time of a pass. chain, expected: the best chain's length and speed, estimated.
+    Columns of the table: agrees: how often draft and target have the same likeliest token. overlap: how much of the
+    probabilities at temperature 0.8 both share. of target: time of a draft pass as a share of a target pass. chain:
+    length of the best chain. expected: its estimated speed, compared with plain decoding.
     """
-    path, name = _located(target)
+    from specrun.catalog import embedded, resolve
+
+    path = embedded.TARGET if target is None else resolve.local_path(target)
     if forget:
         if types or keep_layers or file or json:
             raise UsageError("--forget takes no other option")
@@ -70,25 +75,11 @@ def make_draft(
         if not forget_draft(path):
             raise UsageError(f"no draft was made from {path.name}; `specrun models make-draft` makes one")
         return 0
-    usual = _usual_draft(target)
-    return _make(path, name, usual, types, keep_layers, file, json)
-
-
-def _located(target: str | None) -> tuple[Path, str | None]:
-    """The target's file, and how to name it on the command line. Raises MissingModelError."""
-    from specrun.catalog import embedded, resolve
-
-    if target is None:
-        return embedded.TARGET, None
-    model = resolve.locate(target)
-    if model.path is None:
-        assert model.hub
-        raise resolve.missing_error([model.hub], has_pull=False)
-    return model.path, target
+    return _make(path, target, _usual_draft(target), types, keep_layers, file, json)
 
 
 def _usual_draft(target: str | None) -> tuple[Path, str] | None:
-    """The draft that is taken for a target without a made one, if it is on this machine, and its name."""
+    """File and name of the draft that is used for a target without a made one; None if it is not on this machine."""
     from specrun.catalog import embedded, resolve
 
     if target is None:
@@ -98,12 +89,12 @@ def _usual_draft(target: str | None) -> tuple[Path, str] | None:
 
 
 def _option(name: str | None) -> str:
-    """` --target NAME`, or nothing for the embedded target."""
+    """The option ` --target NAME`; empty for the embedded target."""
     return f" --target {shlex.quote(name)}" if name else ""
 
 
 def forget_draft(target: Path) -> bool:
-    """Delete the draft that was made from `target`, and say so. False if there is none."""
+    """Delete the draft that was made from `target` and print a note. Returns False if there is none."""
     from specrun.catalog import made
 
     try:
@@ -129,7 +120,7 @@ def _make(
 
     type_names = candidates.parse_types(types) if types is not None else None
     shares = candidates.parse_shares(keep_layers) if keep_layers is not None else None
-    # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.
+    # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
     with output.progress() as progress, InterruptFlag() as interrupted:
 
         def show(text: str) -> None:
@@ -140,19 +131,19 @@ def _make(
         try:
             result = make.make_draft(path, type_names, shares, file, usual and usual[0], show, output.note)
         except KeyboardInterrupt:
-            output.note("interrupted; nothing is left of it, and what was used before is used still")
+            output.note("interrupted; no draft was made, and the one used before is still used")
             return INTERRUPTED_EXIT_CODE
     usual_name = usual[1] if usual else ""
     if json:
         output.write_json(result.as_json())
     else:
         output.print_table(_table(result, usual_name))
-    _say(result, name, usual_name)
+    _print_notes(result, name, usual_name)
     return 0
 
 
-def _say(result: Result, name: str | None, usual: str) -> None:
-    """What it means."""
+def _print_notes(result: Result, name: str | None, usual: str) -> None:
+    """Explain the result. name: of the target; usual: name of the draft used before."""
     assert result.best.quality
     best = result.best.quality.speedup
     if result.remark:
@@ -160,9 +151,9 @@ def _say(result: Result, name: str | None, usual: str) -> None:
     if best <= 1:
         output.note(f"none is expected to beat plain decoding (the best: {best:.2f} times as fast)")
     if result.rival and result.rival.speedup > best:
-        output.note(f"{usual} is expected to be faster ({result.rival.speedup:.2f}); --forget goes back to it")
-    output.note(f"kept as {result.path}, and drafts from now on where no --draft is given (--forget ends that)")
-    output.note(f"`specrun tune{_option(name)}` measures what it really brings, and finds the best plan")
+        output.note(f"{usual} is expected to be faster ({result.rival.speedup:.2f} times); --forget goes back to it")
+    output.note(f"kept as {result.path}; it drafts from now on unless --draft is given (--forget ends that)")
+    output.note(f"`specrun tune{_option(name)}` measures the real speed and finds the best plan")
 
 
 def _table(result: Result, usual: str) -> Table:
@@ -178,15 +169,15 @@ def _table(result: Result, usual: str) -> Table:
     )
     for outcome in result.outcomes:
         size = size_text(outcome.n_bytes) if outcome.n_bytes else ""
-        last = "kept" if outcome is result.best else outcome.reason
-        table.add_row(outcome.candidate.name, size, *_cells(outcome.quality), last)
+        remark = "kept" if outcome is result.best else outcome.reason
+        table.add_row(outcome.candidate.name, size, *_cells(outcome.quality), remark)
     if result.rival:
         table.add_row(usual, "", *_cells(result.rival), "used until now")
     return table
 
 
-def _cells(found: Quality | None) -> list[str]:
-    if found is None:
+def _cells(quality: Quality | None) -> list[str]:
+    if quality is None:
         return [""] * 6
-    shares = [f"{found.agreement:.0%}", f"{found.overlap:.0%}"]
-    return [*shares, f"{found.ms:.2f}", f"{found.cost:.0%}", str(found.depth), f"{found.speedup:.2f} x"]
+    shares = [f"{quality.agreement:.0%}", f"{quality.overlap:.0%}"]
+    return [*shares, f"{quality.ms:.2f}", f"{quality.cost:.0%}", str(quality.depth), f"{quality.speedup:.2f} x"]

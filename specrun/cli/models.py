@@ -1,4 +1,4 @@
-"""`specrun models`: what there is, what is here, fetch it, remove it."""
+"""`specrun models`: lists, fetches, describes, checks and removes models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Names = Annotated[
     list[str], typer.Argument(metavar="NAME...", help="Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Alias, ALIAS:QUANT, org/repo:QUANT, or a path.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -41,11 +41,11 @@ def models(context: typer.Context) -> None:
 @app.command("list")
 def list_models(
     cached: Annotated[
-        bool, typer.Option("--cached", help="What is on this machine, also what other programs fetched.")
+        bool, typer.Option("--cached", help="Only models on this machine, including those that other programs fetched.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """The catalog: names, sizes, licences, recommended drafts, and what is on this machine."""
+    """List the catalog: names, sizes, licences, recommended drafts, and which models are on this machine."""
     from specrun.catalog import cache, entries, names
 
     rows = [
@@ -53,34 +53,34 @@ def list_models(
         for entry in entries.catalog().values()
     ]
     if cached:
-        known = {(row["repo"], row["file"]) for row in rows}
+        in_catalog = {(row["repo"], row["file"]) for row in rows}
         rows = [row for row in rows if row["cached"]]
         rows += [
             {"alias": None, "repo": model.repo, "file": model.file, "bytes": model.bytes, "path": str(model.path)}
             | {"quantization": None, "licence": None, "drafts": [], "cached": True, "verified": False}
             for model in cache.models()
-            if (model.repo, model.file) not in known
+            if (model.repo, model.file) not in in_catalog
         ]
     if json:
         output.write_json(rows)
         return
     if not rows:
-        output.note("no models in the Hugging Face cache yet; specrun pull NAME fetches one")
+        output.note("no models in the Hugging Face cache yet; `specrun pull NAME` fetches one")
         return
     output.print_table(_table(rows))
     if not all(row["verified"] or row["cached"] for row in rows):
-        output.note("? not verified; specrun models check NAME asks the hub")
+        output.note("?: not verified; `specrun models check NAME` asks the hub")
 
 
 def pull(
     names: Names,
     yes: Yes = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be fetched, and fetch nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be fetched.")] = False,
     json: Json = False,
 ) -> None:
-    """Fetch models into the Hugging Face cache; an interrupted download goes on where it stopped.
+    """Fetch models into the Hugging Face cache. An interrupted download continues where it stopped.
 
-    On a terminal it shows sizes and licences and asks first.
+    Sizes and licences are shown first. On a terminal the command asks before fetching.
     """
     from specrun.cli import pulling
 
@@ -89,13 +89,13 @@ def pull(
     for name, _, path in located:
         if path is not None:
             output.note(f"{name} is already here")
-    found = pulling.look_up(missing)
-    done = pulling.fetch(found, ask=pulling.can_ask() and not yes, dry_run=dry_run) if found else True
+    remote = pulling.look_up(missing)
+    done = pulling.fetch(remote, ask=pulling.can_ask() and not yes, dry_run=dry_run) if remote else True
     if not done and not dry_run:
-        raise MissingModelError(f"{' and '.join(model.name for model in found)} not fetched, as you wished")
+        raise MissingModelError(f"{' and '.join(model.name for model in remote)} not fetched, because you declined")
     if json:
-        remote = {model.name: model for model in found}
-        output.write_json([_pulled(name, remote) for name in names])
+        by_name = {model.name: model for model in remote}
+        output.write_json([_pulled(name, by_name) for name in names])
     elif not dry_run:
         for name in names:
             output.write(f"{_path(name)}\n")
@@ -107,55 +107,55 @@ app.command("make-draft")(make_draft)
 
 @app.command("path")
 def path(name: Name) -> None:
-    """Where a model is on this machine: its file, or its first shard."""
+    """Print the path of a model on this machine: its file or its first shard."""
     output.write(f"{_path(name)}\n")
 
 
 @app.command("rm")
 def remove(names: Names, yes: Yes = False) -> None:
-    """Delete models from the Hugging Face cache, which other programs share, and drafts that were made from them."""
+    """Delete models from the Hugging Face cache, which other programs share, and the drafts made from them."""
     from specrun.catalog import cache, made
     from specrun.cli import pulling
 
-    found = []
+    cached = []
     for name in names:
-        _, model, place = _on_hub(name)
-        if place is None:
+        _, model, path = _on_hub(name)
+        if path is None:
             raise MissingModelError(f"{name} is not on this machine; `specrun models list --cached` shows what is")
-        found.append((name, model.repo, place))
+        cached.append((name, model.repo, path))
     if not yes:
         if not pulling.can_ask():
-            raise UsageError("rm deletes without asking only with --yes; add it")
-        also = " and what was made from it as a draft" if any(made.find(place) for _, _, place in found) else ""
+            raise UsageError("rm cannot ask here whether to delete; add --yes to delete without asking")
+        also = " and the drafts made from it" if any(made.find(path) for _, _, path in cached) else ""
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
-    for name, repo, place in found:
-        file = cache.file_in_repository(repo, place)
-        forget_draft(place)
+    for name, repo, path in cached:
+        file = cache.file_in_repository(repo, path)
+        forget_draft(path)
         output.note(f"{name} deleted: {size_text(cache.remove(repo, file))} free again")
 
 
 @app.command("info")
 def info(name: Name, json: Json = False) -> None:
-    """What a model is and needs: parameters, layers, quantization mix, context, tokenizer, memory. Loads no weights."""
+    """Describe a model: parameters, layers, quantization mix, context, tokenizer, needed memory. Loads no weights."""
     from specrun.catalog import info, resolve
 
-    known = info.facts(resolve.locate(name))
+    facts = info.facts(resolve.locate(name))
     if json:
-        output.write_json(known)
+        output.write_json(facts)
         return
-    for word, text in info.lines(known):
-        output.write(f"{word:<14} {text}\n")
+    for label, text in info.lines(facts):
+        output.write(f"{label:<14} {text}\n")
 
 
 @app.command("pairs")
 def list_pairs(
     target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="All that are here by default.", show_default=False)
+        str | None, typer.Argument(metavar="TARGET", help="Default: all models on this machine.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
-    """Which drafts fit a target, of the catalog and of this machine, and why the others do not."""
+    """List which drafts of the catalog and of this machine fit a target, and why the others do not."""
     from dataclasses import asdict
 
     from specrun.catalog import fitting, resolve
@@ -167,9 +167,9 @@ def list_pairs(
         return
     if not pairs:
         output.note(
-            f"no draft for {target} is known"
+            f"no draft is known for {target}"
             if target
-            else "no models here yet; name a TARGET of `specrun models list`"
+            else "no models on this machine yet; name a TARGET of `specrun models list`"
         )
         return
     output.print_table(_pair_table(pairs))
@@ -178,7 +178,7 @@ def list_pairs(
 @app.command("check")
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Aliases; all by default.", show_default=False)
+        list[str] | None, typer.Argument(metavar="NAME...", help="Aliases; default: all.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -188,7 +188,7 @@ def check(
     catalog = entries.catalog()
     for name in names or []:
         if name not in catalog:
-            raise UsageError(f"{name} is no alias of the catalog; `specrun models list` shows them")
+            raise UsageError(f"{name} is not an alias of the catalog; `specrun models list` shows them")
     results = []
     with output.progress() as show:
         for alias in names or catalog:
@@ -202,11 +202,12 @@ def check(
     if wrong := [result.alias for result in results if result.differences]:
         raise SpecrunError(
             f"{len(wrong)} of {len(results)} differ from the hub; correct them in models.toml "
-            f"($SPECRUN_CONFIG_DIR/models.toml overrides what ships)"
+            f"(your own $SPECRUN_CONFIG_DIR/models.toml overrides the catalog)"
         )
 
 
 def _on_hub(name: str) -> tuple[str, HubName, Path | None]:
+    """The name, what it means on the hub, and the path of the cached model. Raises UsageError for a path."""
     from specrun.catalog.resolve import locate
 
     model = locate(name)
@@ -218,24 +219,22 @@ def _on_hub(name: str) -> tuple[str, HubName, Path | None]:
 def _path(name: str) -> Path:
     from specrun.catalog import resolve
 
-    model = resolve.locate(name)
-    if model.path is None:
-        assert model.hub
-        raise resolve.missing_error([model.hub], has_pull=False)
-    if not model.path.exists():
-        raise MissingModelError(f"{model.path}: no such file")
-    return model.path
+    path = resolve.local_path(name)
+    if not path.exists():
+        raise MissingModelError(f"{path}: no such file")
+    return path
 
 
 def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
+    """JSON values that describe a fetched model."""
     from specrun.catalog.resolve import locate
 
     model = locate(name)
     facts: dict[str, Any] = {"name": name, "path": str(model.path) if model.path else None}
     if name in remote:
-        found = remote[name]
-        facts |= {"repo": found.repo, "commit": found.commit, "bytes": found.bytes, "licence": found.licence}
-        facts["files"] = [file.name for file in found.files]
+        pulled = remote[name]
+        facts |= {"repo": pulled.repo, "commit": pulled.commit, "bytes": pulled.bytes, "licence": pulled.licence}
+        facts["files"] = [file.name for file in pulled.files]
     return facts
 
 
@@ -253,14 +252,14 @@ def _pair_table(pairs: list[Pair]) -> Table:
     return table
 
 
-def _facts(entry: Entry, where: Path | None) -> dict[str, Any]:
+def _facts(entry: Entry, path: Path | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(entry) | {"cached": where is not None, "path": str(where) if where else None}
+    return asdict(entry) | {"cached": path is not None, "path": str(path) if path else None}
 
 
 def _first(names: list[str]) -> str:
-    """The first draft; `info` and `pairs` show all."""
+    """The first draft and the number of others; `info` and `pairs` show all."""
     return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
@@ -273,9 +272,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         name = row["alias"] or f"{row['repo']}/{row['file']}"
         size = size_text(row["bytes"]) if row["bytes"] else ""
-        unsure = "" if row["verified"] or row["cached"] else " ?"
+        mark = "" if row["verified"] or row["cached"] else " ?"
         table.add_row(
-            name + unsure,
+            name + mark,
             row["quantization"],
             size,
             row["licence"],

@@ -1,4 +1,4 @@
-"""Where text goes: the result to stdout, everything else to stderr, colour only on a terminal."""
+"""Prints text: the result to stdout, everything else to stderr, colours only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-debug = False
+debug = False  # whether --debug was given
 
-# rich respects NO_COLOR and draws nothing where stderr is not a terminal.
+# rich respects NO_COLOR and uses no colours where the output is not a terminal.
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False)
-stderr.soft_wrap = not stderr.is_terminal  # lines break at words on a terminal, and nowhere else
+stderr.soft_wrap = not stderr.is_terminal  # only on a terminal rich breaks long lines, at words
 
 
 def write(text: str) -> None:
-    """A piece of the result, shown at once."""
+    """Write a piece of the result, without a newline, and flush it."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """A JSON value on a line of its own."""
+    """Write a JSON value on its own line."""
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def print_table(table: RenderableType) -> None:
-    """A table, or several, on stdout, as wide as it needs to be where no terminal limits it."""
+    """Print a table, or a group of them, on stdout; up to 200 columns wide if stdout is not a terminal."""
     console = stdout if stdout.is_terminal else Console(width=200)
     console.print(table, soft_wrap=False)
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Gives a function that shows what is being done now; on a terminal only."""
+    """Yields a function that shows the current activity on stderr; it does nothing if stderr is not a terminal."""
     if not stderr.is_terminal:
         yield lambda _: None
         return
@@ -50,16 +50,16 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def note(text: str) -> None:
-    """Something the user should know, dim, on stderr."""
+    """Print a message for the user on stderr, dimmed on a terminal."""
     stderr.print(Text(text, style="dim"))
 
 
 def hint(text: str) -> None:
-    """What is only of interest to someone who looks on: a note, on a terminal alone."""
+    """Print a note only if stderr is a terminal, because it is of no use in a log."""
     if stderr.is_terminal:
         note(text)
 
 
 def error(text: str) -> None:
-    """Why a command failed, on stderr."""
+    """Print on stderr why a command failed."""
     stderr.print(Text.assemble(("specrun: ", "bold red"), text))

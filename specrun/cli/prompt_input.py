@@ -1,4 +1,4 @@
-"""Reading prompts: from an argument, files and stdin, as one text or as JSON lines."""
+"""Reads prompts from an argument, files and stdin, as one text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specrun.errors import PromptError
+from specrun.locations import decode, read_bytes
 
-STDIN = "-"
+STDIN = "-"  # the name of stdin as argument or file
 
 
 @dataclass(frozen=True)
 class PromptLine:
-    """One line of a JSONL input: its id (the line's number where it has none) and its prompt, or what is wrong."""
+    """One line of a JSONL input."""
 
-    id: Any
+    id: Any  # the line's number if it has no id
     prompt: str = ""
-    error: str | None = None
+    error: str | None = None  # why the line has no usable prompt
 
 
 def read_prompt(argument: str | None, files: Sequence[Path]) -> str:
-    """Argument, then files, then stdin where something is piped in, joined by newlines.
+    """The prompt: the argument, the files, and stdin if it is not a terminal, joined by newlines.
 
-    The last newline of files and stdin is the shell's, not the prompt's, and is dropped.
-    Raises PromptError if there is nothing, or it cannot be read as UTF-8.
+    The final newline of each file and of stdin is dropped. Raises PromptError if the prompt is empty or not UTF-8, or a
+    file cannot be read.
     """
     parts = [] if argument is None or argument == STDIN else [argument]
-    parts += [_decode(_read_file(file), str(file)) for file in files if str(file) != STDIN]
+    parts += [_decode(read_bytes(file, PromptError), str(file)) for file in files if str(file) != STDIN]
     stdin_named = argument == STDIN or Path(STDIN) in files
     if stdin_named or not _is_terminal():
         parts.append(_decode(_stdin().read(), "stdin"))
@@ -44,22 +45,22 @@ def read_prompt(argument: str | None, files: Sequence[Path]) -> str:
 
 
 def read_prompt_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
-    """The prompts of JSONL files, or of stdin, one at a time as they arrive; `argument` goes before each.
+    """The prompts of JSONL files, or of stdin as they arrive. `argument` is put before each prompt, with a newline.
 
-    A line is an object with `prompt` and, if wanted, `id`. A bad line is yielded with its `error`; it ends nothing.
-    Raises PromptError at once if there is no input or a file cannot be read.
+    A line is an object with `prompt` and optionally `id`. A bad line is yielded with its `error`, and the next one is
+    read. Raises PromptError at once, before the first line, if there is no input or a file cannot be read.
     """
-    before = f"{argument}\n" if argument and argument != STDIN else ""
-    lines: list[Iterable[bytes]] = [_read_file(file).splitlines() for file in files if str(file) != STDIN]
+    prefix = f"{argument}\n" if argument and argument != STDIN else ""
+    lines: list[Iterable[bytes]] = [read_bytes(file, PromptError).splitlines() for file in files if str(file) != STDIN]
     if len(lines) < len(files) or not lines:
         if _is_terminal() and argument != STDIN and not files:
             raise PromptError("no prompts: give JSON lines with -f FILE or on stdin")
         lines.append(_stdin())
     numbered = enumerate(chain.from_iterable(lines), start=1)
-    return (_parse(raw, number, before) for number, raw in numbered if raw.strip())
+    return (_parse(raw, number, prefix) for number, raw in numbered if raw.strip())
 
 
-def _parse(raw: bytes, number: int, before: str) -> PromptLine:
+def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     try:
         line = json.loads(_decode(raw, f"line {number}"))
     except PromptError as error:
@@ -73,7 +74,7 @@ def _parse(raw: bytes, number: int, before: str) -> PromptLine:
     identity = line.get("id", number)
     if not line["prompt"].strip():
         return PromptLine(identity, error=f"line {number} has an empty prompt")
-    return PromptLine(identity, before + line["prompt"])
+    return PromptLine(identity, prefix + line["prompt"])
 
 
 def _is_terminal() -> bool:
@@ -86,19 +87,5 @@ def _stdin() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _read_file(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise PromptError(f"{file} cannot be read: {error.strerror}; check the path") from error
-
-
 def _decode(data: bytes, source: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise PromptError(
-            f"{source} is not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it first"
-        ) from error
-    return text.removesuffix("\n").removesuffix("\r")
+    return decode(data, source, PromptError).removesuffix("\n").removesuffix("\r")

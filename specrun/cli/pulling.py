@@ -1,4 +1,4 @@
-"""Models that are not here yet: what they are, whether to fetch them, and how far that is."""
+"""Fetches models that are not on this machine: shows them, asks the user, and shows the progress."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from specrun.catalog.hub import RemoteModel
     from specrun.catalog.names import HubName
 
+# Off a terminal a line reports progress after every tenth of a file, but not more often than this.
 _TENTH = 0.1
 _SECONDS_BETWEEN_LINES = 2.0
 
@@ -43,17 +44,17 @@ class AskingFetcher:
 
 
 def look_up(models: Sequence[HubName]) -> list[RemoteModel]:
-    """Sizes, files and licences of models on the hub. Raises HubError."""
+    """Look up sizes, files and licences of models on the hub. Raises HubError."""
     from specrun.catalog import download
 
-    with _shown() as progress:
+    with _progress() as progress:
         return [download.look_up(model, progress) for model in models]
 
 
 def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bool:
-    """Show models, and fetch them. ask: ask before. dry_run: only show. Returns whether all are here now.
+    """Show models and fetch them. Returns whether they were fetched. Raises HubError.
 
-    Raises HubError.
+    ask: ask the user before fetching. dry_run: only show the models.
     """
     from specrun.catalog import download
 
@@ -63,27 +64,27 @@ def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bo
     if dry_run or (ask and not confirmed(f"Download {size_text(needed)} ({size_text(free)} are free)?")):
         return False
     try:
-        with _shown() as progress:
+        with _progress() as progress:
             for model in models:
                 download.pull(model, progress)
     except KeyboardInterrupt:
-        output.note("stopped; the next pull goes on from here")
+        output.note("stopped; the next pull continues from here")
         raise
     return True
 
 
 def confirmed(question: str, default: bool = True) -> bool:
-    """Ask on stderr. Ctrl-C and Ctrl-D end the command."""
+    """Ask the user a yes-or-no question on stderr. Ctrl-C and Ctrl-D end the command."""
     return typer.confirm(question, default=default, err=True)
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at a terminal."""
+    """Whether stdin and stderr are terminals, so that a user can answer questions."""
     return sys.stdin is not None and sys.stdin.isatty() and output.stderr.is_terminal
 
 
 def _print_models(models: Sequence[RemoteModel]) -> None:
-    """Name, place, size and licence of what would be fetched, on stderr."""
+    """Print name, repository, size and licence of each model on stderr."""
     table = Table.grid(padding=(0, 2))
     for model in models:
         n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
@@ -94,8 +95,8 @@ def _print_models(models: Sequence[RemoteModel]) -> None:
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
-    """Shows a download: a bar on a terminal, plain lines elsewhere."""
+def _progress() -> Iterator[Progress]:
+    """Yields a display of downloads: bars on a terminal, plain lines elsewhere."""
     if not output.stderr.is_terminal:
         yield _Lines()
         return
@@ -113,7 +114,7 @@ def _shown() -> Iterator[Progress]:
 
 
 class _Bars:
-    """A rich bar for each file, which begins again when the file is checked."""
+    """Shows a rich progress bar for each file, which starts again when the file is checked."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -135,29 +136,29 @@ class _Bars:
 
 
 class _Lines:
-    """A line when a file begins, is checked, is complete, and at every tenth if that takes long."""
+    """Prints a line when a file is started, checked and complete, and after each tenth of a long download."""
 
     def start(self, what: str, total: int, done: int) -> None:
         self._what, self._total, self._done = what, total, done
-        self._say(f": {size_text(total)}" + (f", going on at {size_text(done)}" if done else ""))
+        self._print(f": {size_text(total)}" + (f", continuing at {size_text(done)}" if done else ""))
 
     def check(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._say(": checking")
+        self._print(": checking")
 
     def checked(self, what: str) -> None:
         output.note(f"{what}: complete")
 
     def advance(self, n_bytes: int) -> None:
         self._done += n_bytes
-        slow = self._done >= self._next and time.monotonic() > self._said_at + _SECONDS_BETWEEN_LINES
-        if slow and self._done < self._total:
-            self._say(f": {100 * self._done // self._total} %")
+        is_due = self._done >= self._next and time.monotonic() > self._printed_at + _SECONDS_BETWEEN_LINES
+        if is_due and self._done < self._total:
+            self._print(f": {100 * self._done // self._total} %")
 
     def note(self, text: str) -> None:
         output.note(text)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         output.note(self._what + text)
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
         self._next = self._done + self._total * _TENTH

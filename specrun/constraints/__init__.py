@@ -1,4 +1,4 @@
-"""From what a user wants of a text to a grammar: files read, JSON schemas converted. Pure Python."""
+"""Turns `--grammar` and `--json-schema` into GBNF grammars. Pure Python."""
 
 from specrun.constraints.grammar_files import read_grammar
 from specrun.constraints.json_schema import schema_to_gbnf

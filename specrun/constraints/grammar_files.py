@@ -1,4 +1,4 @@
-"""Reading `--grammar` and `--json-schema`."""
+"""Reads the files of `--grammar` and `--json-schema`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import NoReturn
 
 from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.errors import UsageError
+from specrun.locations import decode, read_bytes
 
 
 def read_grammar(grammar: Path | None, json_schema: Path | None) -> str | None:
-    """The GBNF text that the options ask for, None without them. Raises UsageError for a file that cannot be used."""
+    """The GBNF grammar that the options ask for, None without them. Raises UsageError for an unusable file."""
     if grammar and json_schema:
         raise UsageError("--grammar and --json-schema exclude each other; choose one")
     if grammar:
         return _text(grammar)
-    return _of_schema(json_schema) if json_schema else None
+    return _schema_grammar(json_schema) if json_schema else None
 
 
-def _of_schema(file: Path) -> str:
+def _schema_grammar(file: Path) -> str:
     text = _text(file)
     try:
         schema = json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
@@ -28,7 +29,7 @@ def _of_schema(file: Path) -> str:
     except json.JSONDecodeError as error:
         message = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise UsageError(f"{file} {message}") from error
-    except ValueError as error:  # an integer of thousands of digits
+    except ValueError as error:  # Python refuses integers with thousands of digits
         raise UsageError(f"{file} has a number that is too long") from error
     except RecursionError as error:
         raise UsageError(f"{file} is nested too deeply; split it with $ref") from error
@@ -37,14 +38,7 @@ def _of_schema(file: Path) -> str:
 
 
 def _text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        message = f"{file} is not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it first"
-        raise UsageError(message) from error
+    return decode(read_bytes(file, UsageError), str(file), UsageError)
 
 
 def _finite(number: str) -> float:
@@ -53,4 +47,4 @@ def _finite(number: str) -> float:
 
 
 def _refuse_number(number: str) -> NoReturn:
-    raise UsageError(f"{number} is no number that JSON can hold; write a smaller one")
+    raise UsageError(f"{number} is not a number that JSON can represent; write a smaller one")

@@ -1,17 +1,17 @@
-"""GBNF for the integers between two bounds, digit by digit."""
+"""GBNF expressions for the integers between two bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-MOST_DIGITS = 15
-_LARGEST = 10**MOST_DIGITS - 1
+MAX_DIGITS = 15  # integers of so many digits are exact in float64, which many JSON readers use
+_LARGEST = 10**MAX_DIGITS - 1
 
 
 def integer_between(low: int | None, high: int | None) -> str | None:
-    """Alternatives that are the JSON integers from `low` to `high`, those with up to 15 digits where there is no bound.
+    """A GBNF expression for the JSON integers from `low` to `high`, or None if there is no such integer.
 
-    None if there is no such integer.
+    A bound of None, or beyond 15 digits, means the smallest or largest integer with 15 digits.
     """
     low = -_LARGEST if low is None else max(low, -_LARGEST)
     high = _LARGEST if high is None else min(high, _LARGEST)
@@ -24,14 +24,14 @@ def integer_between(low: int | None, high: int | None) -> str | None:
 
 
 def _naturals(low: int, high: int) -> Iterator[str]:
-    """Alternatives for 0 <= low <= n <= high, one for each number of digits."""
+    """GBNF alternatives for the integers n with 0 <= low <= n <= high, one for each number of digits."""
     for n_digits in range(len(str(low)), len(str(high)) + 1):
         smallest = 10 ** (n_digits - 1) if n_digits > 1 else 0
         yield _same_length(str(max(low, smallest)), str(min(high, 10**n_digits - 1)))
 
 
 def _same_length(low: str, high: str) -> str:
-    """The digit strings from `low` to `high`, which are as long as each other."""
+    """A GBNF expression for the digit strings from `low` to `high`, which have the same length."""
     if low == high:
         return f'"{low}"'
     first, last = int(low[0]), int(high[0])

@@ -1,8 +1,9 @@
-"""JSON Schema to GBNF: a grammar whose every text is JSON that the schema accepts.
+"""Converts a JSON schema to a GBNF grammar. Every text of the grammar is JSON that is valid by the schema.
 
-What cannot be expressed is refused, never left out in silence. The grammar may allow less than the schema: objects have
-their properties in the schema's order, and others only where it names none; numbers have up to 15 digits; white space
-is at most a line break and 20 blanks. `oneOf` is read as `anyOf`. `format` counts for dates, times and UUIDs alone.
+A schema that the grammar cannot express is refused, never simplified silently. The grammar may allow less than the
+schema: properties come in the schema's order, properties that the schema does not name occur only if it names none,
+numbers have up to 15 digits, and white space is at most a line break with 20 blanks. `oneOf` is treated as `anyOf`.
+`format` is enforced for dates, times and UUIDs and ignored otherwise.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-from specrun.constraints.integers import MOST_DIGITS, integer_between
+from specrun.constraints.integers import MAX_DIGITS, integer_between
 from specrun.constraints.keywords import ANNOTATIONS, COMBINING, KEYWORDS, REFUSED, is_of_type
 from specrun.errors import UsageError
 
-_MOST_REPEATED = 1000  # llama.cpp reads a repetition of more than 2000 times as one without an end
+_MAX_REPEATED = 1000  # llama.cpp treats a repetition of more than 2000 times as unbounded
 
 _DAY_31 = '("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01])'
 _DAY_30 = '("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30")'
@@ -31,14 +32,14 @@ _FORMATS = {
     "uuid": ' "-" '.join(f"[0-9a-fA-F]{{{n}}}" for n in (8, 4, 4, 4, 12)),
 }
 
-# A surrogate is half a character, so no escape may write one.
+# No escape may write a surrogate (\ud800 to \udfff), because that is only half a character.
 _ESCAPE = r'"\\" (["\\bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 _PRIMITIVES = {
     "ws": r'| " " | "\n" [ \t]{0,20}',
     "char": rf'[^"\\\x7F\x00-\x1F] | {_ESCAPE}',
     "string": r'"\"" char* "\""',
-    "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{MOST_DIGITS - 1}}})',
-    "number": f'integer ("." [0-9]{{1,{MOST_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
+    "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{MAX_DIGITS - 1}}})',
+    "number": f'integer ("." [0-9]{{1,{MAX_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
     "boolean": '"true" | "false"',
     "null": '"null"',
     "object": '"{" ws (string ":" ws value ("," ws string ":" ws value)* ws)? "}"',
@@ -48,7 +49,7 @@ _PRIMITIVES = {
 
 
 def schema_to_gbnf(schema: Any) -> str:
-    """The grammar of a JSON schema (parsed: a dict or a bool). Raises UsageError for what it cannot express."""
+    """The grammar of a parsed JSON schema (a dict or bool). Raises UsageError if the schema cannot be expressed."""
     converter = _Converter(schema)
     root = converter.rule(schema, "#")
     rules = {"root": root} | converter.rules | _PRIMITIVES
@@ -56,7 +57,7 @@ def schema_to_gbnf(schema: Any) -> str:
 
 
 class _Converter:
-    """The rules made so far; one for each part of the schema, by name."""
+    """Collects the grammar's rules, one for each part of the schema, in `rules` by name."""
 
     def __init__(self, schema: Any) -> None:
         self.rules: dict[str, str] = {}
@@ -64,11 +65,11 @@ class _Converter:
         self._references: dict[str, str] = {}
 
     def rule(self, schema: Any, at: str) -> str:
-        """The name of a rule for `schema`. at: where it stands, for messages."""
+        """Add a rule for `schema` and return its name. `at` is the schema's JSON pointer, for messages."""
         if schema is True or schema == {}:
             return "value"
         if not isinstance(schema, dict):
-            _refuse(at, "false allows nothing" if schema is False else "a schema is an object")
+            _refuse(at, "false allows no value" if schema is False else "a schema must be an object")
         keys = {key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")}
         combining = next((key for key in COMBINING if key in keys), None)
         if combining:
@@ -81,7 +82,7 @@ class _Converter:
         return self._named(self._of_type(kind, schema, keys, at) for kind in types) if keys else "value"
 
     def _named(self, alternatives: Iterable[str]) -> str:
-        """The name of a new rule; of one there is already if it has nothing but that."""
+        """Add a rule with these alternatives and return its name; a single rule name is returned as it is."""
         expressions = list(alternatives)
         if len(expressions) == 1 and (expressions[0] in self.rules or expressions[0] in _PRIMITIVES):
             return expressions[0]
@@ -101,9 +102,9 @@ class _Converter:
         if keyword == "$ref":
             return self._referred(value, at)
         if not isinstance(value, list) or not value:
-            _refuse(at, "it is a list of schemas")
+            _refuse(at, "it must be a list of schemas")
         if keyword == "allOf" and len(value) > 1:
-            _refuse(at, "more than one schema in allOf is not supported; write them as one")
+            _refuse(at, "allOf with several schemas is not supported; write them as one")
         return self._named([self.rule(schema, f"{at}/{i}") for i, schema in enumerate(value)])
 
     def _referred(self, pointer: Any, at: str) -> str:
@@ -119,7 +120,7 @@ class _Converter:
                     schema = schema[key]
                 else:
                     _refuse(at, f"there is no {pointer}")
-            # Known before its schema is read, which may refer to itself.
+            # The name is stored before the schema is converted, because the schema may refer to itself.
             name = self._references[pointer] = f"ref{len(self._references)}"
             self._define(name, self.rule(schema, pointer))
         return self._references[pointer]
@@ -127,7 +128,7 @@ class _Converter:
     def _constants(self, schema: Mapping[str, Any], at: str) -> str:
         values = schema.get("enum", [schema.get("const")])
         if not isinstance(values, list):
-            _refuse(at, "enum is a list")
+            _refuse(at, "enum must be a list")
         if "const" in schema:
             values = [value for value in values if value == schema["const"]]
         if "type" in schema:
@@ -138,7 +139,7 @@ class _Converter:
         return self._named(dict.fromkeys(_literal(value) for value in values))
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], keys: set[str], at: str) -> str:
-        """The expression of one type, its name where it is nothing but that."""
+        """A GBNF expression for values of one type; only the type's name if no keyword restricts it."""
         for key in sorted(REFUSED[kind] & keys):
             if schema[key] is not False:
                 _refuse(at, f"{key} is not supported for type {kind}")
@@ -165,20 +166,20 @@ class _Converter:
         bounds = {key: schema[key] for key in KEYWORDS["integer"] if key in schema}
         for key, value in bounds.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                _refuse(at, f"{key} is a number")
+                _refuse(at, f"{key} must be a number")
         lows = [math.ceil(bounds["minimum"])] if "minimum" in bounds else []
         lows += [math.floor(bounds["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in bounds else []
         highs = [math.floor(bounds["maximum"])] if "maximum" in bounds else []
         highs += [math.ceil(bounds["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in bounds else []
         between = integer_between(max(lows, default=None), min(highs, default=None))
-        return between or _refuse(at, f"no integer of up to {MOST_DIGITS} digits is within the bounds")
+        return between or _refuse(at, f"no integer of up to {MAX_DIGITS} digits is within the bounds")
 
     def _object(self, schema: Mapping[str, Any], at: str) -> str:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, dict):
-            _refuse(at, "properties is an object")
+            _refuse(at, "properties must be an object")
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            _refuse(at, "required is a list of names")
+            _refuse(at, "required must be a list of names")
         others = schema.get("additionalProperties", True)
         names = dict.fromkeys([*properties, *required])
         if not names and others is False:
@@ -188,15 +189,15 @@ class _Converter:
             return f'"{{" ws ({pair} ("," ws {pair})* ws)? "}}"'
         pairs = []
         for name in names:
-            place = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
-            value = self.rule(properties.get(name, others), place)
+            pointer = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
+            value = self.rule(properties.get(name, others), pointer)
             pairs.append((f'{_literal(name)} ":" ws {value}', name in required))
         return f'"{{" ws {self._in_order(pairs)} ws "}}"'
 
     def _in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:
-        """Name of a rule for `parts` with commas between them, of which those may be missing that are not required.
+        """Add a rule for `parts`, given as (expression, whether it is required), with commas between them.
 
-        after: what follows the last one.
+        Parts that are not required may be missing. `after` is the expression behind the last part.
         """
         first = '""'
         for part, is_required in reversed(parts):
@@ -210,9 +211,9 @@ class _Converter:
         least, most = _counts(schema, "minItems", "maxItems", at)
         leading, items = schema.get("prefixItems", []), schema.get("items", True)
         if not isinstance(leading, list):
-            _refuse(at, "prefixItems is a list")
+            _refuse(at, "prefixItems must be a list")
         if isinstance(items, list):
-            _refuse(at, "items as a list is not supported; prefixItems is its name now")
+            _refuse(at, "a list as items is not supported; rename it to prefixItems")
         if items is False:
             most = len(leading) if most is None else min(most, len(leading))
         if most is not None and least > most:
@@ -226,7 +227,7 @@ class _Converter:
             if not parts:
                 parts, n_more = [item], None if n_more is None else n_more - 1
             tail = f'("," ws {item}){_repeated(max(least - len(parts), 0), n_more)}' if n_more != 0 else tail
-        # An item may be missing only with all those behind it.
+        # An item may be missing only if all items behind it are missing.
         for i, part in reversed(list(enumerate(parts))):
             comma = '"," ws ' if i else ""
             tail = self._named([f"{comma}{part} {tail}"] if i < least else [f"{comma}{part} {tail}", '""'])
@@ -234,7 +235,7 @@ class _Converter:
 
 
 def _types(schema: Mapping[str, Any], keys: set[str], at: str) -> list[str]:
-    """The types a schema allows: those it names, or the one that its keywords speak of."""
+    """The types that a schema allows: those it names, or the one that its keywords belong to."""
     unknown = keys - {"type"}.union(*KEYWORDS.values(), *REFUSED.values())
     if unknown:
         _refuse(at, f"{min(unknown)} is not supported")
@@ -245,15 +246,16 @@ def _types(schema: Mapping[str, Any], keys: set[str], at: str) -> list[str]:
         if len(types) > 1:
             _refuse(at, "it needs a type")
     if not types or any(not isinstance(kind, str) or kind not in KEYWORDS for kind in types):
-        _refuse(at, f"type is one of {', '.join(KEYWORDS)}, or a list of them")
+        _refuse(at, f"type must be one of {', '.join(KEYWORDS)}, or a list of them")
     return types
 
 
 def _counts(schema: Mapping[str, Any], least_key: str, most_key: str, at: str) -> tuple[int, int | None]:
+    """The smallest and the largest count that a schema allows; None for no upper bound."""
     for key in (least_key, most_key):
         count = schema.get(key, 0)
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MOST_REPEATED:
-            _refuse(at, f"{key} is a number from 0 to {_MOST_REPEATED}")
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_REPEATED:
+            _refuse(at, f"{key} must be an integer from 0 to {_MAX_REPEATED}")
     least, most = schema.get(least_key, 0), schema.get(most_key)
     if most is not None and least > most:
         _refuse(at, f"{least_key} is more than {most_key}")

@@ -1,16 +1,17 @@
-"""The keywords of JSON Schema: which are understood, for which type, and which are refused."""
+"""The keywords of JSON Schema that are supported, by type, and those that are refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# They say nothing about which texts are valid (`format` need not, and is looked at apart).
+# Keywords that do not restrict which texts are valid. (`format` may; json_schema.py handles it for strings.)
 ANNOTATIONS = {
     *("$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "default", "examples"),
     *("deprecated", "readOnly", "writeOnly", "format", "contentEncoding", "contentMediaType"),
 }
+# Keywords whose value is another schema or a list of schemas for the same place.
 COMBINING = ("$ref", "anyOf", "oneOf", "allOf")
-# By type, the keywords that speak of it. One of another type's says nothing about a value of this type.
+# The supported keywords of each type. A keyword of one type does not restrict values of another type.
 KEYWORDS: dict[str, set[str]] = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
@@ -20,6 +21,7 @@ KEYWORDS: dict[str, set[str]] = {
     "boolean": set(),
     "null": set(),
 }
+# The keywords of each type that cannot be expressed.
 REFUSED: dict[str, set[str]] = {
     "object": {
         *("patternProperties", "propertyNames", "minProperties", "maxProperties", "dependentRequired"),
@@ -35,7 +37,7 @@ REFUSED: dict[str, set[str]] = {
 
 
 def is_of_type(value: Any, kind: str) -> bool:
-    """Whether a JSON value is of a schema's type."""
+    """Whether a parsed JSON value has the JSON Schema type `kind`."""
     if kind in ("integer", "number"):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return is_number and (kind == "number" or value == int(value))

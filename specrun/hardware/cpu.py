@@ -15,33 +15,33 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Cpu:
-    """n_usable: physical cores that this process may run on. features: instruction sets that llama.cpp uses."""
+    """The processor of this machine."""
 
     name: str
-    n_physical: int
-    n_logical: int
-    n_usable: int
-    features: tuple[str, ...]
+    n_physical: int  # cores
+    n_logical: int  # hardware threads
+    n_usable: int  # physical cores that this process may run on
+    features: tuple[str, ...]  # instruction sets that llama.cpp uses, see `cpu_features`
 
     @classmethod
     def read(cls, system_info: str) -> Cpu:
-        """This machine's. system_info: what `llama_print_system_info` says."""
+        """Read this machine's processor. system_info: the text of `llama_print_system_info`."""
         n_logical = psutil.cpu_count() or 1
         n_physical = psutil.cpu_count(logical=False) or n_logical
         return cls(_name(), n_physical, n_logical, usable_cores(), cpu_features(system_info))
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may run on: the thread count at which llama.cpp is usually fastest."""
+    """Number of physical cores that this process may run on; with as many threads llama.cpp is usually fastest."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
     return max(1, min(physical, allowed))
 
 
 def cpu_features(system_info: str) -> tuple[str, ...]:
-    """What the CPU backend was compiled with and found, e.g. `("AVX2", "FMA", "REPACK")`.
+    """The enabled features of llama.cpp's CPU backend, e.g. `("AVX2", "FMA", "REPACK")`.
 
-    system_info: `CUDA : USE_GRAPHS = 1 | CPU : AVX2 = 1 | FMA = 1 | `, as llama.cpp prints it.
+    system_info: llama.cpp's text, e.g. `CUDA : USE_GRAPHS = 1 | CPU : AVX2 = 1 | FMA = 1 | `.
     """
     features = []
     backend = ""
@@ -64,7 +64,7 @@ def _name() -> str:
 
 
 def cpuinfo_name(cpuinfo: str) -> str:
-    """The processor's name in the text of /proc/cpuinfo; empty where there is none, as on most ARM boards."""
+    """The processor's name in the text of /proc/cpuinfo; empty if it has none, as on most ARM boards."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model"):

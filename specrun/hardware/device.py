@@ -11,25 +11,22 @@ DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL", "META", "unknown"]
 
 @dataclass(frozen=True)
 class Device:
-    """One ggml backend device. Memory in bytes, 0 where the backend does not say.
+    """A ggml backend device."""
 
-    name: `CUDA0`. description: the product. kind: GPU has memory of its own, IGPU shares the RAM, ACCEL helps the CPU.
-    backend: whose it is, e.g. `CUDA`. id: of the hardware (its PCI address), None where the backend does not say.
-    """
-
-    name: str
-    description: str
-    kind: DeviceKind
-    backend: str
-    free_bytes: int
-    total_bytes: int
-    id: str | None = None
+    name: str  # e.g. `CUDA0`
+    description: str  # name of the product
+    kind: DeviceKind  # a GPU has its own memory, an IGPU uses the RAM, an ACCEL assists the CPU
+    backend: str  # e.g. `CUDA`
+    free_bytes: int  # of its memory; 0 if the backend does not say
+    total_bytes: int  # of its memory; 0 if the backend does not say
+    id: str | None = None  # PCI address; None if the backend does not say
 
 
 def offload_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The devices that llama.cpp divides layers among, in its order (llama_prepare_model_devices in its llama.cpp).
+    """The devices that llama.cpp divides layers among, in its order (llama_prepare_model_devices in llama.cpp).
 
-    RPC servers, then GPUs, one backend for each; integrated GPUs, of one backend, where there is no other GPU.
+    These are the RPC servers and then the GPUs; a GPU that several backends offer is taken once. If there is no GPU,
+    integrated GPUs of one backend are taken.
     """
     servers: list[Device] = []
     gpus: list[Device] = []

@@ -1,4 +1,4 @@
-"""Dividing consecutive layers among several GPUs, as llama.cpp can be told to."""
+"""Divides consecutive layers among several GPUs, in the way that llama.cpp's `tensor_split` can express."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-_HALVINGS = 20  # of the interval that the common degree of filling is searched in
+_HALVINGS = 20  # steps of the binary search for the share of every GPU to fill
 
 
 def divide(units: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
-    """How many of the `units` (bytes, in order) go to each GPU with `rooms` bytes; None if they do not fit.
+    """How many of the `units` (bytes each, in order) go to each GPU; None if they do not fit.
 
-    All GPUs become about equally full: what is not planned for takes memory on each of them.
+    `rooms` are the free bytes of the GPUs. All are filled to about the same share, because each also needs memory for
+    things that are not planned here.
     """
     counts = fill(units, rooms)
     if counts is None or len(rooms) == 1:
@@ -30,28 +31,28 @@ def divide(units: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
 
 
 def fill(units: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
-    """The same, but each GPU full before the next gets anything."""
+    """Like `divide`, but fills each GPU completely before the next one."""
     counts = []
     position = 0
     for room in rooms:
-        begin, left = position, room
-        while position < len(units) and units[position] <= left:
-            left -= units[position]
+        begin, free = position, room
+        while position < len(units) and units[position] <= free:
+            free -= units[position]
             position += 1
         counts.append(position - begin)
     return counts if position == len(units) else None
 
 
 def holds(units: Sequence[int], counts: Sequence[int], rooms: Sequence[int]) -> bool:
-    """Whether so many units fit each room."""
+    """Whether each GPU has room for its number of units. Arguments as in `divide`; `counts`: units of each GPU."""
     ends = [0, *np.cumsum(counts).tolist()]
     return all(sum(units[begin:end]) <= room for (begin, end), room in zip(pairwise(ends), rooms, strict=True))
 
 
 def counts_of_split(split: Sequence[float], n_gpus: int, n_units: int) -> list[int]:
-    """How many of `n_units` layers each of `n_gpus` gets with this `--tensor-split`, missing shares being 0.
+    """How many of `n_units` layers each of `n_gpus` GPUs gets with this `--tensor-split`; missing shares count as 0.
 
-    As load_tensors in llama.cpp's llama-model.cpp divides, in float32; shares that are counts give just these.
+    Computes in float32 like load_tensors in llama.cpp's llama-model.cpp. Shares that are layer counts give just these.
     """
     shares = np.zeros(n_gpus, np.float32)
     shares[: len(split)] = split[:n_gpus]

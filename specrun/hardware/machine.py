@@ -1,4 +1,4 @@
-"""This machine as a value, and the fingerprint that a measurement made on it is filed under."""
+"""This machine as a value, and the fingerprint that names the profile of a measurement made on it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,34 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import ModelFileError
+from specrun.catalog.file_identity import file_identity
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 
-_IDENTITY_BYTES = 2**20
-_MEMORY_STEP = 2**28  # 256 MiB: the kernel keeps a little more or less RAM for itself with every version
+_MEMORY_STEP = 2**28  # RAM is compared in units of 256 MiB, as kernel versions reserve slightly different amounts
 _NVIDIA_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.[\d.]+)")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything that decides how fast a pair runs here. driver: of the GPU, e.g. `nvidia 550.54.14`, where known.
-    storage: under the model file, if one was given.
-    """
+    """Everything about a machine that decides how fast a pair runs on it."""
 
-    system: str
-    architecture: str
-    release: str
+    system: str  # e.g. `Linux`
+    architecture: str  # e.g. `x86_64`
+    release: str  # of the kernel
     cpu: Cpu
     memory: Memory
-    devices: tuple[Device, ...]
-    driver: str | None = None
-    storage: Storage | None = None
+    devices: tuple[Device, ...]  # all devices of llama.cpp
+    driver: str | None = None  # of the GPU, e.g. `nvidia 550.54.14`; None if unknown
+    storage: Storage | None = None  # that the model file lies on; None without a model file
 
     @classmethod
     def read(cls, model_path: Path | None, devices: Sequence[Device], system_info: str) -> Machine:
-        """This machine, now. With a model file its storage is measured, which takes up to a second.
+        """Read this machine. With a model file its storage is measured, which takes up to a second.
 
-        devices, system_info: from `specrun.llama.devices`.
+        `devices` and `system_info` come from `specrun.llama.devices`.
         """
         return cls(
             system=platform.system(),
@@ -60,11 +57,11 @@ class Machine:
         return offload_devices(self.devices)
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """All fields as JSON values."""
         return asdict(self)
 
     def lasting(self) -> dict[str, Any]:
-        """What does not change from minute to minute, as plain values: no free memory, no measured bandwidth."""
+        """The fields that stay the same between runs, as JSON values: no free memory, no measured bandwidth."""
         values = self.as_json()
         del values["release"]
         values["memory"] = self.memory.total_bytes // _MEMORY_STEP
@@ -78,7 +75,7 @@ class Machine:
 
 
 def gpu_driver(root: Path = Path("/")) -> str | None:
-    """Name and version of the GPU's kernel driver, where it says so in a file."""
+    """Name and version of the GPU's kernel driver, from the files below `root`; None if they do not say."""
     try:
         match = _NVIDIA_VERSION.search((root / "proc/driver/nvidia/version").read_text(errors="replace"))
         if match:
@@ -91,25 +88,6 @@ def gpu_driver(root: Path = Path("/")) -> str | None:
         return None
 
 
-def file_identity(paths: Sequence[Path]) -> str:
-    """Hex of a hash over size and first and last MiB of each file (a model's shards): the file, wherever it lies.
-
-    Raises ModelFileError if a file cannot be read.
-    """
-    digest = hashlib.sha256()
-    for path in paths:
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                digest.update(size.to_bytes(8, "little"))
-                for offset in (0, max(size - _IDENTITY_BYTES, 0)):
-                    file.seek(offset)
-                    digest.update(file.read(_IDENTITY_BYTES))
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
-
-
 def identity(
     machine: Machine,
     *,
@@ -120,13 +98,15 @@ def identity(
     ctx_size: int,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything that a measurement depends on, in parts, so that what has changed can be named.
+    """Everything that a measurement depends on, by name, so that a message can say what has changed.
 
-    llama_build, bindings: versions of llama.cpp and llama-cpp-python. target, draft: files, all shards.
-    ctx_size: tokens. settings: of llama.cpp, as the user forces them (threads, cache types, layers in VRAM).
+    llama_build, bindings: versions of llama.cpp and of llama-cpp-python.
+    target, draft: all files of each model; draft None: no draft.
+    ctx_size: context in tokens.
+    settings: the settings of llama.cpp that the user decided (threads, cache types, layers in VRAM).
     Raises ModelFileError if a file cannot be read.
     """
-    # As JSON reads it back, so that what was saved equals what is.
+    # Through JSON and back, so that the result equals one that was saved and loaded.
     values = json.loads(json.dumps(machine.lasting()))
     return {
         "files": [file_identity(target), file_identity(draft) if draft else None],
@@ -142,6 +122,6 @@ def identity(
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """What a profile is filed under: 16 hex digits of an `identity`."""
+    """The name of a profile's file: 16 hex digits of the SHA-256 of an `identity`."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

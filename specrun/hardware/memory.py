@@ -1,4 +1,4 @@
-"""RAM, and how much of it this process may use."""
+"""The RAM of this machine, and how much of it this process may use."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ import psutil
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of RAM, bounded by the cgroups that this process is in (containers, batch systems).
-
-    available_bytes: what can still be taken, page cache given up for it.
-    """
+    """RAM in bytes, bounded by the limits of this process's cgroups (containers, batch systems)."""
 
     total_bytes: int
-    available_bytes: int
+    available_bytes: int  # that can still be allocated, including memory that the page cache gives up
 
     @classmethod
     def read(cls, proc: Path = Path("/proc/self")) -> Memory:
-        """As it is now."""
+        """The current state. proc: folder that describes this process."""
         memory = psutil.virtual_memory()
         total, available = int(memory.total), int(memory.available)
         for limit, used in cgroup_limits(proc):
@@ -32,11 +29,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class _Controller:
-    """How one version of cgroups names what we need."""
+    """The names that one version of cgroups gives to its files."""
 
     limit: str
     usage: str
-    file_pages: tuple[str, str]  # in memory.stat; shared memory is not among them, as it cannot just be dropped
+    file_pages: tuple[str, str]  # keys in memory.stat; without shared memory, which cannot be dropped
 
 
 _V1 = _Controller("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
@@ -44,9 +41,9 @@ _V2 = _Controller("memory.max", "memory.current", ("inactive_file", "active_file
 
 
 def cgroup_limits(proc: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes of each memory cgroup above the process that `proc` describes, where there is a limit.
+    """(limit, used) in bytes, for every cgroup with a memory limit that contains the process described by `proc`.
 
-    used leaves out the page cache, which makes room when memory is asked for. Nothing where there are no cgroups.
+    `used` does not count the page cache, which is dropped when memory is needed.
     """
     for group, controller in _groups(proc):
         limit = _number(group / controller.limit)
@@ -57,7 +54,7 @@ def cgroup_limits(proc: Path) -> Iterator[tuple[int, int]]:
 
 
 def _groups(proc: Path) -> Iterator[tuple[Path, _Controller]]:
-    """The group of the process and all above it, up to the mount, in each hierarchy that counts memory."""
+    """The process's group and all groups above it up to the mount point, in every hierarchy that counts memory."""
     try:
         mounts = _mounts((proc / "mountinfo").read_text(errors="replace"))
         lines = (proc / "cgroup").read_text(errors="replace").splitlines()
@@ -69,7 +66,7 @@ def _groups(proc: Path) -> Iterator[tuple[Path, _Controller]]:
         if controller is None or controller not in mounts:
             continue
         mount, root = mounts[controller]
-        # In a container the path may be the host's; only what lies below the mounted root can be seen.
+        # In a container the path may be the host's; only groups below the mounted root are visible.
         inside = Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path()
         group = mount / inside
         group = group if group.is_dir() else mount
@@ -79,7 +76,7 @@ def _groups(proc: Path) -> Iterator[tuple[Path, _Controller]]:
 
 
 def _mounts(mountinfo: str) -> dict[_Controller, tuple[Path, str]]:
-    """Where each version is mounted, and which group the mount shows."""
+    """For each version of cgroups the mount point and the group that is mounted there."""
     mounts = {}
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -94,7 +91,7 @@ def _mounts(mountinfo: str) -> dict[_Controller, tuple[Path, str]]:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file of the cgroup; None if it is missing (the root has none) or says `max`."""
+    """The number in a cgroup's file; None if the file is missing (as in the root group) or says `max`."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The bytes of a model's parts: what placement moves between VRAM and RAM."""
+"""The sizes of the parts of a model that placement puts into VRAM or RAM."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ from specrun.llama_settings import LlamaSettings
 if TYPE_CHECKING:
     from specrun.catalog.gguf_file import GgufFile
 
-_FLOAT = 4
-_MASK_BYTES = 6  # of one cell and token: float32 as it is filled in, float16 as flash attention reads it
+_FLOAT_BYTES = 4
+_MASK_BYTES = 6  # of the attention mask per cell and token: a float32 that is filled in, a float16 for flash attention
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes in bytes, by layer where they are tuples.
+    """Sizes in bytes; tuples have one value per layer."""
 
-    layers: weights without routed experts. experts: of those. kv: cache of the whole context. embedding: stays in RAM.
-    output: the output matrix and what comes with it; with a tied embedding a copy of that, in VRAM only.
-    largest: largest single tensor. activations: of one token, in the widest layer and its attention.
-    """
-
-    layers: tuple[int, ...]
-    experts: tuple[int, ...]
-    kv: tuple[int, ...]
-    embedding: int
-    output: int
-    is_tied: bool
-    largest: int
-    n_vocab: int
-    activations: int
+    layers: tuple[int, ...]  # weights without routed experts
+    experts: tuple[int, ...]  # weights of the routed experts
+    kv: tuple[int, ...]  # KV cache of the whole context
+    embedding: int  # tables that always stay in RAM
+    output: int  # output matrix and other weights outside the layers; a tied matrix is a copy that only VRAM needs
+    is_tied: bool  # whether the token embedding is also the output matrix
+    largest: int  # largest tensor
+    n_vocab: int  # number of tokens
+    activations: int  # compute buffer per token of a pass
 
     @classmethod
     def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings) -> ModelShape:
-        """Of a model whose KV cache holds `n_cells` tokens, in the types that `settings` say."""
+        """The shape of a model whose KV cache holds `n_cells` tokens in the types of `settings`."""
         per_token = file.kv_bytes_per_token(settings.type_k or "f16", settings.type_v or "f16")
         return cls(
             layers=tuple(layer - expert for layer, expert in zip(file.layer_bytes, file.expert_bytes, strict=True)),
@@ -51,32 +46,35 @@ class ModelShape:
 
     @property
     def n_units(self) -> int:
-        """What `--gpu-layers` counts: the layers, and the output as one more."""
+        """Number of layers plus one for the output, as `--gpu-layers` counts."""
         return len(self.layers) + 1
 
     @property
     def is_moe(self) -> bool:
-        """Whether there are routed experts."""
+        """Whether the model has routed experts."""
         return any(self.experts)
 
     def unit(self, index: int, n_cpu_moe: int) -> int:
-        """Bytes in VRAM of layer `index` (its cache too; experts unless it is one of the first `n_cpu_moe`)."""
+        """Bytes of layer `index` in VRAM with its KV cache; index `len(layers)` is the output.
+
+        The experts of the first `n_cpu_moe` layers are not counted, as they stay in RAM.
+        """
         if index == len(self.layers):
             return self.output
         return self.layers[index] + self.kv[index] + (self.experts[index] if index >= n_cpu_moe else 0)
 
     def logits(self, n_rows: int) -> int:
-        """Bytes of so many rows of logits."""
-        return n_rows * self.n_vocab * _FLOAT
+        """Bytes of `n_rows` rows of logits."""
+        return n_rows * self.n_vocab * _FLOAT_BYTES
 
 
 def _activations(file: GgufFile, n_cells: int, settings: LlamaSettings) -> int:
-    """Bytes that a token takes in the compute buffer, a little too many: llama.cpp shares memory between the parts.
+    """Upper estimate of the bytes per token in the compute buffer; llama.cpp reuses memory between operations.
 
-    In a pass of 512 tokens through 8 B parameters and 4k cells this gives 140 MB; llama.cpp takes less than that.
+    For a pass of 512 tokens through 8 B parameters with 4k cells this gives 140 MB; llama.cpp takes less.
     """
-    wide = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
-    numbers = 4 * file.n_embd + 3 * wide
+    widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
+    n_floats = 4 * file.n_embd + 3 * widest
     if settings.flash_attn == "off":
-        numbers += 2 * file.n_heads * n_cells  # scores of all heads, before and after the softmax
-    return numbers * _FLOAT + n_cells * _MASK_BYTES
+        n_floats += 2 * file.n_heads * n_cells  # attention scores of all heads, before and after the softmax
+    return n_floats * _FLOAT_BYTES + n_cells * _MASK_BYTES

@@ -1,7 +1,8 @@
-"""Which layers of target and draft lie in VRAM and which in RAM: planned for both together, before anything is loaded.
+"""Plans which layers of target and draft lie in VRAM and which in RAM, for both models together, before loading them.
 
-The draft comes first, and whole: it runs many small passes for each of the target's. Then the target's layers, from the
-last. In a mixture of experts the experts leave VRAM before attention does, as few of them are used by a token.
+VRAM goes first to the whole draft, because it runs many small passes for each pass of the target, and then to the
+target's layers, beginning with the last. In a mixture of experts, experts are put into RAM before attention is, because
+each token uses few of them.
 """
 
 from __future__ import annotations
@@ -17,55 +18,51 @@ from specrun.llama_settings import UNDECIDED, LlamaSettings
 Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
 
-_STEP_BYTES = 256_000_000  # step_down gives back at least so much of each GPU
+_STEP_BYTES = 256_000_000  # by which `step_down` raises the margin of each GPU at least
 
 
 @dataclass(frozen=True)
 class Site:
-    """What is planned to lie on one device: bytes by part. free_bytes: before loading."""
+    """What is planned to lie in the memory of one device."""
 
     name: str
     description: str
-    free_bytes: int
-    parts: dict[PartName, int]
+    free_bytes: int  # before loading
+    parts: dict[PartName, int]  # bytes
 
     @property
     def used_bytes(self) -> int:
-        """All parts together."""
+        """Bytes of all parts together."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where everything goes. settings, draft_settings: what llama.cpp is to be told beside the user's decisions.
-
-    gpus: one site for each GPU of the request. layer_gpus: GPU of each of the target's layers and of its output, None
-    for RAM. can_repack: whether weights may be re-ordered for the CPU, which takes memory that cannot stream.
-    """
+    """The plan for both models."""
 
     request: PlacementRequest
-    settings: LlamaSettings
-    draft_settings: LlamaSettings
-    gpus: tuple[Site, ...]
+    settings: LlamaSettings  # of the target, for what the user left undecided
+    draft_settings: LlamaSettings  # of the draft, for what the user left undecided
+    gpus: tuple[Site, ...]  # as many as the request has GPUs
     ram: Site
-    layer_gpus: tuple[int | None, ...]
-    n_cpu_moe: int
-    draft_in_vram: bool
-    regime: Regime
-    can_repack: bool
+    layer_gpus: tuple[int | None, ...]  # index of the GPU of each of the target's layers and of its output; None: RAM
+    n_cpu_moe: int  # number of leading layers of the target whose experts stay in RAM
+    draft_in_vram: bool  # whether the whole draft lies in VRAM
+    regime: Regime  # of the target
+    can_repack: bool  # whether weights may be re-ordered for the CPU, into memory that cannot be streamed from disk
 
     @property
     def n_gpu_layers(self) -> int:
-        """The target's layers in VRAM, its output counted as one."""
+        """Number of the target's layers in VRAM, its output counted as one."""
         return sum(gpu is not None for gpu in self.layer_gpus)
 
     @property
     def vram_bytes(self) -> int:
-        """Bytes planned on all GPUs."""
+        """Bytes planned on all GPUs together."""
         return sum(site.used_bytes for site in self.gpus)
 
     def step_down(self) -> Placement | None:
-        """The next smaller placement, for when loading this one failed; None if there is nothing to give back."""
+        """A placement with less VRAM, to try after loading this one failed; None if this one needs none."""
         largest = max((gpu.free_bytes for gpu in self.request.gpus), default=0)
         step = max(_STEP_BYTES, int(largest * MARGIN_SHARE))
         request = self.request
@@ -78,7 +75,7 @@ class Placement:
 
 
 def place(request: PlacementRequest) -> Placement:
-    """Plan VRAM and RAM for both models."""
+    """Plan the memory of both models."""
     room = [request.budget(gpu) for gpu in range(len(request.gpus))]
     gpu_parts: list[dict[PartName, int]] = [{} for _ in request.gpus]
     home, n_draft_units = _place_draft(request, room)
@@ -86,7 +83,7 @@ def place(request: PlacementRequest) -> Placement:
     if n_draft_units:
         gpu_parts[home] = _draft_parts(request, n_draft_units)
         room[home] = max(room[home] - sum(gpu_parts[home].values()), 0)
-        # A split with one share keeps the draft on that GPU whatever the split mode is.
+        # A split that gives everything to one GPU keeps the draft there in every split mode.
         split = tuple(float(gpu == home) for gpu in range(len(room))) if len(room) > 1 else None
         draft_settings = LlamaSettings(gpu_layers=n_draft_units, tensor_split=split)
     layout = lay_out(request, room)
@@ -106,7 +103,7 @@ def place(request: PlacementRequest) -> Placement:
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
         regime=_regime(request, layout) if fits_ram else "streamed",
-        # Beside a GPU, llama.cpp takes that GPU's host memory, or plain memory, for the weights that stay in RAM.
+        # With a GPU, llama.cpp keeps weights in RAM in that GPU's host memory or in plain memory, never re-ordered.
         can_repack=fits_ram and not request.gpus,
     )
 
@@ -118,7 +115,7 @@ def _regime(request: PlacementRequest, layout: TargetLayout) -> Regime:
 
 
 def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, int]:
-    """The GPU that takes the draft, and how many of its layers: all or none, unless the user says how many."""
+    """The draft's GPU, and the number of its layers in VRAM: all or none, unless the user gave a number."""
     usable = request.usable_gpus()
     if not request.draft or not usable:
         return 0, 0
@@ -131,7 +128,7 @@ def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, i
 
 
 def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]:
-    """Bytes in VRAM of the draft's last `n_units` layers, its output counted as one."""
+    """Bytes in VRAM of the draft's last `n_units` layers, the output counted as one."""
     draft = request.draft
     assert draft
     first = draft.n_units - n_units
@@ -165,7 +162,7 @@ def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts
 
 
 def _ram_parts(request: PlacementRequest, layout: TargetLayout, n_draft_units: int) -> dict[PartName, int]:
-    """What stays in RAM: weights that are not in VRAM, their cache, and a copy of the logits of both models."""
+    """Bytes in RAM: weights that are not in VRAM with their KV cache, and the logits of both models."""
     parts: dict[PartName, int] = {}
     draft, target = request.draft, request.target
     if draft:

@@ -1,4 +1,4 @@
-"""What is to be placed, and the room for it."""
+"""The input of placement: two models, and the memory that is free for them."""
 
 from __future__ import annotations
 
@@ -8,52 +8,47 @@ from specrun.hardware.device import Device
 from specrun.hardware.model_shape import ModelShape
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 
-# Left free on every GPU: what drivers, libraries and other programs take beside what is planned here.
+# Kept free on every GPU for drivers, libraries and other programs: a share of its free memory, and bytes. MARGIN_BYTES
+# is also kept free in RAM.
 MARGIN_SHARE = 0.05
 MARGIN_BYTES = 300_000_000
 
 
 @dataclass(frozen=True)
 class PlacementRequest:
-    """Two models, and where they may go. Bytes and tokens.
-
-    gpus: those that llama.cpp divides layers among, in its order, with free memory as it is before loading.
-    ram_bytes: RAM that can still be taken. n_tokens: largest pass. n_rows: most rows of logits of a pass.
-    settings, draft_settings: what the user decided, which is kept even where it does not fit.
-    margin_bytes: to leave free on each GPU beyond the usual margin.
-    """
+    """Two models, and the memory that is free before they are loaded."""
 
     target: ModelShape
     draft: ModelShape | None
-    gpus: tuple[Device, ...]
-    ram_bytes: int
-    n_tokens: int
-    n_rows: int
-    settings: LlamaSettings = UNDECIDED
-    draft_settings: LlamaSettings = UNDECIDED
-    margin_bytes: int = 0
+    gpus: tuple[Device, ...]  # that llama.cpp divides layers among, in its order
+    ram_bytes: int  # RAM that can still be allocated
+    n_tokens: int  # of the largest pass
+    n_rows: int  # of logits, the largest number in a pass
+    settings: LlamaSettings = UNDECIDED  # that the user decided for the target; kept even if they do not fit
+    draft_settings: LlamaSettings = UNDECIDED  # that the user decided for the draft
+    margin_bytes: int = 0  # to keep free on each GPU beyond the usual margin
 
     def budget(self, gpu: int) -> int:
-        """Bytes of a GPU that may be planned with."""
+        """Bytes of the GPU with index `gpu` that placement may use."""
         free = self.gpus[gpu].free_bytes
         return max(int(free * (1 - MARGIN_SHARE)) - MARGIN_BYTES - self.margin_bytes, 0)
 
     def usable_gpus(self) -> list[int]:
-        """Indices of the GPUs that the user lets llama.cpp use."""
+        """Indices of the GPUs that llama.cpp may use with the user's split mode."""
         if self.settings.split_mode == "none":
             return [self.settings.main_gpu or 0][: len(self.gpus)]
         return list(range(len(self.gpus)))
 
 
 def decided_units(settings: LlamaSettings, shape: ModelShape) -> int | None:
-    """The user's number of layers in VRAM, at most all; None where it is left open."""
+    """Number of layers in VRAM that the user asked for, the output counted as one; None if the user did not say."""
     if settings.gpu_layers is None:
         return None
     return shape.n_units if settings.gpu_layers == ALL_LAYERS else min(settings.gpu_layers, shape.n_units)
 
 
 def decided_cpu_moe(settings: LlamaSettings, shape: ModelShape) -> int | None:
-    """The user's number of layers whose experts stay in RAM, at most all; None where it is left open."""
+    """Number of layers whose experts the user keeps in RAM; None if the user did not say."""
     if settings.n_cpu_moe is None:
         return None
     n_layers = len(shape.layers)

@@ -1,4 +1,4 @@
-"""The storage that a model file lies on, and how fast it can be read."""
+"""The storage that a model file lies on, and its read bandwidth."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import psutil
 
-_CHUNK = 16 * 2**20  # so large that the seeks between chunks hardly count, even on a disk that spins
-_MOST = 256 * 2**20
-_LEAST = 2 * _CHUNK  # a smaller file is over before the speed can be told
-_MOST_SECONDS = 1.0
-_ALIGNMENT = 4096  # O_DIRECT: of offsets, lengths and addresses
-_F_NOCACHE = 48  # fcntl.h of macOS
+_CHUNK = 16 * 2**20  # bytes; so large that seeking between chunks hardly takes time, even on a hard disk
+_MAX_BYTES = 256 * 2**20
+_MIN_FILE_BYTES = 2 * _CHUNK  # a smaller file is read too quickly to measure
+_MAX_SECONDS = 1.0
+_ALIGNMENT = 4096  # bytes; O_DIRECT needs it for offsets, lengths and addresses
+_F_NOCACHE = 48  # in fcntl.h of macOS
 
 
 @dataclass(frozen=True)
 class Storage:
-    """device: what is mounted, e.g. `/dev/nvme0n1p2`. bytes_per_second: read bandwidth. None where it is not known."""
+    """The storage under a file; None where unknown."""
 
-    device: str | None
-    file_system: str | None
-    bytes_per_second: float | None
+    device: str | None  # that is mounted, e.g. `/dev/nvme0n1p2`
+    file_system: str | None  # e.g. `ext4`
+    bytes_per_second: float | None  # read bandwidth
 
     @classmethod
     def read(cls, path: Path) -> Storage:
@@ -34,40 +34,41 @@ class Storage:
 
 
 def _mount_of(path: Path) -> tuple[str | None, str | None]:
-    where = path.resolve()
-    mounts = [part for part in psutil.disk_partitions(all=True) if where.is_relative_to(part.mountpoint)]
+    """Device and file system of the mount that contains `path`."""
+    resolved = path.resolve()
+    mounts = [part for part in psutil.disk_partitions(all=True) if resolved.is_relative_to(part.mountpoint)]
     if not mounts:
         return None, None
-    # Of several mounts on one place the last covers the others, and max() takes the first: hence reversed.
+    # The last of several mounts on one folder hides the others; reversed, because max() takes the first.
     mount = max(reversed(mounts), key=lambda part: len(part.mountpoint))
     return mount.device, mount.fstype
 
 
 def read_bandwidth(path: Path) -> float | None:
-    """Bytes/s at which chunks spread over the file come from storage, not from the page cache.
+    """Bytes per second at which chunks spread over the file are read from storage, bypassing the page cache.
 
-    Reads at most 256 MB and, unless a single chunk takes longer, at most a second. None if the file is missing, too
-    small to tell, or on a system where the cache cannot be passed by.
+    Reads at most 256 MiB, and for at most a second unless a single chunk takes longer. None if the file is missing or
+    too small, or if the system cannot bypass the cache.
     """
     try:
         size = path.stat().st_size
-        if size < _LEAST:
+        if size < _MIN_FILE_BYTES:
             return None
-        file, drops_cache = _open_past_cache(path)
+        file, must_drop_cache = _open_uncached(path)
     except OSError:
         return None
     try:
-        return _measure(file, size, drops_cache)
+        return _measure(file, size, must_drop_cache)
     except OSError:
         return None
     finally:
         os.close(file)
 
 
-def _open_past_cache(path: Path) -> tuple[int, bool]:
-    """A descriptor whose reads reach the storage, and whether the cache must be dropped before each of them.
+def _open_uncached(path: Path) -> tuple[int, bool]:
+    """A descriptor whose reads bypass the page cache, and whether the cache must be dropped before each read.
 
-    Raises OSError where that cannot be.
+    Raises OSError if the system cannot bypass the cache.
     """
     if hasattr(os, "O_DIRECT"):
         try:
@@ -77,23 +78,23 @@ def _open_past_cache(path: Path) -> tuple[int, bool]:
     try:
         import fcntl
     except ImportError as error:  # Windows
-        raise OSError("no way past the page cache") from error
+        raise OSError("the page cache cannot be bypassed") from error
     file = os.open(path, os.O_RDONLY)
     fcntl.fcntl(file, _F_NOCACHE, 1)
     return file, False
 
 
-def _measure(file: int, size: int, drops_cache: bool) -> float | None:
-    n_chunks = min(_MOST, size) // _CHUNK
+def _measure(file: int, size: int, must_drop_cache: bool) -> float | None:
+    n_chunks = min(_MAX_BYTES, size) // _CHUNK
     stride = (size - _CHUNK) // max(n_chunks - 1, 1) // _ALIGNMENT * _ALIGNMENT
     n_bytes, seconds = 0, 0.0
-    with mmap.mmap(-1, _CHUNK) as buffer:  # page-aligned, as O_DIRECT wants it
+    with mmap.mmap(-1, _CHUNK) as buffer:  # anonymous mappings are page-aligned, as O_DIRECT requires
         for i in range(n_chunks):
-            if drops_cache:
+            if must_drop_cache:
                 os.posix_fadvise(file, i * stride, _CHUNK, os.POSIX_FADV_DONTNEED)
             started = time.perf_counter()
             n_bytes += os.preadv(file, [buffer], i * stride)
             seconds += time.perf_counter() - started
-            if seconds >= _MOST_SECONDS:
+            if seconds >= _MAX_SECONDS:
                 break
     return n_bytes / seconds if n_bytes and seconds else None

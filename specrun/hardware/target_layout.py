@@ -1,4 +1,4 @@
-"""Which layers of the target go to which GPU: most layers that fit, and with them most experts."""
+"""Chooses the GPU of each of the target's layers, so that as many layers and experts as possible lie in VRAM."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from specrun.hardware.layer_split import counts_of_split, divide, holds
 from specrun.hardware.placement_request import PlacementRequest, decided_cpu_moe, decided_units
 from specrun.llama_settings import LlamaSettings
 
-_OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH: passes of so many tokens copy weights from RAM to the GPU
+_OFFLOAD_MIN_BATCH = 32  # default of GGML_OP_OFFLOAD_MIN_BATCH: passes of so many tokens copy RAM weights to the GPU
 
 
 @dataclass(frozen=True)
 class TargetLayout:
-    """gpus: of each layer and of the output, None for RAM. compute: bytes of compute buffer on each GPU."""
+    """Where the target's layers lie."""
 
-    gpus: tuple[int | None, ...]
-    n_cpu_moe: int
-    compute: tuple[int, ...]
-    settings: LlamaSettings
+    gpus: tuple[int | None, ...]  # index of the GPU of each layer and of the output; None for RAM
+    n_cpu_moe: int  # number of leading layers whose experts stay in RAM
+    compute: tuple[int, ...]  # bytes of the compute buffer on each GPU
+    settings: LlamaSettings  # that make llama.cpp load this layout
 
     @property
     def n_units(self) -> int:
-        """Layers in VRAM, the output counted as one."""
+        """Number of layers in VRAM, the output counted as one."""
         return len(self.gpus) - self.gpus.count(None)
 
 
 def lay_out(request: PlacementRequest, room: Sequence[int]) -> TargetLayout:
-    """Place the target in the `room` bytes that the draft left on each GPU.
+    """Place the target in the `room` bytes that are free on each GPU beside the draft.
 
-    In a mixture of experts their weights leave VRAM first: the number of layers is the largest at which everything but
-    experts fits, and then as many layers as possible get their experts back.
+    The number of layers in VRAM is the largest with which everything except routed experts fits. Then as many of these
+    layers as possible get their experts into VRAM too.
     """
     target = request.target
     decided_moe = decided_cpu_moe(request.settings, target)
@@ -50,22 +50,22 @@ def lay_out(request: PlacementRequest, room: Sequence[int]) -> TargetLayout:
 
 
 class _Search:
-    """Asks of numbers of layers whether they fit."""
+    """Checks whether a number of layers fits into VRAM."""
 
     def __init__(self, request: PlacementRequest, room: Sequence[int]) -> None:
         self._request = request
         self._usable = request.usable_gpus()
         self._room = [room[gpu] for gpu in self._usable]
         self._n_gpus = len(room)
-        # Large passes multiply weights that lie in RAM on the first GPU, if it has room for the largest of them.
+        # Large passes copy weights from RAM to the first GPU, if it has room for the largest tensor.
         self._base = request.target.activations * request.n_tokens
         self._largest = request.target.largest
-        wanted = request.settings.op_offload is not False and request.n_tokens >= _OFFLOAD_MIN_BATCH
-        self._offloads = wanted and self._base + self._largest <= self._room[0]
-        self._has_no_room = wanted and not self._offloads
+        may_offload = request.settings.op_offload is not False and request.n_tokens >= _OFFLOAD_MIN_BATCH
+        self._offloads = may_offload and self._base + self._largest <= self._room[0]
+        self._lacks_room_to_offload = may_offload and not self._offloads
 
     def divide(self, n_units: int, n_cpu_moe: int) -> list[int] | None:
-        """How many of the last `n_units` layers (output included) each GPU takes, or None if they do not fit."""
+        """How many of the last `n_units` layers, the output counted as one, each GPU takes; None if they do not fit."""
         units, rooms = self._units(n_units, n_cpu_moe), self._rooms(n_units, n_cpu_moe)
         split = self._request.settings.tensor_split
         if split is None or len(self._usable) == 1:
@@ -85,12 +85,12 @@ class _Search:
         return [max(room - self._base - (0 if i else copies), 0) for i, room in enumerate(self._room)]
 
     def _copies(self, n_units: int, n_cpu_moe: int) -> bool:
-        """Whether weights are copied from RAM in large passes."""
+        """Whether large passes copy weights from RAM."""
         target = self._request.target
         return self._offloads and (n_units < target.n_units or (target.is_moe and n_cpu_moe > 0))
 
     def layout(self, n_units: int, n_cpu_moe: int) -> TargetLayout:
-        """The layout with these numbers, which are the user's own where they do not fit."""
+        """The layout with these numbers. Numbers that do not fit are laid out as well: the user insisted on them."""
         target = self._request.target
         split: Sequence[float] = self._request.settings.tensor_split or [room + 1.0 for room in self._room]
         counts = self.divide(n_units, n_cpu_moe) or counts_of_split(split, len(self._usable), n_units)
@@ -108,6 +108,6 @@ class _Search:
                 gpu_layers=n_units,
                 n_cpu_moe=n_cpu_moe if target.is_moe else None,
                 tensor_split=tuple(map(float, counts)) if n_units and len(self._usable) > 1 else None,
-                op_offload=False if self._has_no_room else None,
+                op_offload=False if self._lacks_room_to_offload else None,
             ),
         )

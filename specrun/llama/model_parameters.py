@@ -6,11 +6,9 @@ import ctypes
 
 import llama_cpp
 
+from specrun.catalog.gguf_file import EXPERT_PATTERN
 from specrun.llama.devices import cpu_buffer_type
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode
-
-# LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the tensors that --n-cpu-moe keeps in RAM.
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 _LOAD_MODES: dict[LoadMode, int] = {
     "auto": llama_cpp.LLAMA_LOAD_MODE_AUTO,
@@ -58,5 +56,5 @@ class ModelParameters:
 def expert_patterns(n_cpu_moe: int) -> list[str]:
     """Regular expressions for the expert tensors of the first `n_cpu_moe` layers, or of all layers (ALL_LAYERS)."""
     if n_cpu_moe == ALL_LAYERS:
-        return [_EXPERTS]
-    return [rf"blk\.{layer}{_EXPERTS}" for layer in range(n_cpu_moe)]
+        return [EXPERT_PATTERN]
+    return [rf"blk\.{layer}{EXPERT_PATTERN}" for layer in range(n_cpu_moe)]

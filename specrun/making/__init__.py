@@ -1,1 +1,1 @@
-"""`specrun models make-draft`: drafts made from a target's own file, measured, and the best one kept."""
+"""`specrun models make-draft`: makes drafts from a target's own file, measures them and keeps the best."""

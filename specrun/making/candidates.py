@@ -1,4 +1,4 @@
-"""What a draft can be made of a target: fewer bits a weight, fewer layers, or both."""
+"""The drafts that can be made from a target: with fewer bits per weight, fewer layers, or both."""
 
 from __future__ import annotations
 
@@ -9,64 +9,62 @@ import numpy as np
 
 from specrun.errors import UsageError
 
-SAME = "same"
-# Names of llama.cpp's quantize tool, and its llama_ftype (include/llama.h). Those that need an importance matrix are
-# left out: nobody has one at hand.
+SAME = "same"  # the type that keeps the target's own quantization
+# Names of llama.cpp's quantize tool -> llama_ftype (include/llama.h). Types that need an importance matrix are left
+# out, because users rarely have one.
 FILE_TYPES: dict[str, int | None] = {
     "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13, "iq3_s": 26, "q4_0": 2, "q4_1": 3, "q4_k_s": 14, "q4_k_m": 15,
     "iq4_nl": 25, "iq4_xs": 30, "q5_0": 8, "q5_1": 9, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "q8_0": 7, SAME: None,
 }  # fmt: skip
 DEFAULT_TYPES = ("q2_k", "q3_k_s", "q4_0")
-DEFAULT_SHARES = (1.0, 0.75, 0.5)
+DEFAULT_SHARES = (1.0, 0.75, 0.5)  # of the target's layers
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A draft that could be made. type: one of FILE_TYPES. kept: indices of the target's layers that it has, ascending.
-    n_layers: of the target.
-    """
+    """A draft that could be made."""
 
-    type: str
-    kept: tuple[int, ...]
-    n_layers: int
+    type: str  # a key of FILE_TYPES
+    kept: tuple[int, ...]  # indices of the target's layers that the draft has, ascending
+    n_layers: int  # of the target
 
     @property
     def file_type(self) -> int | None:
-        """The llama_ftype, None to keep the target's types."""
+        """The llama_ftype; None keeps the target's types."""
         return FILE_TYPES[self.type]
 
     @property
     def dropped(self) -> list[int]:
-        """The layers that are left out."""
+        """Indices of the layers that are left out, ascending."""
         return sorted(set(range(self.n_layers)) - set(self.kept))
 
     @property
     def name(self) -> str:
-        """As people read it."""
+        """For people, e.g. `q2_k, 6 of 8 layers`; empty for the target itself."""
         layers = f"{len(self.kept)} of {self.n_layers} layers" if self.dropped else ""
         return ", ".join(part for part in ("" if self.type == SAME else self.type, layers) if part)
 
     @property
     def file_name(self) -> str:
-        """Without spaces."""
+        """Name of the draft's file."""
         return f"draft-{self.type}-{len(self.kept)}of{self.n_layers}.gguf"
 
 
 def kept_layers(n_layers: int, share: float) -> tuple[int, ...]:
-    """About that share of the layers: the first, the last, and evenly many between."""
+    """Indices of about `share` of the layers: the first, the last, and others evenly spaced between them."""
     n_kept = min(n_layers, max(2, round(share * n_layers)))
     return tuple(int(i) for i in np.linspace(0, n_layers - 1, n_kept).round())
 
 
 def candidates(types: Sequence[str], shares: Sequence[float], n_layers: int) -> list[Candidate]:
-    """Every type with every selection of layers, most layers first; but not the target itself."""
+    """Every type with every share of the layers, the most layers first; never the target itself."""
     selections = sorted({kept_layers(n_layers, share) for share in shares}, key=len, reverse=True)
-    found = [Candidate(name, kept, n_layers) for name in types for kept in selections]
-    return [candidate for candidate in found if candidate.name]
+    combinations = [Candidate(name, kept, n_layers) for name in types for kept in selections]
+    return [candidate for candidate in combinations if candidate.name]
 
 
 def parse_types(text: str) -> tuple[str, ...]:
-    """`q2_k,q4_0` -> its names. Raises UsageError."""
+    """Parse `--types`, e.g. `q2_k,q4_0`. Raises UsageError."""
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",")))
     for name in names:
         if name not in FILE_TYPES:
@@ -75,11 +73,11 @@ def parse_types(text: str) -> tuple[str, ...]:
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
-    """`1,0.5` -> numbers. Raises UsageError."""
+    """Parse `--keep-layers`, e.g. `1,0.5`. Raises UsageError."""
     try:
         shares = tuple(float(part) for part in text.split(","))
     except ValueError:
         shares = ()
     if not shares or not all(0 < share <= 1 for share in shares):
-        raise UsageError(f"--keep-layers is a list of shares above 0 and up to 1, such as 1,0.5; got {text}")
+        raise UsageError(f"--keep-layers must be a list of shares above 0 and up to 1, such as 1,0.5; got {text}")
     return shares

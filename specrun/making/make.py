@@ -1,4 +1,4 @@
-"""From a target to its draft: candidates are written, measured and dropped one by one, and the best one stays."""
+"""Makes the draft of a target: writes and measures one candidate after the other and keeps the best."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import psutil
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
+from specrun.locations import file_bytes
 from specrun.making import quantizing
 from specrun.making.candidates import DEFAULT_SHARES, DEFAULT_TYPES, SAME, Candidate, candidates
 from specrun.making.measuring import Quality, Reference, measure, read_target
 from specrun.making.result import Outcome, Result
 from specrun.units import size_text
 
-CLEARLY_SMALLER = 0.8  # of the target's bytes: a draft of more cannot be much faster
-_UNFINISHED = ".unfinished-draft."  # then the id of the process that writes it
-_HEADER_BYTES = 64 * 2**20  # more than any vocabulary takes
+CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
+_UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process
+_HEADER_BYTES = 64 * 2**20  # upper bound; most of a header is the vocabulary
+_ELSEWHERE = "choose another folder with --output FILE or SPECRUN_DATA_DIR"  # advice for a folder that fails
 
 Show = Callable[[str], None]
 
@@ -34,12 +36,17 @@ def make_draft(
     show: Show,
     note: Callable[[str], None],
 ) -> Result:
-    """Make the best draft for `target` and register it. types, shares, output None: what is usual. usual: the draft
-    that would be taken if none was made; it is measured, too. `show` is called often, and what it raises
-    stops everything; nothing is left behind then, and a draft that was made before stays.
+    """Make the best draft for `target` and register it.
 
-    Raises UsageError, ModelFileError, PairError or LlamaError for a target or options that cannot be; SpecrunError
-    where no draft can be made, or not be written.
+    types, shares: quantizations and shares of the layers to try; None: the defaults.
+    output: file of the draft; None: a file in the data folder.
+    usual: the draft that would be used without a made one; it is measured for comparison.
+    show: called often with the current activity. An exception that it raises stops the work; the files written so far
+    are deleted, and a previously made draft stays.
+    note: called with messages for the user.
+
+    Raises UsageError, ModelFileError, PairError or LlamaError for an unusable target or option, and SpecrunError if no
+    draft can be made or written.
     """
     file = GgufFile.read(target)
     folder = output.absolute().parent if output else made.home(target)
@@ -60,12 +67,10 @@ def make_draft(
     return Result(target, file.quantization, file.n_bytes, reference.plain_ms, outcomes, best, path, rival)
 
 
-_ELSEWHERE = "--output FILE or SPECRUN_DATA_DIR names another place"
-
-
 class _Workplace:
-    """Two files in the folder of the draft: the candidate at hand and the best so far. Both are gone in the end, and so
-    is a folder that was made for them. Raises OSError.
+    """Paths of two files in the draft's folder: the current candidate and the best one so far.
+
+    On exit both files are deleted, and the folder too if it was created here. Raises OSError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,60 +78,61 @@ class _Workplace:
         self.candidate, self.best = (folder / f"{_UNFINISHED}{os.getpid()}.{i}" for i in range(2))
 
     def __enter__(self) -> _Workplace:
-        self._is_ours = not self._folder.exists()
+        self._was_created = not self._folder.exists()
         self._folder.mkdir(parents=True, exist_ok=True)
-        for left in self._folder.glob(f"{_UNFINISHED}*"):  # of a process that was killed
-            process = left.name.removeprefix(_UNFINISHED).partition(".")[0]
-            if process.isdigit() and not psutil.pid_exists(int(process)):
-                left.unlink(missing_ok=True)
+        for unfinished in self._folder.glob(f"{_UNFINISHED}*"):
+            process = unfinished.name.removeprefix(_UNFINISHED).partition(".")[0]
+            if process.isdigit() and not psutil.pid_exists(int(process)):  # it was killed
+                unfinished.unlink(missing_ok=True)
         self.candidate.touch()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.candidate.unlink(missing_ok=True)
         self.best.unlink(missing_ok=True)
-        if self._is_ours and not any(self._folder.iterdir()):
+        if self._was_created and not any(self._folder.iterdir()):
             self._folder.rmdir()
 
 
 def _check_output(output: Path, target: Path) -> None:
-    """Raise UsageError if the draft cannot or should not be written there."""
+    """Raise UsageError if `output` is a folder, lies in none, or is an existing file other than the previous draft."""
     if output.is_dir() or not output.parent.is_dir():
         what = "is a folder" if output.is_dir() else "lies in a folder that does not exist"
         raise UsageError(f"--output {output} {what}; give the file to write")
-    before = made.find(target)
-    if output.exists() and not (before and before.path == output):
+    previous = made.find(target)
+    if output.exists() and not (previous and previous.path == output):
         raise UsageError(f"--output {output} exists already; delete it or choose another name")
 
 
 def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] | None, show: Show) -> list[Outcome]:
-    """The candidates with their sizes; those that the quantizer refuses, or that are hardly smaller, with a reason.
+    """All candidates with their sizes, and those that will not be tried with the reason why.
 
     Raises SpecrunError if none is left.
     """
-    known: dict[Candidate, Outcome] = {}
+    outcomes: dict[Candidate, Outcome] = {}
 
     def sized(candidate: Candidate) -> Outcome:
-        if candidate not in known:
+        if candidate not in outcomes:
             show(f"looking at {candidate.name}")
-            known[candidate] = _size(file, candidate, show)
-        return known[candidate]
+            outcomes[candidate] = _size(file, candidate, show)
+        return outcomes[candidate]
 
     if types is None:
-        # Those in which the whole target would be clearly smaller; without any, its own.
+        # The types in which the whole target would be clearly smaller; if there are none, the target's own.
         layers = tuple(range(file.n_layers))
         whole = [Candidate(name, layers, file.n_layers) for name in DEFAULT_TYPES]
         types = [candidate.type for candidate in whole if not sized(candidate).reason] or [SAME]
-    found = [sized(candidate) for candidate in candidates(types, shares or DEFAULT_SHARES, file.n_layers)]
-    if all(outcome.reason for outcome in found):
-        why = f" ({found[-1].candidate.name}: {found[-1].reason})" if found else ""
+    planned = [sized(candidate) for candidate in candidates(types, shares or DEFAULT_SHARES, file.n_layers)]
+    if all(outcome.reason for outcome in planned):
+        why = f" ({planned[-1].candidate.name}: {planned[-1].reason})" if planned else ""
         raise SpecrunError(
             f"no draft for {file.path.name} would be clearly smaller{why}; try other --types or --keep-layers"
         )
-    return found
+    return planned
 
 
 def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
+    """The outcome of a candidate before it is tried, with a reason if the quantizer refuses it or it is too large."""
     try:
         n_bytes = quantizing.size_of(file.path, candidate, lambda: show(f"looking at {candidate.name}"))
     except LlamaError as error:
@@ -139,16 +145,16 @@ def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
 def _tried(
     file: GgufFile, planned: Sequence[Outcome], reference: Reference, workplace: _Workplace, show: Show
 ) -> tuple[list[Outcome], Outcome]:
-    """Write and measure all candidates that have no reason to be skipped; the best one is left at `workplace.best`.
+    """Write and measure all planned candidates without a reason to skip them; leaves the best at `workplace.best`.
 
-    Raises SpecrunError if none works, or the disk is full.
+    Returns all outcomes and the best. Raises SpecrunError if none works or the disk is full.
     """
     outcomes: list[Outcome] = []
     best: Outcome | None = None
     for i, outcome in enumerate(planned, 1):
         if not outcome.reason:
-            where = f"{i} of {len(planned)}, {outcome.candidate.name}"
-            outcome = _try(file, outcome, reference, workplace.candidate, show, where)
+            label = f"{i} of {len(planned)}, {outcome.candidate.name}"
+            outcome = _try(file, outcome, reference, workplace.candidate, show, label)
             if outcome.quality and (best is None or _speedup(outcome) > _speedup(best)):
                 best = outcome
                 workplace.candidate.replace(workplace.best)
@@ -163,38 +169,34 @@ def _speedup(outcome: Outcome) -> float:
     return outcome.quality.speedup if outcome.quality else 0.0
 
 
-def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, show: Show, where: str) -> Outcome:
-    """The same with its quality, or with the reason why it has none."""
+def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, show: Show, label: str) -> Outcome:
+    """Write and measure one candidate. Returns its outcome with its quality, or with the reason why it has none."""
 
     def wait() -> None:
-        show(f"{where}: writing, {min(0.99, _n_bytes(path) / outcome.n_bytes):.0%}")
+        show(f"{label}: writing, {min(0.99, file_bytes(path) / outcome.n_bytes):.0%}")
 
     path.unlink(missing_ok=True)
     _check_disk(path.parent, outcome.n_bytes + _HEADER_BYTES)
     try:
         quantizing.write(file.path, path, outcome.candidate, wait)
-        quality = measure(path, reference, lambda text: show(f"{where}: {text}"))
+        quality = measure(path, reference, lambda text: show(f"{label}: {text}"))
     except (LlamaError, ModelFileError) as error:
-        _check_disk(path.parent, outcome.n_bytes - _n_bytes(path))
-        reason = str(error).replace(f"{path} ", "").partition(";")[0]  # without the advice, meant for downloads
+        _check_disk(path.parent, outcome.n_bytes - file_bytes(path))  # a full disk fails like a bad model
+        reason = str(error).replace(f"{path} ", "").partition(";")[0]  # without the advice, which is for downloads
         return Outcome(outcome.candidate, outcome.n_bytes, reason=reason)
     return Outcome(outcome.candidate, path.stat().st_size, quality)
 
 
 def _rival(usual: Path, reference: Reference, show: Show) -> Quality | None:
-    """The quality of another draft; None if it cannot draft for the target."""
+    """The quality of the draft that was used before; None if it cannot draft for the target."""
     try:
         return measure(usual, reference, lambda text: show(f"{usual.name}: {text}"))
     except (PairError, LlamaError, ModelFileError):
         return None
 
 
-def _n_bytes(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
 def _check_disk(folder: Path, needed: int) -> None:
-    """Raise SpecrunError if `needed` bytes more do not fit."""
+    """Raise SpecrunError if the disk of `folder` has less than `needed` bytes free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise SpecrunError(

@@ -1,7 +1,7 @@
-"""How well a draft guesses a target, and how long the passes of both take.
+"""Measures how well a draft predicts a target, and how long the passes of both take.
 
-The target writes texts at the usual temperature, and its probabilities at every position are kept. Every draft then
-reads the same texts, in one pass each (teacher forcing).
+The target writes texts, and its probabilities at every position are kept. Each draft then reads the same texts, one
+pass per text (teacher forcing), and its probabilities are compared with the target's.
 """
 
 from __future__ import annotations
@@ -28,71 +28,64 @@ from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.tree import TokenTree
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
-TEMPERATURE = 0.8
-_TOKENS, _FEWEST_TOKENS = 64, 8  # written behind every prompt
-_KEPT = 256  # the likeliest tokens of a position; the others are left out of the overlap, which is so a little too low
-_WRITING_SECONDS, _TIMING_SECONDS = 60.0, 10.0
-_SIZES = (1, 2, 3, 5, 9, 17)  # tokens of a target pass: a chain of 1, 2, 4, 8 or 16 and the token before it
-_ROUNDS = 7
-_TURNS, _FEWEST_TURNS = 200, 3
-_CTX = 64
+TEMPERATURE = 0.8  # the default of `specrun generate`
+_TOKENS, _MIN_TOKENS = 64, 8  # that the target writes behind each prompt
+_KEPT = 256  # likeliest tokens kept per position; ignoring the others makes the overlap slightly too low
+_WRITING_SECONDS, _TIMING_SECONDS = 60.0, 10.0  # limits of the whole writing and of each timing
+_SIZES = (1, 2, 3, 5, 9, 17)  # tokens of the timed target passes: a chain of 1, 2, 4, 8 or 16 behind the last token
+_ROUNDS = 7  # in which every size is timed once
+_TURNS, _MIN_TURNS = 200, 3  # in which draft and target each run one pass
+_CTX = 64  # tokens in the KV cache while passes are timed
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A text that the target wrote. prompt, written: token ids. best: int64[n], its likeliest token at each position of
-    `written`. tokens, probabilities: int64[n, k] and float64[n, k], its likeliest tokens there in any order, at
-    TEMPERATURE. n_vocab: of the target.
-    """
+    """A text that the target wrote."""
 
-    n_vocab: int
-    prompt: list[int]
-    written: list[int]
-    best: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    n_vocab: int  # of the target
+    prompt: list[int]  # token ids
+    written: list[int]  # token ids behind the prompt, n of them
+    best: NDArray[np.int64]  # [n], the target's likeliest token at each position of `written`
+    tokens: NDArray[np.int64]  # [n, k], the target's k likeliest tokens at each position, in any order
+    probabilities: NDArray[np.float64]  # [n, k], the target's probabilities of `tokens` at TEMPERATURE
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What drafts are compared with. costs: of the target's passes, when it was loaded alone."""
+    """What drafts are compared with."""
 
     target: Path
     passages: list[Passage]
-    costs: CostTable
+    costs: CostTable  # of the target's passes, measured when only the target was loaded
 
     @property
     def plain_ms(self) -> float:
-        """A target pass over one token."""
+        """Milliseconds of a target pass over one token."""
         return self.costs.ms(1, _CTX)
 
     def best_chain(self, agreement: float, cost: float) -> tuple[int, float]:
-        """The depth of the chain with most tokens a millisecond, among those whose passes were timed, and its speed
-        over plain decoding's, if every drafted token is accepted with the chance `agreement` and a draft pass takes
-        `cost` target passes.
+        """The depth of the fastest chain among those whose passes were timed, and its speedup over plain decoding.
+
+        agreement: probability that a drafted token is accepted. cost: time of a draft pass in target passes.
         """
-        found = {}
+        speedups = {}
         for size in self.costs.sizes[1:]:
             tokens = sum(agreement**i for i in range(size))
-            found[size - 1] = tokens / (self.costs.ms(size, _CTX) / self.plain_ms + (size - 1) * cost)
-        best = max(found, key=lambda depth: found[depth])
-        return best, found[best]
+            speedups[size - 1] = tokens / (self.costs.ms(size, _CTX) / self.plain_ms + (size - 1) * cost)
+        best = max(speedups, key=lambda depth: speedups[depth])
+        return best, speedups[best]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """agreement: share of positions where the draft's likeliest token is the target's. overlap: mean over positions of
-    the sum of the smaller of both probabilities, at TEMPERATURE. ms: of a draft pass over one token. cost: the same in
-    target passes. depth: of the chain that is expected to be the fastest. speedup: expected of it against plain
-    decoding, our own overhead aside.
-    """
+    """How good a draft is for a target."""
 
-    agreement: float
-    overlap: float
-    ms: float
-    cost: float
-    depth: int
-    speedup: float
+    agreement: float  # share of positions where draft and target have the same likeliest token
+    overlap: float  # sum over tokens of the smaller of both probabilities at TEMPERATURE, averaged over positions
+    ms: float  # of a draft pass over one token
+    cost: float  # the same in target passes
+    depth: int  # of the chain that is expected to be the fastest
+    speedup: float  # of this chain over plain decoding, estimated without specrun's own overhead
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -106,9 +99,9 @@ class Quality:
 
 
 def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], None]) -> Reference:
-    """Load the target, time its passes and let it write. `show` may raise, to stop this between two passes.
+    """Load the target, time its passes and let it write texts. `show` may raise between two passes to stop this.
 
-    Raises PairError for a recurrent model, ModelFileError and LlamaError for one that cannot be loaded.
+    Raises PairError for a recurrent model, ModelFileError or LlamaError for one that cannot be loaded.
     """
     show("loading the target")
     with _loaded(path) as model:
@@ -119,7 +112,7 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
         prompts = _prompts(model)
         costs = _costs(model.engine.target, prompts, show)
         count = int(1e3 * _WRITING_SECONDS / costs.ms(1, _CTX) / len(prompts))
-        count = max(_FEWEST_TOKENS, min(_TOKENS, count))
+        count = max(_MIN_TOKENS, min(_TOKENS, count))
         passages = []
         for i, prompt in enumerate(prompts, 1):
             passages.append(_written(model, prompt, count, show, f"text {i} of {len(prompts)} by the target"))
@@ -127,23 +120,24 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
 
 
 def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Quality:
-    """Load a draft beside the target, as in use, and compare it. Raises PairError if it cannot draft for the target,
-    ModelFileError or LlamaError if it cannot be run.
+    """Load a draft together with the target, as for generation, and compare the two.
+
+    Raises PairError if it cannot draft for the target, ModelFileError or LlamaError if it cannot be run.
     """
     show("loading")
     with _loaded(reference.target, path) as model:
         if model.engine.draft is None:
             raise PairError(f"{path.name} is recurrent")
-        draft = TargetContext(model.engine.draft.context)  # what reads a whole text in one pass
-        agreed, shared = [], []
+        draft = TargetContext(model.engine.draft.context)  # reads a whole text in one pass
+        agreed, shared = [], []  # for each passage bool[n] and float64[n]
         for passage in reference.passages:
             show("comparing")
             rows = _read(draft, passage)
             agreed.append(rows.argmax(axis=1) == passage.best)
-            chances = np.take_along_axis(_softmax(rows), passage.tokens, axis=1)
-            shared.append(np.minimum(chances, passage.probabilities).sum(axis=1))
-        if not all(np.isfinite(found).all() for found in shared):
-            raise ModelFileError(f"{path.name} computes no numbers")
+            probabilities = np.take_along_axis(_softmax(rows), passage.tokens, axis=1)
+            shared.append(np.minimum(probabilities, passage.probabilities).sum(axis=1))
+        if not all(np.isfinite(sums).all() for sums in shared):
+            raise ModelFileError(f"{path.name} computes logits that are not numbers")
         ms, cost = _cost(model.engine.target, draft, reference.passages[0].prompt, show)
     agreement, overlap = float(np.concatenate(agreed).mean()), float(np.concatenate(shared).mean())
     return Quality(agreement, overlap, ms, cost, *reference.best_chain(agreement, cost))
@@ -155,13 +149,15 @@ def _loaded(target: Path, draft: Path | None = None) -> Model:
 
 
 def _prompts(model: Model) -> list[list[int]]:
+    """Token ids of the calibration prompts, cut off so that the written text fits into the context."""
     template = chat_template(model.llama_model)
-    room = model.engine.ctx_size - _TOKENS
-    if room < 1:
+    room = model.engine.ctx_size
+    n_max = room - _TOKENS
+    if n_max < 1:
         raise ModelFileError(
             f"{model.llama_model.name} has a context of {model.engine.ctx_size} tokens, too few to measure"
         )
-    return [single_turn_tokens(model.llama_model, text.prompt, template)[:room] for text in texts.shipped("calibrate")]
+    return [single_turn_tokens(model.llama_model, text.prompt, template)[:n_max] for text in texts.shipped("calibrate")]
 
 
 def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str], None]) -> CostTable:
@@ -178,8 +174,9 @@ def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str]
 def _cost(
     target: TargetContext, draft: TargetContext, tokens: list[int], show: Callable[[str], None]
 ) -> tuple[float, float]:
-    """Milliseconds of a draft pass over one token, and the same in target passes. Both take turns, so that what
-    disturbs one disturbs the other.
+    """The time of a draft pass over one token, in milliseconds and in target passes.
+
+    Draft and target take turns, so that other load on the machine slows both.
     """
     timers = [TargetTimer(context, tokens, 1) for context in (draft, target)]
     times: list[list[float]] = []
@@ -187,49 +184,52 @@ def _cost(
         timer.fill(_CTX)
         timer.ms(1)
     end = time.perf_counter() + _TIMING_SECONDS
-    while len(times) < _FEWEST_TURNS or (len(times) < _TURNS and time.perf_counter() < end):
+    while len(times) < _MIN_TURNS or (len(times) < _TURNS and time.perf_counter() < end):
         show("timing")
         times.append([timer.ms(1) for timer in timers])
     ms, plain_ms = np.median(np.array(times), axis=0).tolist()
     return ms, ms / plain_ms
 
 
-def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], None], what: str) -> Passage:
-    """At most `count` tokens behind a prompt, fewer if the target ends its text."""
+def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], None], label: str) -> Passage:
+    """Let the target write at most `count` tokens behind a prompt, fewer if it ends its text."""
     target = model.engine.target
     sampler = Sampler(SamplingParameters(temperature=TEMPERATURE), target.n_vocab)
     target.set_prompt(prompt)
     written: list[int] = []
     best, tokens, probabilities = [], [], []
     while len(written) < count and not (written and model.llama_model.is_end_of_generation(written[-1])):
-        show(what)
+        show(label)
         root = TokenTree.root_only(target.tokens[-1])
         logits = target.score(root)[0]
-        chances = _softmax(logits[None])[0]
-        kept = np.argpartition(-chances, min(_KEPT, len(chances)) - 1)[:_KEPT]
+        distribution = _softmax(logits[None])[0]
+        kept = np.argpartition(-distribution, min(_KEPT, len(distribution)) - 1)[:_KEPT]
         best.append(int(logits.argmax()))
         tokens.append(kept)
-        probabilities.append(chances[kept])
+        probabilities.append(distribution[kept])
         written.append(sampler.sample(logits, len(target.tokens), []))
         target.commit(root, [0], written[-1])
     return Passage(target.n_vocab, prompt, written, np.array(best), np.stack(tokens), np.stack(probabilities))
 
 
 def _read(draft: TargetContext, passage: Passage) -> NDArray[np.float32]:
-    """float32[n, n_vocab of the target]: the draft's logits at the positions that the target wrote. As in use, a token
-    that only the target has is read as token 0.
+    """The draft's logits at the positions that the target wrote: float32[n, n_vocab of the target].
+
+    As in generation, a token that the draft does not have is read as token 0.
     """
     text = [token if token < draft.n_vocab else 0 for token in [*passage.prompt, *passage.written[:-1]]]
     start = len(passage.prompt)
     draft.set_prompt(text[:start])
     rows = draft.score(TokenTree.chain(text[start - 1 :])).copy()
     draft.drop_tree()
-    lacking = passage.n_vocab - rows.shape[1]
-    return np.pad(rows, ((0, 0), (0, lacking)), constant_values=-np.inf) if lacking > 0 else rows[:, : passage.n_vocab]
+    n_missing = passage.n_vocab - rows.shape[1]
+    if n_missing > 0:
+        return np.pad(rows, ((0, 0), (0, n_missing)), constant_values=-np.inf)
+    return rows[:, : passage.n_vocab]
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Probabilities at TEMPERATURE. float64[n, n_vocab]."""
+    """Probabilities at TEMPERATURE of logits float32[n, n_vocab]; returns float64 of the same shape."""
     scaled = logits.astype(np.float64) / TEMPERATURE
     exponentials = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))

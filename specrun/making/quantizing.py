@@ -1,6 +1,6 @@
-"""Runs the quantizer in a process of its own: it can be stopped at any moment, and what it prints disturbs nobody.
+"""Runs llama.cpp's quantizer in a child process, so that it can be stopped at any time and its output is captured.
 
-The process is a session of its own, so that Ctrl-C on the terminal reaches only us.
+The process has its own session, so that Ctrl-C on the terminal reaches only specrun.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from specrun.errors import LlamaError
 from specrun.hardware.cpu import usable_cores
 from specrun.making.candidates import Candidate
 
-# -I and the path of this process: what lies in the current folder must not be imported in place of specrun.
+# -I and this process's sys.path keep Python from importing modules of the same names from the current folder.
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from specrun.llama import quantizer; quantizer.serve(sys.argv[2])"
 )
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 
 
 def size_of(target: Path, candidate: Candidate, wait: Callable[[], None]) -> int:
-    """Bytes of the weights that a candidate would have. Raises LlamaError where the quantizer refuses."""
+    """Bytes of the weights of a candidate, without writing it. Raises LlamaError if the quantizer refuses it."""
     return _run(target, None, candidate, wait)
 
 
 def write(target: Path, destination: Path, candidate: Candidate, wait: Callable[[], None]) -> None:
-    """Write a candidate made from `target`. `wait` is called ten times a second; what it raises stops the quantizer.
+    """Write a candidate made from `target`. `wait` is called ten times a second and may raise to stop the quantizer.
 
-    Raises LlamaError where the quantizer refuses. Then, and if it was stopped, a part of the file may be there.
+    Raises LlamaError if the quantizer refuses the candidate. After an exception an incomplete file may remain.
     """
     _run(target, destination, candidate, wait)
 
@@ -51,23 +51,23 @@ def _run(target: Path, destination: Path | None, candidate: Candidate, wait: Cal
     with _started(json.dumps(request), debug) as process:
         while True:
             try:
-                code = process.wait(_SECONDS_BETWEEN_LOOKS)
+                code = process.wait(_POLL_SECONDS)
                 break
             except subprocess.TimeoutExpired:
                 wait()
         assert process.stdout
         lines = process.stdout.read().splitlines()
-        told = process.stderr.read().splitlines() if process.stderr else []
-    answer = json.loads(lines[-1]) if code == 0 and lines else {"error": _last_words(code, told)}
+        error_lines = process.stderr.read().splitlines() if process.stderr else []
+    answer = json.loads(lines[-1]) if code == 0 and lines else {"error": _failure(code, error_lines)}
     if "error" in answer:
         raise LlamaError(answer["error"])
     return int(answer["bytes"])
 
 
-def _last_words(code: int, told: list[str]) -> str:
-    """Why a process ended that gave no answer."""
-    if told:
-        return told[-1].removeprefix("specrun: ").partition(";")[0]
+def _failure(code: int, error_lines: list[str]) -> str:
+    """Why a process ended without an answer."""
+    if error_lines:
+        return error_lines[-1].removeprefix("specrun: ").partition(";")[0]
     return f"the quantizer ended with code {code}"
 
 

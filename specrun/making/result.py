@@ -1,4 +1,4 @@
-"""What a run of `specrun models make-draft` found."""
+"""The result of `specrun models make-draft`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ _UNQUANTIZED = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a candidate. n_bytes: of its weights, 0 if it is not known; of its file, once it was made.
-    quality None: it was skipped, and reason says why.
-    """
+    """The result for one candidate."""
 
     candidate: Candidate
-    n_bytes: int
-    quality: Quality | None = None
-    reason: str = ""
+    n_bytes: int  # of its file; of its weights if it was not written; 0 if unknown
+    quality: Quality | None = None  # None if it was skipped
+    reason: str = ""  # why it was skipped
 
     def as_json(self) -> dict[str, Any]:
         value = {"name": self.candidate.name, "type": self.candidate.type, "layers": len(self.candidate.kept)}
@@ -30,27 +28,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """quantization, target_bytes: of the target's weights. plain_ms: of a target pass over one token. outcomes: of all
-    candidates, in the order in which they were tried. best: the one that was kept, at `path`. rival: the draft that
-    would have been taken.
-    """
+    """The result of the whole run."""
 
     target: Path
-    quantization: str
-    target_bytes: int
-    plain_ms: float
-    outcomes: list[Outcome]
-    best: Outcome
-    path: Path
-    rival: Quality | None
+    quantization: str  # of the target
+    target_bytes: int  # of the target's weights
+    plain_ms: float  # milliseconds of a target pass over one token
+    outcomes: list[Outcome]  # of all candidates, in the order in which they were tried
+    best: Outcome  # the one whose draft was kept
+    path: Path  # of the draft that was kept
+    rival: Quality | None  # of the draft that would be used without a made one
 
     @property
     def remark(self) -> str | None:
-        """What the target's own quantization means for its drafts."""
+        """A sentence about the effect of the target's quantization on its drafts; None for an unquantized target."""
         if all(outcome.candidate.type == SAME for outcome in self.outcomes):
             return f"{self.target.name} is {self.quantization}: its weights were kept, and layers left out"
         if self.quantization not in _UNQUANTIZED:
-            return f"{self.target.name} is {self.quantization} already; made from its F16 file, drafts would lose less"
+            return f"{self.target.name} is {self.quantization} already; drafts made from its F16 file would be better"
         return None
 
     def as_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A picture of where the layers are: one line for each device."""
+"""Draws where the layers of target and draft lie, one line for each device."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.hardware.placement import PartName, Placement, Site
+from specrun.units import size_text
 
-# How each part is drawn: its letter off a terminal, its colour on one.
-_LOOKS: dict[PartName, tuple[str, str]] = {
+# The letter of each part, used where the output is not a terminal, and its colour on a terminal.
+_STYLES: dict[PartName, tuple[str, str]] = {
     "draft": ("d", "green"),
     "target": ("t", "blue"),
     "experts": ("e", "cyan"),
     "KV cache": ("k", "magenta"),
     "compute": ("c", "yellow"),
 }
-_WIDTH = 32
+_WIDTH = 32  # characters of a bar
 
 
 class PlacementView:
-    """Draws a placement: a bar of each device, and the bytes in it. Plain letters where there is no terminal."""
+    """A rich renderable of a placement: for each device a bar and the size of its parts; letters off a terminal."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -31,14 +32,14 @@ class PlacementView:
             table.add_row(
                 Text(site.name),
                 bar(site, blocks=console.is_terminal and not options.ascii_only),
-                Text(f"{size(site.used_bytes)} of {size(site.free_bytes)}"),
+                Text(f"{size_text(site.used_bytes)} of {size_text(site.free_bytes)}"),
                 Text(self._contents(site)),
             )
         yield table
         yield Text(f"{self.layers()}, {self._placement.regime}")
 
     def layers(self) -> str:
-        """Where the target's layers are, in words."""
+        """A sentence that says where the target's layers lie."""
         placement = self._placement
         n_layers = len(placement.layer_gpus) - 1
         if not placement.n_gpu_layers:
@@ -50,24 +51,19 @@ class PlacementView:
         return text
 
     def _contents(self, site: Site) -> str:
-        return ", ".join(f"{name} {size(site.parts[name])}" for name in _LOOKS if name in site.parts)
+        return ", ".join(f"{name} {size_text(site.parts[name])}" for name in _STYLES if name in site.parts)
 
 
 def bar(site: Site, blocks: bool) -> Text:
-    """How full a device is, and of what: coloured blocks, or letters (draft, target, experts, KV cache, compute).
+    """How full a device is and which parts fill it, as coloured blocks or as the letters of `_STYLES`.
 
-    Every part that is there gets a character at least; what is more than the device holds is cut off.
+    Every part that is not empty gets at least one character; parts beyond the device's memory are cut off.
     """
     text = Text()
-    for name, (letter, colour) in _LOOKS.items():
+    for name, (letter, colour) in _STYLES.items():
         share = site.parts.get(name, 0) / max(site.free_bytes, 1)
         count = min(max(round(share * _WIDTH), 1 if share else 0), _WIDTH - len(text))
         text.append(("\u2588" if blocks else letter) * count, style=colour)
     rest = _WIDTH - len(text)
     text.append(("\u2591" if blocks else ".") * rest, style="dim")
     return text
-
-
-def size(n_bytes: int) -> str:
-    """Bytes for people: `8.1 GB`, `640 MB`."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

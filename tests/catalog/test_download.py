@@ -1,4 +1,4 @@
-"""Models fetched through the real client of the hub, from a hub on this machine: whole, broken, resumed."""
+"""Downloads through the hub's real client from a hub on this machine: complete, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARDS = [f"model-Q8_0-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
 
 
 class Shown:
-    """Remembers what was shown."""
+    """A `Progress` that records its calls."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, int, int]] = []
@@ -58,7 +58,7 @@ class Shown:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """What a download showed; it waits for nothing."""
+    """The progress of downloads that do not wait between attempts."""
     monkeypatch.setattr(download.time, "sleep", lambda _: None)
     return Shown()
 
@@ -176,7 +176,7 @@ def test_a_server_that_ignores_ranges_sends_everything_again(hub: Hub, shown: Sh
 
 def test_damaged_bytes_are_deleted_and_not_registered(hub: Hub, shown: Shown) -> None:
     hub.faults = [Fault("/cdn/", corrupt=True)]
-    with pytest.raises(HubError, match=f"{FILE} came damaged .* deleted; fetch it again"):
+    with pytest.raises(HubError, match=f"{FILE} arrived damaged .* deleted; fetch it again"):
         pulled(shown)
     assert_nothing_registered()
     assert not partial().exists()
@@ -333,7 +333,7 @@ def test_a_disk_that_fills_up(hub: Hub, shown: Shown, small_disk: Callable[[str]
 
 def test_a_read_only_cache(shown: Shown, small_disk: Callable[[str], None]) -> None:
     small_disk("ro")
-    with pytest.raises(HubError, match=r"cannot be written: Read-only file system; set HF_HOME to a folder that can"):
+    with pytest.raises(HubError, match=r"cannot be written: Read-only file system; set HF_HOME to another folder"):
         pulled(shown)
     small_disk("rw,size=10m")
     path = pulled(shown)
@@ -346,7 +346,7 @@ def test_a_read_only_cache(shown: Shown, small_disk: Callable[[str], None]) -> N
 def test_a_file_where_the_cache_should_be(shown: Shown, tmp_path: Path) -> None:
     (tmp_path / "huggingface").mkdir()
     (tmp_path / "huggingface" / "hub").write_text("")
-    with pytest.raises(HubError, match=r"cannot be written: .*; set HF_HOME to a folder that can be"):
+    with pytest.raises(HubError, match=r"cannot be written: .*; set HF_HOME to another folder"):
         pulled(shown)
 
 

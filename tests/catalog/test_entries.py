@@ -1,4 +1,4 @@
-"""The catalog that ships, and the user's own on top of it."""
+"""The shipped catalog, and the user's own catalog that overrides it."""
 
 from __future__ import annotations
 

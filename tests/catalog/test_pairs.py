@@ -32,7 +32,7 @@ def test_a_vocabulary_that_was_padded_or_cut_makes_a_pair(tokens: tuple[bytes, .
     ("draft", "part"),
     [
         (replace(TARGET, kind="llama"), "the target's tokenizer is gpt2, the draft's llama"),
-        (replace(TARGET, tokens=(b"a", b"B", b"x")), "token 1 is 'b' in the target and 'B' in it"),
+        (replace(TARGET, tokens=(b"a", b"B", b"x")), "token 1 is 'b' in the target and 'B' in the draft"),
         (replace(TARGET, pre="llama-bpe"), "splits text as qwen2, the draft as llama-bpe"),
         (replace(TARGET, bos=2), "begins a text with no token, the draft with token 2"),
     ],

@@ -1,4 +1,4 @@
-"""Which target and draft the names of a command line come to, with and without a cache."""
+"""Which target and draft the names on a command line mean, with and without a cache."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_every_candidate_is_measured_and_the_best_is_kept(found: dict[str, Any],
 
 def test_what_it_says(run: Result) -> None:
     lines = run.stderr.splitlines()
-    assert lines[0] == "target.gguf is Q8_0 already; made from its F16 file, drafts would lose less"
+    assert lines[0] == "target.gguf is Q8_0 already; drafts made from its F16 file would be better"
     assert any(line.startswith("kept as ") for line in lines)
     assert lines[-1].startswith("`specrun tune` ")
     assert "\x1b" not in run.stderr

@@ -179,7 +179,7 @@ def test_check_compares_the_catalog_with_the_hub(here: SpecrunHere, served: Hub)
     wrong, missing = json.loads(here("models", "check", "qwen-14b", "gemma-12b", "--json").stdout)
     assert "lacks" in wrong["differences"][0]
     assert "no repository" in missing["differences"][0]
-    here("models", "check", "nothing").assert_fails(USAGE, "no alias")
+    here("models", "check", "nothing").assert_fails(USAGE, "not an alias")
 
 
 def test_check_says_ok(here: SpecrunHere, served: Hub, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_pull_on_a_terminal_asks_and_shows_a_bar(specrun: Specrun) -> None:
     terminal.expect("Qwen/Qwen2.5-14B-Instruct-GGUF, 3 files")
     terminal.expect(r"Download .*\(.* are free\)\? \[Y/n\]: ")
     terminal.sendline("n")
-    terminal.expect("not fetched, as you wished")
+    terminal.expect("not fetched, because you declined")
     terminal.expect("\n")
     terminal.wait()
     assert terminal.exitstatus == MISSING

@@ -62,7 +62,7 @@ def test_an_interrupted_chat_goes_on_where_it_stopped(specrun: Specrun, served: 
     blobs = cache.folder(catalog()["qwen-14b"].repo) / "blobs"
     wait_until(lambda: has_most_of_a_shard(blobs), "a partial download")
     terminal.sendintr()
-    terminal.expect_exact("the next pull goes on")
+    terminal.expect_exact("the next pull continues")
     terminal.wait()
     assert terminal.exitstatus == 130
     served.go_on.set()
@@ -105,7 +105,7 @@ def test_a_download_that_was_killed_in_a_pipe_goes_on(specrun: Specrun, served: 
     served.requests.clear()
     result = specrun("chat", *PAIR_OPTIONS, "--pull", stdin="one\n")
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n\n")
-    assert "going on at" in result.stderr
+    assert "continuing at" in result.stderr
     assert served.ranges()[0] is not None
 
 

@@ -11,7 +11,7 @@ from specrun.constraints.integers import integer_between
 
 
 def as_regex(gbnf: str) -> re.Pattern[str]:
-    """What this little GBNF (literals, classes, groups, counts) is as a regular expression."""
+    """The regular expression for GBNF that has only literals, classes, groups and counts."""
     return re.compile(re.sub(r'"([^"]*)"', r"\1", gbnf).replace(" ", ""))
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas as grammars: whatever llama.cpp's grammar lets through, the schema accepts."""
+"""JSON schemas as grammars: every text that llama.cpp's grammar allows is valid by the schema."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NESTED: dict[str, Any] = {
 
 
 def accepts(schema: Any, value: Any, root: Any) -> bool:
-    """Whether a schema, of the keywords used here, accepts a value. Written for the tests, by the specification."""
+    """Whether a value is valid by a schema with the keywords used here. Follows the specification, not specrun."""
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema:
@@ -106,9 +106,7 @@ def model() -> Iterator[LlamaModel]:
 
 
 def random_text(grammar: Grammar, model: LlamaModel, seed: int) -> str:
-    """A text of tokens drawn from the allowed ones, drawn to its end: the longer it is, the likelier a token that
-    closes something.
-    """
+    """A complete random text of the grammar. The longer it gets, the likelier a token that closes something."""
     rng = np.random.default_rng(seed)
     everything = np.arange(model.n_vocab)
     closes = np.array([re.search(rb'["}\]]', model.token_bytes(token)) is not None for token in everything])
@@ -208,16 +206,16 @@ def _parse_datetime(text: str) -> datetime:
         ({"type": "string", "pattern": "^a$"}, ["#", "pattern is not supported for type string"]),
         ({"properties": {"age": {"type": "number", "minimum": 0}}}, ["#/properties/age", "minimum", "number"]),
         ({"minimum": 0}, ["needs a type"]),
-        ({"type": "text"}, ["type is one of object, array"]),
-        ({"type": []}, ["type is one of"]),
+        ({"type": "text"}, ["type must be one of object, array"]),
+        ({"type": []}, ["type must be one of"]),
         ({"type": "array", "uniqueItems": True}, ["uniqueItems"]),
         ({"type": "array", "items": [{"type": "null"}]}, ["prefixItems"]),
         ({"type": "array", "minItems": 3, "maxItems": 2}, ["minItems is more than maxItems"]),
         ({"type": "array", "minItems": 3, "items": False}, ["no array"]),
-        ({"type": "string", "maxLength": 100_000}, ["maxLength is a number from 0 to 1000"]),
-        ({"type": "string", "minLength": True}, ["minLength is a number"]),
+        ({"type": "string", "maxLength": 100_000}, ["maxLength must be an integer from 0 to 1000"]),
+        ({"type": "string", "minLength": True}, ["minLength must be an integer"]),
         ({"type": "integer", "minimum": 5, "maximum": 4}, ["no integer"]),
-        ({"type": "integer", "minimum": "5"}, ["minimum is a number"]),
+        ({"type": "integer", "minimum": "5"}, ["minimum must be a number"]),
         ({"not": {"type": "null"}}, ["not is not supported"]),
         ({"anyOf": [True], "type": "null"}, ["type beside anyOf"]),
         ({"anyOf": []}, ["#/anyOf", "a list of schemas"]),
@@ -226,12 +224,12 @@ def _parse_datetime(text: str) -> datetime:
         ({"$ref": "#/$defs/none"}, ["there is no #/$defs/none"]),
         ({"enum": []}, ["no value"]),
         ({"enum": ["a"], "type": "null"}, ["no value"]),
-        ({"enum": "a"}, ["enum is a list"]),
-        ({"required": ["a"], "additionalProperties": False}, ["false allows nothing"]),
-        ({"required": "a"}, ["required is a list"]),
-        ({"properties": []}, ["properties is an object"]),
-        (False, ["false allows nothing"]),
-        ([], ["a schema is an object"]),
+        ({"enum": "a"}, ["enum must be a list"]),
+        ({"required": ["a"], "additionalProperties": False}, ["false allows no value"]),
+        ({"required": "a"}, ["required must be a list"]),
+        ({"properties": []}, ["properties must be an object"]),
+        (False, ["false allows no value"]),
+        ([], ["a schema must be an object"]),
     ],
     ids=str,
 )

@@ -7,12 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from specrun.errors import ModelFileError
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.machine import Machine, file_identity, fingerprint, gpu_driver, identity
+from specrun.hardware.machine import Machine, fingerprint, gpu_driver, identity
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 from specrun.llama import devices
@@ -66,20 +63,6 @@ def test_devices_as_llama_cpp_chooses_them() -> None:
     assert offload_devices([unknown, unknown]) == (unknown, unknown)
     assert offload_devices([CPU]) == ()
     assert MACHINE.gpus == (GPU,)
-
-
-def test_identity_is_of_the_content(tmp_path: Path) -> None:
-    one, moved, other, longer = (tmp_path / name for name in ("one", "moved", "other", "longer"))
-    data = bytearray(5 * 2**20)
-    one.write_bytes(data)
-    moved.write_bytes(data)
-    longer.write_bytes(data + b"\0")
-    data[-1] = 1
-    other.write_bytes(data)
-    assert file_identity([one]) == file_identity([moved])
-    assert len({file_identity(paths) for paths in ([one], [other], [longer], [one, other], [other, one])}) == 5
-    with pytest.raises(ModelFileError, match="cannot be read"):
-        file_identity([tmp_path / "none"])
 
 
 def test_fingerprints(tmp_path: Path) -> None:

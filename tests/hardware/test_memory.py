@@ -28,7 +28,7 @@ class Tree:
         (self.proc / "cgroup").write_text(f"0::{own}\n" if version == 2 else f"9:cpu:/x\n4:memory:{own}\n0::/\n")
 
     def group(self, path: str, limit: str, used: int, files: int = 0) -> Tree:
-        """Make a group with this limit and use, `files` bytes of it page cache."""
+        """Make a cgroup with this limit and usage in bytes; `files` bytes of the usage are page cache."""
         folder = self.mount / path.lstrip("/")
         folder.mkdir(parents=True, exist_ok=True)
         names = ("memory.max", "memory.current", "") if self.version == 2 else (

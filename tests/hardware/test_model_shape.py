@@ -23,7 +23,7 @@ ROUNDING = 0.01 * MiB
 
 
 class Lines(logging.Handler):
-    """What llama.cpp logs."""
+    """Collects the log of llama.cpp."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Lines(logging.Handler):
         self.text += record.getMessage() + "\n"
 
     def bytes_of(self, what: str) -> float:
-        """All sizes that are logged of buffers for this."""
+        """Sum of the logged sizes of all buffers of the kind `what`."""
         return sum(float(size) for size in re.findall(rf"{what} buffer size\s*=\s*([\d.]+) MiB", self.text)) * MiB
 
 

@@ -53,7 +53,7 @@ def request(target: ModelShape, *free: int, draft: ModelShape | None = DRAFT, ra
 
 
 def rank(placement: Placement) -> tuple[int, int, int, int]:
-    """What placement makes as large as it can, most important first."""
+    """What placement maximizes, the most important first."""
     offloads = placement.settings.op_offload is not False
     return placement.draft_in_vram, offloads, placement.n_gpu_layers, -placement.n_cpu_moe
 

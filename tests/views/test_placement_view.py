@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from specrun.hardware.placement import Site, place
-from specrun.views.placement_view import PlacementView, bar, size
-from tests.hardware.test_placement import DENSE, GB, MB, MOE, request
+from specrun.views.placement_view import PlacementView, bar
+from tests.hardware.test_placement import DENSE, GB, MOE, request
 
 
 def drawn(view: PlacementView, *, terminal: bool) -> str:
@@ -23,7 +23,7 @@ def test_off_a_terminal_it_is_plain_letters() -> None:
     assert text.isascii()
     assert len(lines) == 3
     assert lines[0].startswith("CUDA0 ")
-    assert " of 8.0 GB" in lines[0]
+    assert " of 8.00 GB" in lines[0]
     assert all(letter in lines[0] for letter in ("dd", "tttt", "k", "c", "target ", "KV cache ", "compute "))
     assert lines[1].startswith("RAM ")
     assert "of 32 layers and the output in VRAM, partly in VRAM" in lines[2]
@@ -43,7 +43,3 @@ def test_bars_have_one_length() -> None:
         assert len(bar(Site("CUDA0", "", 8 * GB, parts), blocks=False)) == 32  # type: ignore[arg-type]
     assert bar(Site("CUDA0", "", 8 * GB, {"target": 4 * GB}), blocks=False).plain == "t" * 16 + "." * 16
     assert bar(Site("CUDA0", "", 0, {}), blocks=False).plain == "." * 32
-
-
-def test_sizes() -> None:
-    assert (size(8_123_000_000), size(640 * MB), size(0)) == ("8.1 GB", "640 MB", "0 MB")
