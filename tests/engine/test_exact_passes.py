@@ -61,6 +61,7 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
         assert tokens == write(bounded, prompt, sampling, OFF.plan(), 64).tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [CHAIN.plan(depth=1), SPECEXEC.plan(16, 8), METHODS["draftless"].plan(32)], ids=str)
 def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Plan) -> None:
     """Of two f16 caches llama.cpp reads fewer than 512 cells with one kernel, and more with others."""

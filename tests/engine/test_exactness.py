@@ -33,6 +33,7 @@ def assert_same(plan: Plan, results: list[Written], plain: list[Written]) -> Non
     assert sum(r.n_passes for r in results) < sum(r.n_passes for r in plain), "nothing was accepted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_every_prompt_is_answered_the_same_bit_for_bit(sampling: SamplingParameters) -> None:
     # scripts/check_exactness.py does the same with a hundred prompts.
@@ -59,6 +60,7 @@ class Changing:
         self.current = self._plans[int(self._rng.integers(len(self._plans)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_the_plan_may_change_at_every_pass(sampling: SamplingParameters) -> None:
     largest = SPECEXEC.plan(32, 8)
@@ -72,6 +74,7 @@ def test_the_plan_may_change_at_every_pass(sampling: SamplingParameters) -> None
             e.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_prompt_tokens", [230, 480])
 def test_long_contexts_are_the_same_bit_for_bit(n_prompt_tokens: int) -> None:
     # llama.cpp's attention changes its kernel at 512 cells, for one token but not for several. It rounds the number
@@ -81,6 +84,7 @@ def test_long_contexts_are_the_same_bit_for_bit(n_prompt_tokens: int) -> None:
         assert_same(plan, written_by(plan, SAMPLED, 2, n_prompt_tokens, max_tokens=64), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.5])
 @pytest.mark.parametrize(
     "options",
@@ -158,6 +162,7 @@ def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
         assert e.target.tokens == speculated
 
 
+@pytest.mark.slow
 def test_sliding_windows_are_the_same_far_beyond_the_window(tmp_path: Path) -> None:
     target, draft = (random_gemma3(tmp_path / f"{seed}.gguf", window=24, seed=seed) for seed in (0, 1))
     plain = written_by(OFF.plan(), SAMPLED, 3, target=target, draft=target)
@@ -168,6 +173,7 @@ def test_sliding_windows_are_the_same_far_beyond_the_window(tmp_path: Path) -> N
     assert [r.rows for r in results] == [r.rows for r in plain]
 
 
+@pytest.mark.slow
 def test_sampled_tokens_follow_the_targets_distribution() -> None:
     """The joint distribution of two tokens written with a tree, over seeds, is the target's own."""
     plan = SPECEXEC.plan(12, 2)

@@ -58,6 +58,7 @@ def plan_of(method: Method, pair: Model, temperature: float) -> Plan:
     return pair.plans.shaped([method.plan(depth=5) if method.is_chain else method.plan(20, 6)], temperature)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", MATCHING, ids=lambda method: method.name)
 def test_what_samples_and_matches_writes_the_same_bit_for_bit(method: Method, temperature: float, pair: Model) -> None:
@@ -74,6 +75,7 @@ def test_what_samples_and_matches_writes_the_same_bit_for_bit(method: Method, te
     assert saved > 0, "nothing was accepted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
 def test_greedily_every_rule_writes_the_same(method: Method, pair: Model) -> None:
     engine, plan = pair.engine, plan_of(method, pair, 0.0)
@@ -86,6 +88,7 @@ def test_greedily_every_rule_writes_the_same(method: Method, pair: Model) -> Non
         assert found.n_passes < plain.n_passes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
 def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pair: Model) -> None:
     """The first two of three tokens, over seeds: with three to write, the first pass drafts two levels."""
@@ -136,6 +139,7 @@ def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.slow
 def test_typical_acceptance_is_lossy_and_says_so(pair: Model) -> None:
     method = METHODS["typical"]
     assert not method.lossless

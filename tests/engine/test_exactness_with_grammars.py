@@ -89,6 +89,7 @@ def tokens_of(written: list[Pass]) -> list[int]:
     return [token for step in written for token in step.tokens]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_json_by_a_schema_is_the_same_with_every_plan(
     demo: Engine, by_schema: Grammar, sampling: SamplingParameters
@@ -109,6 +110,7 @@ def test_json_by_a_schema_is_the_same_with_every_plan(
             assert len(written) < len(plain), "nothing was accepted"
 
 
+@pytest.mark.slow
 def test_the_tree_holds_nothing_that_is_forbidden(demo: Engine, by_schema: Grammar) -> None:
     n_drafted = 0
     for plan in PLANS:
@@ -180,6 +182,7 @@ def test_a_draft_with_fewer_tokens_drafts_what_it_can(tmp_path: Any) -> None:
             assert tokens_of(speculated) == tokens_of(plain)
 
 
+@pytest.mark.slow
 def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(demo: Engine) -> None:
     """Of two tokens written with a tree under a grammar, over seeds: the target's own, renormalised at each."""
     plan, n_seeds = SPECEXEC.plan(12, 2), 1000
