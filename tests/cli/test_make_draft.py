@@ -264,7 +264,7 @@ def test_a_recurrent_target(here: SpecrunHere, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_by_name_and_deleted_with_its_target(here: SpecrunHere) -> None:
+def test_a_draft_of_a_target_by_name_is_deleted_with_its_target(here: SpecrunHere) -> None:
     here("pull", "qwen-14b", "--yes")
     result = here(*MAKE, "qwen-14b", *ONE)
     assert result.code == 0, result.stderr

@@ -80,7 +80,7 @@ def test_list_cached_shows_what_other_programs_fetched(here: SpecrunHere, served
     assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--cached").stdout
 
 
-def test_rm(here: SpecrunHere) -> None:
+def test_rm_frees_the_files_of_a_model(here: SpecrunHere) -> None:
     here("models", "rm", "qwen-14b", "--yes").assert_fails(MISSING, "not on this machine")
     here("pull", "qwen-14b", "--yes")
     here("models", "rm", "qwen-14b").assert_fails(USAGE, "--yes")

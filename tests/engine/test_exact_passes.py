@@ -79,7 +79,7 @@ def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Pla
 
 
 @pytest.mark.parametrize(("n", "notice"), [(1, "decoding plainly"), (5, "at most 5 tokens"), (32, "")])
-def test_what_is_left_of_speculation_is_said(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_says_how_far_exact_limits_speculation(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_passes, "exact_up_to", lambda *_: n)
     plans = (SPECEXEC.plan(16, 8), OFF.plan())
     options = RunOptions(

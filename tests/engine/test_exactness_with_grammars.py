@@ -1,4 +1,4 @@
-"""Under a grammar too, speculation changes nothing: the same tokens, and the grammar's text, with every plan."""
+"""With a grammar, too, every plan writes the tokens of plain decoding, and the text matches the grammar."""
 
 from __future__ import annotations
 

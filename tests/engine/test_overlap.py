@@ -96,7 +96,7 @@ def test_with_draft_sources_the_text_is_the_same() -> None:
         assert written.statistics.ready > 0
 
 
-def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
+def test_trees_of_random_draws_are_not_drafted_ahead() -> None:
     """How many trees are drafted ahead depends on the time a pass takes, and the text must not depend on that."""
     drawn = replace(METHODS["rsd"].plan(8, 3), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, drawn) as e:

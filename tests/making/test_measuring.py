@@ -50,7 +50,7 @@ def test_a_recurrent_target_has_no_draft(tmp_path: Path) -> None:
         read_target(random_mamba(tmp_path / "mamba.gguf"), ignore, ignore)
 
 
-def test_whatever_show_raises_ends_it(demo_target: Path) -> None:
+def test_an_exception_from_show_ends_the_measurement(demo_target: Path) -> None:
     def stop(_: str) -> None:
         raise KeyboardInterrupt
 
