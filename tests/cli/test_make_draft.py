@@ -26,6 +26,8 @@ MAKE = ("models", "make-draft")
 ONE = ("--types", "q4_0", "--keep-layers", "0.5")
 PROMPT = "def read_config(path):\n"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:

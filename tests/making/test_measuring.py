@@ -21,12 +21,14 @@ def reference(demo_target: Path) -> Reference:
     return read_target(demo_target, ignore, ignore)
 
 
+@pytest.mark.slow
 def test_the_target_agrees_with_itself(reference: Reference, demo_target: Path) -> None:
     found = measure(demo_target, reference, ignore)
     assert found.agreement == pytest.approx(1, abs=0.01)  # passes of other sizes may change a near-tie
     assert found.overlap == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_trained_draft_agrees_more_than_a_random_one(
     reference: Reference, demo_draft: Path, random_model: Path
 ) -> None:
