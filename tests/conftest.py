@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
 SCRIPT_TEXT = "one two é end"
 
+# Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`.
+_SLOW_FIXTURES = {"specrun", "tuned"}
 _COMMANDS_WITH_THREADS = ("generate", "chat", "tune")
 
 
@@ -46,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts the command in a process of its own as slow; other slow tests are marked where they are."""
+    """Mark the tests as slow that use a slow fixture; others are marked where they are."""
     for item in items:
-        if "specrun" in getattr(item, "fixturenames", ()):
+        if _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 
