@@ -104,6 +104,7 @@ def test_every_sampler_is_the_same(temperature: float, options: dict[str, float]
         assert_same(plan, written_by(plan, sampling, 3, max_tokens=64), plain)
 
 
+@pytest.mark.slow
 def test_a_draft_with_random_weights_changes_nothing(tmp_path: Path) -> None:
     draft = random_llama(tmp_path / "random.gguf")
     plain = written_by(OFF.plan(), SAMPLED, 3, draft=draft)
@@ -113,6 +114,7 @@ def test_a_draft_with_random_weights_changes_nothing(tmp_path: Path) -> None:
         assert [r.rows for r in results] == [r.rows for r in plain]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target_extra", "draft_extra"), [(0, 96), (96, 0)])
 def test_vocabularies_padded_to_different_sizes_are_the_same(
     tmp_path: Path, target_extra: int, draft_extra: int
@@ -148,6 +150,7 @@ def test_the_smallest_plans_work(plan: Plan) -> None:
     assert [r.tokens for r in results] == [r.tokens for r in written_by(OFF.plan(), SAMPLED, 2, max_tokens=32)]
 
 
+@pytest.mark.slow
 def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
     # Two levels of up to 16 children each: far more than 256 leaves.
     plan = SPECEXEC.plan(1000, 3)

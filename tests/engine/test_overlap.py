@@ -26,6 +26,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, engine, write
+from tests.waiting import TIMEOUT_S
 
 GREEDY = SamplingParameters(temperature=0)
 SAMPLED = SamplingParameters(temperature=0.8, seed=1)
@@ -33,34 +34,44 @@ TREE = replace(SPECEXEC.plan(16, 6), overlap=True)
 ADAPTIVE = replace(ADAPTIVE.plan(32, 8, 8), overlap=True)
 
 
-def waiting(e: Engine) -> None:
+def make_passes_wait(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the target's passes last, as those of a streamed target do, until a number of draft passes have run.
 
-    The number changes from pass to pass, so that passes end at different points of the drafting. 50 ms are enough
-    where fewer trees than that are worth drafting.
+    The number changes from pass to pass, so that passes end at different points of the drafting. A pass also ends when
+    nothing is left to draft, so that the engine waits for it.
     """
     assert e.draft
-    score, decode = e.target.score, e.draft.context.decode
-    has_drafted = threading.Condition()
-    numbers = cycle((40, 13, 60, 5))
-    n_drafted = 0
+    score, decode, wait = e.target.score, e.draft.context.decode, overlap.wait
+    changed = threading.Condition()
+    numbers = cycle((120, 13, 60, 5))
+    n_drafted, is_waited_for = 0, False
 
     def slow(tree: TokenTree) -> Logits:
-        with has_drafted:
-            enough = n_drafted + next(numbers)
-            has_drafted.wait_for(lambda: n_drafted >= enough, timeout=0.05)
+        if threading.current_thread() is not threading.main_thread():  # a pass that overlaps with drafting
+            with changed:
+                enough = n_drafted + next(numbers)
+                assert changed.wait_for(lambda: n_drafted >= enough or is_waited_for, TIMEOUT_S)
         return score(tree)
 
     def counted(batch: Batch) -> Logits:
         nonlocal n_drafted
         rows = decode(batch)
-        with has_drafted:
+        with changed:
             n_drafted += 1
-            has_drafted.notify()
+            changed.notify()
         return rows
 
-    e.target.score = slow  # type: ignore[method-assign]
-    e.draft.context.decode = counted  # type: ignore[method-assign]
+    def noticed(running: list[Future[Logits]]) -> None:
+        nonlocal is_waited_for
+        with changed:
+            is_waited_for = True
+            changed.notify()
+        wait(running)
+        is_waited_for = False
+
+    monkeypatch.setattr(e.target, "score", slow)
+    monkeypatch.setattr(e.draft.context, "decode", counted)
+    monkeypatch.setattr(overlap, "wait", noticed)
 
 
 @pytest.fixture
@@ -69,14 +80,17 @@ def pair() -> Iterator[Engine]:
         yield e
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 @pytest.mark.parametrize("plan", [TREE, ADAPTIVE, replace(CHAIN.plan(depth=4), overlap=True)], ids=str)
-def test_the_text_is_the_same_bit_for_bit(plan: Plan, sampling: SamplingParameters) -> None:
+def test_the_text_is_the_same_bit_for_bit(
+    plan: Plan, sampling: SamplingParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with engine(embedded.TARGET, None, OFF.plan()) as e:
         prompts = code_prompts(e, 3, 40)
         plain = [write(e, prompt, sampling, OFF.plan(), 64) for prompt in prompts]
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
-        waiting(e)
+        make_passes_wait(e, monkeypatch)
         for prompt, reference in zip(prompts, plain, strict=True):
             written = write(e, prompt, sampling, plan, 64)
             assert (written.tokens, written.rows) == (reference.tokens, reference.rows)
@@ -85,12 +99,12 @@ def test_the_text_is_the_same_bit_for_bit(plan: Plan, sampling: SamplingParamete
             assert written.statistics.overlapped_seconds > 0
 
 
-def test_with_draft_sources_the_text_is_the_same() -> None:
+def test_with_draft_sources_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     merged = replace(METHODS["merged"].plan(32, 8), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, merged) as e:
         prompt = code_prompts(e, 1, 200)[0]
         plain = write(e, prompt, GREEDY, OFF.plan(), 64)
-        waiting(e)
+        make_passes_wait(e, monkeypatch)
         written = write(e, prompt, GREEDY, merged, 64)
         assert written.tokens == plain.tokens
         assert written.statistics.ready > 0
@@ -114,8 +128,8 @@ def test_an_engine_without_overlap_drafts_nothing_ahead() -> None:
         never.close()
 
 
-def test_no_longer_than_asked_for(pair: Engine) -> None:
-    waiting(pair)
+def test_no_longer_than_asked_for(pair: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_passes_wait(pair, monkeypatch)
     prompt = code_prompts(pair, 1, 40)[0]
     for n in range(1, 12):
         steps = list(pair.generate(Request(prompt, GREEDY, n), chooser(TREE)))
@@ -124,10 +138,10 @@ def test_no_longer_than_asked_for(pair: Engine) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
-def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) -> None:
+def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = code_prompts(pair, 2, 40)
     plain = [write(pair, prompt, GREEDY, OFF.plan(), 48).tokens for prompt in prompts]
-    waiting(pair)
+    make_passes_wait(pair, monkeypatch)
     score, n_passes = pair.target.score, 0
 
     def failing(tree: TokenTree) -> Logits:
@@ -177,13 +191,13 @@ def test_ctrl_c_in_the_middle_leaves_both_caches_right(
             raise KeyboardInterrupt
         return rows
 
-    monkeypatch.setattr(overlap, "wait", noticed)
-    pair.target.score = slow  # type: ignore[method-assign]
-    pair.draft.context.decode = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        write(pair, prompts[0], GREEDY, TREE, 48)
+    with monkeypatch.context() as patch:
+        patch.setattr(overlap, "wait", noticed)
+        patch.setattr(pair.target, "score", slow)
+        patch.setattr(pair.draft.context, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(pair, prompts[0], GREEDY, TREE, 48)
     assert not is_running, "the pass was not waited for"
-    pair.target.score, pair.draft.context.decode = score, decode  # type: ignore[method-assign]
-    waiting(pair)
+    make_passes_wait(pair, monkeypatch)
     for prompt, reference in zip(prompts, plain, strict=True):
         assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference

@@ -20,6 +20,8 @@ from specrun.catalog import embedded
 from tests.models import TOKENS, edited, random_bert, random_llama, truncated
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+pytestmark = pytest.mark.slow
 Type = gguf.GGMLQuantizationType
 
 
