@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from specrun.catalog import embedded
 from specrun.cli import main
 from tests.hub import Hub, serve
 from tests.models import random_llama, scripted_llama
+from tests.waiting import TIMEOUT_S
 
 if TYPE_CHECKING:
     import pexpect
@@ -25,14 +27,36 @@ if TYPE_CHECKING:
 # What `script` writes, a token each; the é is split over two tokens.
 SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
 SCRIPT_TEXT = "one two é end"
-TIMEOUT_S = 300  # far more than anything here needs, so that only a hang fails
 
+# Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`.
+_SLOW_FIXTURES = {"specrun", "tuned"}
 _COMMANDS_WITH_THREADS = ("generate", "chat", "tune")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make Ctrl-C work in every child process, and give each of several test processes a core of its own."""
+    # A shell that starts a job in the background ignores SIGINT in it, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker = getattr(config, "workerinput", None)
+    if worker and hasattr(os, "sched_setaffinity"):
+        # llama.cpp's threads wait for each other at every operation, so two teams on the same cores are many times
+        # slower than one after the other. On one core, llama.cpp takes one thread unless told otherwise.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker["workerid"].removeprefix("gw")) % len(cores)]})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests as slow that use a slow fixture; others are marked where they are."""
+    for item in items:
+        if _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees or changes what the user has."""
+    """No test sees or changes the user's profiles, settings, models or environment."""
     for name in ("SPECRUN_TARGET", "SPECRUN_DRAFT", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONUNBUFFERED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
@@ -88,12 +112,6 @@ def demo_draft() -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for models that several tests use."""
     return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(autouse=True)
-def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No profile of the user's decides what a test does, and none is written to the user's folder."""
-    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "specrun-data"))
 
 
 @pytest.fixture(scope="session")

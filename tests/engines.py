@@ -6,16 +6,18 @@ import sysconfig
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
+from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -66,6 +68,43 @@ def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan:
         finish = one.finish
     engine.target.score = score  # type: ignore[method-assign]
     return Written(tokens, rows, finish, generation.statistics.passes, generation.statistics)
+
+
+def written_by(
+    plan: Plan,
+    sampling: SamplingParameters,
+    n_prompts: int,
+    n_prompt_tokens: int = 40,
+    max_tokens: int = 128,
+    target: Path = embedded.TARGET,
+    draft: Path = embedded.DRAFT,
+) -> list[Written]:
+    """What an engine of its own writes with `plan` after `n_prompts` prompts; the seed is the prompt's index."""
+    with engine(target, draft, plan) as e:
+        prompts = code_prompts(e, n_prompts, n_prompt_tokens)
+        return [write(e, prompt, replace(sampling, seed=i), plan, max_tokens) for i, prompt in enumerate(prompts)]
+
+
+def first_difference(written: Written, reference: Written) -> str | None:
+    """Where `written` differs from `reference` in a token, in a bit of the logits, or in how it ends."""
+    if written == replace(reference, n_passes=written.n_passes):
+        return None
+    for i, (token, expected) in enumerate(zip(written.tokens, reference.tokens, strict=False)):
+        if token != expected:
+            return f"token {i} is {token} instead of {expected}"
+        if written.rows[i] != reference.rows[i]:
+            return f"token {i} is the same, but was sampled from other logits"
+    ends = (f"{len(one.tokens)} tokens ended by {one.finish}" for one in (written, reference))
+    return " instead of ".join(ends)
+
+
+def next_token(target: TargetContext, text: list[int], sampling: SamplingParameters) -> dict[int, float]:
+    """The probability of each token that may follow `text`, by temperature and top-k alone."""
+    target.set_prompt(text)
+    row = target.score(TokenTree.root_only(text[-1]))[0].astype(np.float64)
+    top = np.argsort(-row, kind="stable")[: sampling.top_k]
+    weights = np.exp((row[top] - row.max()) / sampling.temperature)
+    return dict(zip(top.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
 def chooser(plan: Plan) -> FixedPlan:

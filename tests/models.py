@@ -47,6 +47,7 @@ def random_llama(
     n_head_kv: int = 1,
     n_ff: int = 128,
     n_ctx: int = 512,
+    n_silent: int = 0,
     vocab_extra: int = 0,
     seed: int = 0,
     weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0,
@@ -55,23 +56,27 @@ def random_llama(
 ) -> Path:
     """A llama with random weights and the demo pair's tokenizer.
 
-    vocab_extra: unused tokens added at the end. weight_type: of the matrices; with Q8_0, sizes must be multiples of 32.
+    n_silent: further layers that add nothing. vocab_extra: unused tokens added at the end, whose logits are always 0.
+    Both leave the logits of the other tokens as they are.
+    weight_type: of the matrices; with Q8_0, sizes must be multiples of 32.
     metadata: keys set on top (None removes one). with_tensors False makes a vocabulary-only file.
     The end-of-text token's logit is always 0, so that neither greedy nor top-k sampling ever ends a text.
     """
     rng = np.random.default_rng(seed)
-    values = _tokenizer(vocab_extra) | _llama_shape(n_embd, n_layer, n_head, n_head_kv, n_ff, n_ctx)
-    n_vocab = len(values[TOKENS])
+    values = _tokenizer(vocab_extra) | _llama_shape(n_embd, n_layer + n_silent, n_head, n_head_kv, n_ff, n_ctx)
+    n_vocab = len(values[TOKENS]) - vocab_extra
     n_kv = n_embd // n_head * n_head_kv
     output = _random(rng, n_vocab, n_embd)
     output[values["tokenizer.ggml.eos_token_id"]] = 0
     tensors = {
-        "token_embd.weight": _random(rng, n_vocab, n_embd),
+        "token_embd.weight": np.pad(_random(rng, n_vocab, n_embd), ((0, vocab_extra), (0, 0)), mode="wrap"),
         "output_norm.weight": np.full(n_embd, 4, np.float32),
-        "output.weight": output,
+        "output.weight": np.pad(output, ((0, vocab_extra), (0, 0))),
     }
     for layer in range(n_layer):
         tensors |= _llama_layer(f"blk.{layer}", n_embd, n_kv, n_ff, lambda *shape: _random(rng, *shape))
+    for layer in range(n_layer, n_layer + n_silent):
+        tensors |= _llama_layer(f"blk.{layer}", n_embd, n_kv, n_ff, lambda *shape: np.zeros(shape, np.float32))
     return _write(path, "llama", values | dict(metadata or {}), tensors if with_tensors else {}, weight_type)
 
 

@@ -20,6 +20,7 @@ from specrun.catalog.hub import RemoteModel
 from specrun.catalog.names import HubName, parse
 from specrun.errors import HubError
 from tests.hub import COMMIT, Fault, Hub, Repository
+from tests.waiting import wait_until
 
 REPO = "org/model-GGUF"
 FILE = "model-Q4_K_M.gguf"
@@ -359,9 +360,8 @@ def test_two_processes_that_fetch_the_same_model_share_one_download(
         for _ in range(2)
     ]
     assert hub.held.wait(30)
-    while len([path for _, path, _ in hub.requests if path.startswith("/api/")]) < 2:
-        assert processes[0].poll() is None
-    download.time.sleep(0)
+    wait_until(lambda: sum(path.startswith("/api/") for _, path, _ in hub.requests) >= 2, "both processes")
+    assert processes[0].poll() is None
     hub.go_on.set()
     outputs = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs

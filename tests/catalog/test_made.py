@@ -34,7 +34,7 @@ def test_a_draft_is_found_until_it_is_forgotten(target: Path) -> None:
     assert made.forget(target) is None
 
 
-def test_it_belongs_to_the_content_of_the_target(target: Path, tmp_path: Path) -> None:
+def test_a_draft_belongs_to_the_content_of_its_target(target: Path, tmp_path: Path) -> None:
     draft = MadeDraft(written(made.home(target) / "draft.gguf"), "q2_k")
     made.register(target, draft)
     copy = shutil.copy(target, tmp_path / "copy.gguf")
@@ -84,6 +84,6 @@ def test_the_data_folder_can_be_moved(target: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"path": 1, "how": ""}', "\x00"])
-def test_a_broken_entry_is_none(target: Path, text: str) -> None:
+def test_a_broken_entry_counts_as_no_draft(target: Path, text: str) -> None:
     written(made.home(target) / "draft.json").write_text(text)
     assert made.find(target) is None

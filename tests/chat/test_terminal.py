@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +118,6 @@ def test_ctrl_c_stops_an_answer_and_keeps_it(specrun: Specrun, endless: Path, tm
     answer = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", chat.before or "")
     assert set(re.findall(r"[a-zA-Z^]+", answer)) <= {"la", "lo", "tokens"}, "neither ^C nor keys are in the answer"
     chat.expect_exact(HINT)
-    time.sleep(0.1)
     chat.send(f"/save {file}\r")
     chat.expect_exact("saved to")
     leave(chat)

@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.conftest import SCRIPT_TEXT, TIMEOUT_S, Specrun, SpecrunHere
+from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.models import edited
+from tests.waiting import TIMEOUT_S, wait_until
 
 BROKEN_PIPE, INTERRUPTED, PROMPT_ERROR = 141, 130, 5
 
@@ -258,10 +259,11 @@ def test_ctrl_c_keeps_the_text_so_far(specrun: Specrun, endless: Path) -> None:
 
 
 def test_ctrl_c_with_json_still_writes_the_object(specrun: Specrun, endless: Path) -> None:
-    process = specrun.start("generate", "x", "-m", endless, "-c", "16000", "--json")
+    process = specrun.start("generate", "x", "-m", endless, "-c", "20000", "--speculate", "off", "--json")
     assert process.stderr
-    readline(process.stderr)  # the notice that there is no draft: the model is loaded
-    time.sleep(0.5)
+    assert b"beyond the 16384 tokens" in readline(process.stderr)  # the model is loaded
+    loaded = cpu_seconds(process)
+    wait_until(lambda: cpu_seconds(process) > loaded + 0.5, "passes that write the answer")
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == INTERRUPTED
@@ -277,7 +279,7 @@ def test_ctrl_c_while_jsonl_waits_for_a_line_ends_it(specrun: Specrun, script: P
     process.stdin.write(b'{"prompt": "x"}\n')
     process.stdin.flush()
     assert json.loads(readline(process.stdout))["text"] == SCRIPT_TEXT
-    time.sleep(0.2)
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, "a process that waits")
     process.send_signal(signal.SIGINT)
     assert process.wait(TIMEOUT_S) == INTERRUPTED
     assert process.communicate() == (b"", b"")
@@ -293,6 +295,11 @@ def test_ctrl_c_while_a_model_is_loaded(specrun: Specrun, tmp_path: Path) -> Non
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     os.close(writer)
     assert (process.returncode, stdout, stderr) == (INTERRUPTED, b"", b"")
+
+
+def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    """How long the process has been computing."""
+    return float(psutil.Process(process.pid).cpu_times().user)
 
 
 def readline(stream: Any) -> bytes:

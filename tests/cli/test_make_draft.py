@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,14 @@ from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from tests.conftest import Result, Specrun, SpecrunHere
 from tests.models import edited, random_llama, random_mamba
+from tests.waiting import TIMEOUT_S, wait_until
 
 OTHER, USAGE, MODEL_FILE, PAIR, MISSING, INTERRUPTED = 1, 2, 3, 4, 7, 130  # exit codes, see specrun.errors
 MAKE = ("models", "make-draft")
 ONE = ("--types", "q4_0", "--keep-layers", "0.5")
 PROMPT = "def read_config(path):\n"
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -207,12 +209,10 @@ def test_ctrl_c_leaves_nothing_and_keeps_what_was(specrun: Specrun, target: Path
     assert specrun(*MAKE, target, *ONE).code == 0
     before = drafts()
     process = specrun.start(*MAKE, target)
-    deadline = time.monotonic() + 60
-    while not [path for path in drafts() if path.name.startswith(".unfinished")] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: any(path.name.startswith(".unfinished") for path in drafts()), "an unfinished draft")
     for _ in range(signals):
         process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, stdout) == (INTERRUPTED, b"")
     assert b"Traceback" not in stderr
     assert drafts() == before
@@ -222,8 +222,7 @@ def test_ctrl_c_leaves_nothing_and_keeps_what_was(specrun: Specrun, target: Path
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_what_a_killed_run_left_is_swept_up_by_the_next(specrun: Specrun, here: SpecrunHere, target: Path) -> None:
     process = specrun.start(*MAKE, target)
-    while not drafts():
-        time.sleep(0.01)
+    wait_until(drafts, "an unfinished draft")
     process.kill()
     process.communicate()
     assert drafts()
@@ -267,7 +266,7 @@ def test_a_recurrent_target(here: SpecrunHere, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_by_name_and_deleted_with_its_target(here: SpecrunHere) -> None:
+def test_a_draft_of_a_target_by_name_is_deleted_with_its_target(here: SpecrunHere) -> None:
     here("pull", "qwen-14b", "--yes")
     result = here(*MAKE, "qwen-14b", *ONE)
     assert result.code == 0, result.stderr

@@ -1,205 +1,238 @@
-"""Model files and pairs that cannot be used: each ends in one line that says why, and in its exit code."""
+"""`specrun models` and `specrun pull`, with a hub on this machine and small models behind the real aliases."""
 
 from __future__ import annotations
 
-import os
+import json
 from pathlib import Path
 
 import gguf
 import pytest
 
-from tests.conftest import SCRIPT, SCRIPT_TEXT, Specrun, SpecrunHere
-from tests.models import (
-    CHAT_TEMPLATE,
-    TOKENS,
-    edited,
-    random_bert,
-    random_llama,
-    random_mamba,
-    random_t5,
-    scripted_llama,
-    tensor_data_offset,
-    truncated,
-)
+from specrun.catalog.entries import catalog
+from tests.conftest import Specrun, SpecrunHere
+from tests.hub import Hub
+from tests.models import TOKENS, edited
 
-MODEL_FILE, PAIR, PROMPT, LLAMA = 3, 4, 5, 6  # exit codes, see specrun.errors
+USAGE, MODEL_FILE, MISSING, HUB = 2, 3, 7, 8  # exit codes, see specrun.errors
+
+pytestmark = pytest.mark.usefixtures("served")
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+def test_pull_and_the_names_of_it(here: SpecrunHere, served: Hub) -> None:
+    result = here("pull", "qwen-14b", "--yes")
+    assert result.code == 0, result
+    path = Path(result.stdout.strip())
+    assert path.name == catalog()["qwen-14b"].file
+    assert "Qwen/Qwen2.5-14B-Instruct-GGUF, 3 files" in result.stderr
+    assert "licence: apache-2.0" in result.stderr
+    assert ": complete" in result.stderr
+    assert "\x1b" not in result.stderr
+    served.requests.clear()
+    again = here("models", "pull", "QWEN-14B:q4_k_m")
+    assert (again.code, again.stdout) == (0, result.stdout)
+    assert "already here" in again.stderr
+    assert here("models", "path", "qwen-14b").stdout == result.stdout
+    assert here("models", "path", "Qwen/Qwen2.5-14B-Instruct-GGUF:Q4_K_M").stdout == result.stdout
+    assert not served.requests
 
 
-def test_a_missing_file(here: SpecrunHere, tmp_path: Path) -> None:
-    here("generate", "x", "-m", tmp_path / "no.gguf").assert_fails(MODEL_FILE, "no.gguf", "no such file")
+def test_pull_json(here: SpecrunHere) -> None:
+    result = here("pull", "qwen-0.5b", "qwen-14b", "--json")
+    first, second = json.loads(result.stdout)
+    assert first["name"] == "qwen-0.5b"
+    assert Path(first["path"]).is_file()
+    assert len(second["files"]) == 3
+    assert second["bytes"] > first["bytes"]
 
 
-def test_a_directory(here: SpecrunHere, tmp_path: Path) -> None:
-    here("generate", "x", "-m", tmp_path).assert_fails(MODEL_FILE, "is a directory")
+def test_a_dry_run_fetches_nothing(here: SpecrunHere, served: Hub) -> None:
+    result = here("pull", "qwen-14b", "--dry-run")
+    assert (result.code, result.stdout) == (0, "")
+    assert "3 files" in result.stderr
+    assert not served.ranges()
+    assert json.loads(here("pull", "qwen-14b", "--dry-run", "--json").stdout)[0]["path"] is None
+    assert here("models", "path", "qwen-14b").code == MISSING
 
 
-@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 and more"])
-def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(content)
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "not a GGUF file")
+def test_list_shows_the_catalog_and_what_is_here(here: SpecrunHere, tmp_path: Path) -> None:
+    here("pull", "qwen-0.5b", "--yes")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "models.toml").write_text('[models.mine]\nrepo = "me/mine"\nfile = "mine-Q8_0.gguf"\n')
+    models = {model["alias"]: model for model in json.loads(here("models", "list", "--json").stdout)}
+    assert set(models) == set(catalog())
+    assert [alias for alias, model in models.items() if model["cached"]] == ["qwen-0.5b"]
+    assert {"alias", "repo", "file", "bytes", "drafts", "cached", "verified"} <= set(models["mine"])
+    table = here("models", "list").stdout
+    assert "mine" in table
+    assert "qwen-14b" in table
+    assert "\x1b" not in table
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
-def test_an_unreadable_file(here: SpecrunHere, tmp_path: Path) -> None:
-    file = random_llama(tmp_path / "model.gguf")
-    file.chmod(0)
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "cannot be read")
+def test_list_cached_shows_what_other_programs_fetched(here: SpecrunHere, served: Hub) -> None:
+    assert here("models", "list", "--cached").stdout == ""
+    served.add("org/other-GGUF", {"other-Q8_0.gguf": b"GGUF"})
+    here("pull", "qwen-0.5b", "org/other-GGUF", "--yes")
+    models = json.loads(here("models", "list", "--cached", "--json").stdout)
+    assert [(model["alias"], model["file"]) for model in models] == [
+        ("qwen-0.5b", catalog()["qwen-0.5b"].file),
+        (None, "other-Q8_0.gguf"),
+    ]
+    assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--cached").stdout
 
 
-@pytest.mark.parametrize("where", ["magic", "header", "metadata", "tokens", "tensor list", "tensors", "last byte"])
-def test_a_file_that_was_cut_short(here: SpecrunHere, random_model: Path, tmp_path: Path, where: str) -> None:
-    data_offset = tensor_data_offset(random_model)
-    n_bytes = {
-        "magic": 4,
-        "header": 16,
-        "metadata": 100,
-        "tokens": data_offset // 2,
-        "tensor list": data_offset - 200,
-        "tensors": data_offset + 5000,
-        "last byte": -1,
-    }[where]
-    file = truncated(tmp_path / "cut.gguf", random_model, n_bytes)
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "cut.gguf cannot be loaded", "again")
+def test_rm_frees_the_files_of_a_model(here: SpecrunHere) -> None:
+    here("models", "rm", "qwen-14b", "--yes").assert_fails(MISSING, "not on this machine")
+    here("pull", "qwen-14b", "--yes")
+    here("models", "rm", "qwen-14b").assert_fails(USAGE, "--yes")
+    result = here("models", "rm", "qwen-14b", "--yes")
+    assert (result.code, result.stdout) == (0, "")
+    assert "free again" in result.stderr
+    assert here("models", "path", "qwen-14b").code == MISSING
 
 
-def test_a_file_with_a_name_that_is_not_utf8(here: SpecrunHere, tmp_path: Path, script: Path) -> None:
-    file = tmp_path / os.fsdecode(b"caf\xe9.gguf")
-    file.symlink_to(script)
-    assert here("generate", "x", "-m", file).stdout == f"{SCRIPT_TEXT}\n"
+def test_info_of_a_model_that_is_here(here: SpecrunHere) -> None:
+    here("pull", "qwen-14b", "--yes")
+    known = json.loads(here("models", "info", "qwen-14b", "--json").stdout)
+    assert known["name"] == known["alias"] == "qwen-14b"
+    assert (known["architecture"], known["layers"], len(known["layer_bytes"]), known["context"]) == (
+        "llama",
+        20,
+        20,
+        512,
+    )
+    assert len(known["files"]) == 3
+    assert known["types"]["F32"]["bytes"] == known["bytes"]
+    assert known["needs"]["ctx_size"] == 512
+    assert known["needs"]["ram"] > known["bytes"]
+    text = here("models", "info", "qwen-14b").stdout
+    for part in ("and 2 more", "20, ", "512 tokens", "gpt2", "of RAM", "of VRAM", "qwen-0.5b"):
+        assert part in text, part
 
 
-def test_a_vocabulary_without_weights(here: SpecrunHere, tmp_path: Path) -> None:
-    file = random_llama(tmp_path / "vocabulary.gguf", with_tensors=False)
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "vocabulary-only")
+def test_info_of_a_model_that_is_not_here(here: SpecrunHere, served: Hub) -> None:
+    result = here("models", "info", "qwen-14b")
+    assert result.code == 0
+    assert "not on this machine" in result.stdout
+    assert "32,768 tokens" in result.stdout
+    assert json.loads(here("models", "info", "org/repo", "--json").stdout)["path"] is None
+    assert not served.requests
 
 
-def test_an_architecture_that_llama_cpp_does_not_know(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "new.gguf", random_model, {"general.architecture": "llama99"})
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "llama99", "upgrade llama-cpp-python")
+def test_info_of_a_file(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    assert str(script) in here("models", "info", script).stdout
+    here("models", "info", tmp_path / "no.gguf").assert_fails(MODEL_FILE, "no.gguf")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(script.read_bytes()[:1000])
+    here("models", "info", broken).assert_fails(MODEL_FILE, "broken.gguf", "again")
 
 
-def test_a_model_that_llama_cpp_gives_up_on(specrun: Specrun, random_model: Path, tmp_path: Path) -> None:
-    tokens = gguf.GGUFReader(random_model).fields[TOKENS].contents()
-    tokens[300] = tokens[301]  # llama.cpp ends the process over a token that is there twice
-    file = edited(tmp_path / "twice.gguf", random_model, {TOKENS: tokens})
-    specrun("generate", "x", "-m", file).assert_fails(LLAMA, "llama.cpp gave up")
+def test_pairs_of_a_target(here: SpecrunHere) -> None:
+    pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
+    assert [pair["draft"] for pair in pairs] == list(catalog()["qwen-14b"].drafts)
+    assert not any(pair["cached"] or pair["checked"] for pair in pairs)
+    here("pull", "qwen-14b", "qwen-0.5b", "llama-1b", "--yes")
+    pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
+    by_draft = {pair["draft"]: pair for pair in pairs}
+    assert by_draft["qwen-0.5b"] | {"fits": True, "checked": True, "recommended": True} == by_draft["qwen-0.5b"]
+    other = by_draft["llama-1b"]
+    assert (other["fits"], other["checked"], other["recommended"]) == (True, True, False)
+    table = here("models", "pairs").stdout
+    assert "qwen-0.5b (recommended)" in table
+    assert "not on this machine" in table
 
 
-def test_embedding_models(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
-    bert = random_bert(tmp_path / "bert.gguf")
-    here("generate", "x", "-m", bert).assert_fails(MODEL_FILE, "embedding model (bert)")
-    llama = edited(tmp_path / "embedding.gguf", random_model, {"llama.attention.causal": False})
-    here("generate", "x", "-m", llama).assert_fails(MODEL_FILE, "embedding model (llama)")
+def test_pairs_say_why_not(here: SpecrunHere, served: Hub, stand_ins: dict[str, list[Path]], tmp_path: Path) -> None:
+    served.add("org/odd-GGUF", {"odd-Q8_0.gguf": edited_token(stand_ins["llama-1b"][0], tmp_path).read_bytes()})
+    here("pull", "qwen-14b", "org/odd-GGUF", "--yes")
+    pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
+    odd = next(pair for pair in pairs if pair["draft"] == "org/odd-GGUF/odd-Q8_0.gguf")
+    assert not odd["fits"]
+    assert "token 7 is" in odd["difference"]
+    assert "token 7 is" in here("models", "pairs", "qwen-14b").stdout
 
 
-def test_an_encoder_decoder_model(here: SpecrunHere, tmp_path: Path) -> None:
-    file = random_t5(tmp_path / "t5.gguf")
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "encoder-decoder model (t5)")
+def edited_token(source: Path, tmp_path: Path) -> Path:
+    tokens = gguf.GGUFReader(source).fields[TOKENS].contents()
+    tokens[7] += "other"
+    return edited(tmp_path / "odd.gguf", source, {TOKENS: tokens})
 
 
-def test_a_context_length_that_no_file_can_mean_is_ignored(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "huge.gguf", script, {"llama.context_length": 2**31})
-    assert here("generate", "x", "-m", file).stdout == f"{SCRIPT_TEXT}\n"
+def test_check_compares_the_catalog_with_the_hub(here: SpecrunHere, served: Hub) -> None:
+    entries = catalog()
+    repository = served.repositories[entries["qwen-0.5b"].repo]
+    result = here("models", "check", "qwen-0.5b")
+    assert result.code == 1
+    assert "differs: size in bytes is " in result.stdout
+    assert result.stdout.count(" is ") == 1  # the stand-in is smaller, and all else is right
+    repository.licence = "mit"
+    repository.commit = "1" * 40
+    repository.gguf = {"architecture": "qwen3", "context_length": 5}
+    result = here("models", "check", "qwen-0.5b")
+    for part in (
+        "revision is main on the hub",
+        "licence is mit on the hub, apache-2.0 in the catalog",
+        "architecture is qwen3",
+        "context is 5",
+    ):
+        assert part in result.stdout
+    del served.repositories[entries["qwen-14b"].repo].files["qwen2.5-14b-instruct-q4_k_m-00002-of-00003.gguf"]
+    wrong, missing = json.loads(here("models", "check", "qwen-14b", "gemma-12b", "--json").stdout)
+    assert "lacks" in wrong["differences"][0]
+    assert "no repository" in missing["differences"][0]
+    here("models", "check", "nothing").assert_fails(USAGE, "not an alias")
 
 
-# --- chat templates ------------------------------------------------------------------------------------------------
+def test_check_says_ok(here: SpecrunHere, served: Hub, tmp_path: Path) -> None:
+    served.add("me/mine-GGUF", {"mine-Q8_0.gguf": b"GGUF"})
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "models.toml").write_text('[models.mine]\nrepo = "me/mine-GGUF"\nfile = "mine-Q8_0.gguf"\n')
+    result = here("models", "check", "mine")
+    assert (result.code, result.stderr) == (0, "")
+    assert "ok, 4 bytes at revision 0123456789" in result.stdout
 
 
-def test_without_a_chat_template_generate_continues_the_prompt(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
-    result = here("generate", "x", "-m", file, "--speculate", "off")
-    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
-    assert result.stderr.count("\n") == 1
-    assert "no chat template" in result.stderr
-
-
-def test_without_a_chat_template_chat_refuses(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
-    here("chat", "-m", file, "--speculate", "off").assert_fails(MODEL_FILE, "base.gguf", "no chat template")
+def test_check_without_a_network(here: SpecrunHere, served: Hub) -> None:
+    served.repositories.clear()
+    result = here("models", "check", "qwen-14b", HF_HUB_OFFLINE="1")
+    assert result.code == 1
 
 
 @pytest.mark.parametrize(
-    ("template", "part"),
+    ("arguments", "code", "part"),
     [
-        ("{% for m in messages %}{{ m", "unexpected end of template"),
-        ("{{ raise_exception('one turn\nonly') }}", "one turn only"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        (("pull", "qwen-41b"), USAGE, "qwen-14b"),
+        (("pull", "./x.gguf"), USAGE, "is a path"),
+        (("pull", "org/none"), HUB, "no repository org/none"),
+        (("models", "path", "x.gguf"), MISSING, "no such file"),
+        (("models", "rm", "/x.gguf", "--yes"), USAGE, "is a path"),
+        (("pull",), USAGE, "--help"),
     ],
 )
-def test_a_chat_template_that_fails(here: SpecrunHere, script: Path, tmp_path: Path, template: str, part: str) -> None:
-    file = edited(tmp_path / "template.gguf", script, {CHAT_TEMPLATE: template})
-    result = here("generate", "x", "-m", file, "--speculate", "off")
-    result.assert_fails(MODEL_FILE, "chat template", part, "--raw")
+def test_what_cannot_be_is_one_line(here: SpecrunHere, arguments: tuple[str, ...], code: int, part: str) -> None:
+    here(*arguments).assert_fails(code, part)
 
 
-def test_raw_needs_no_chat_template(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "template.gguf", script, {CHAT_TEMPLATE: "{{"})
-    result = here("generate", "x", "-m", file, "--speculate", "off", "--raw")
-    assert (result.code, result.stdout, result.stderr) == (0, f"{SCRIPT_TEXT}\n", "")
+def test_models_alone_shows_its_commands(here: SpecrunHere) -> None:
+    result = here("models")
+    assert result.code == USAGE
+    for command in ("list", "pull", "info", "rm", "path", "check", "pairs"):
+        assert f"│ {command} " in result.stdout
 
 
-# --- pairs ---------------------------------------------------------------------------------------------------------
-
-
-def test_different_tokenizers_name_the_first_token_that_differs(
-    here: SpecrunHere, random_model: Path, tmp_path: Path
-) -> None:
-    tokens = gguf.GGUFReader(random_model).fields[TOKENS].contents()
-    tokens[7] += "other"
-    draft = edited(tmp_path / "draft.gguf", random_model, {TOKENS: tokens})
-    result = here("generate", "x", "-m", random_model, "-md", draft)
-    result.assert_fails(PAIR, "token 7", repr(tokens[7]), "same family")
-
-
-def test_a_draft_bigger_than_its_target(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
-    draft = random_llama(tmp_path / "draft.gguf", n_layer=3)
-    here("generate", "x", "-m", random_model, "-md", draft).assert_fails(PAIR, "bigger", "swap")
-
-
-def test_a_draft_that_is_no_model(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
-    result = here("generate", "x", "-m", random_model, "-md", tmp_path / "no.gguf")
-    result.assert_fails(MODEL_FILE, "no.gguf")
-
-
-@pytest.mark.parametrize("bigger", ["target", "draft"])
-def test_vocabularies_padded_to_different_sizes_make_a_pair(here: SpecrunHere, tmp_path: Path, bigger: str) -> None:
-    target = random_llama(tmp_path / "target.gguf", n_layer=4, vocab_extra=5 * (bigger == "target"))
-    draft = random_llama(tmp_path / "draft.gguf", vocab_extra=5 * (bigger == "draft"))
-    result = here("generate", "x", "-m", target, "-md", draft, "-n", "8", "--speculate", "tree")
-    assert (result.code, result.stderr) == (0, "")
-    assert result.stdout == here("generate", "x", "-m", target, "-n", "8", "--speculate", "off").stdout
-
-
-# --- recurrent models ----------------------------------------------------------------------------------------------
-
-
-def test_a_recurrent_target_decodes_plainly_with_one_notice(here: SpecrunHere, tmp_path: Path) -> None:
-    target = random_mamba(tmp_path / "mamba.gguf", n_layer=4)
-    draft = random_llama(tmp_path / "draft.gguf", n_layer=1)
-    result = here("generate", "x y z", "-m", target, "-md", draft, "-n", "8", "--json")
-    assert result.code == 0
-    assert '"completion_tokens": 8' in result.stdout
-    assert result.stderr.count("\n") == 1
-    assert "recurrent" in result.stderr
-
-
-def test_a_recurrent_draft_is_left_out_with_one_notice(here: SpecrunHere, tmp_path: Path) -> None:
-    target = scripted_llama(tmp_path / "target.gguf", SCRIPT, n_layer=20)
-    draft = random_mamba(tmp_path / "mamba.gguf")
-    vocabulary = gguf.GGUFReader(target).fields[TOKENS].contents()
-    assert vocabulary[: len(gguf.GGUFReader(draft).fields[TOKENS].contents())] == vocabulary[:-1]
-    result = here("generate", "x", "-m", target, "-md", draft)
-    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
-    assert result.stderr.count("\n") == 1
-    assert "recurrent" in result.stderr
-
-
-def test_a_recurrent_model_can_be_talked_with(here: SpecrunHere, tmp_path: Path) -> None:
-    model = random_mamba(tmp_path / "mamba.gguf")
-    result = here("chat", "-m", model, "-n", "4", "--speculate", "off", stdin="one\ntwo\n/regen\n")
-    assert result.code == 0
-    assert result.stderr.count("4 tokens, ") == 3
+def test_pull_on_a_terminal_asks_and_shows_a_bar(specrun: Specrun) -> None:
+    terminal = specrun.on_terminal("pull", "qwen-14b")
+    terminal.expect("Qwen/Qwen2.5-14B-Instruct-GGUF, 3 files")
+    terminal.expect(r"Download .*\(.* are free\)\? \[Y/n\]: ")
+    terminal.sendline("n")
+    terminal.expect("not fetched, because you declined")
+    terminal.expect("\n")
+    terminal.wait()
+    assert terminal.exitstatus == MISSING
+    terminal = specrun.on_terminal("pull", "qwen-14b")
+    terminal.expect(r"\[Y/n\]: ")
+    terminal.sendline("")
+    terminal.expect("━")
+    terminal.expect("qwen-14b 3/3")
+    terminal.expect("snapshots")
+    terminal.wait()
+    assert terminal.exitstatus == 0

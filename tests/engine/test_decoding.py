@@ -44,6 +44,7 @@ def test_max_tokens_is_exact(demo: Engine, prompt: list[int], plan: Plan, max_to
     assert written.statistics.completion_tokens == max_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=4), PLAN], ids=str)
 def test_the_context_fills_to_its_last_token(demo: Engine, prompt: list[int], plan: Plan) -> None:
     tokens: list[int] = []

@@ -61,6 +61,7 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
         assert tokens == write(bounded, prompt, sampling, OFF.plan(), 64).tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [CHAIN.plan(depth=1), SPECEXEC.plan(16, 8), METHODS["draftless"].plan(32)], ids=str)
 def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Plan) -> None:
     """Of two f16 caches llama.cpp reads fewer than 512 cells with one kernel, and more with others."""
@@ -78,7 +79,7 @@ def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Pla
 
 
 @pytest.mark.parametrize(("n", "notice"), [(1, "speculation is off"), (5, "at most 5 tokens"), (32, "")])
-def test_what_is_left_of_speculation_is_said(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_says_how_far_exact_limits_speculation(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_passes, "exact_up_to", lambda *_: n)
     plans = (SPECEXEC.plan(16, 8), OFF.plan())
     options = RunOptions(

@@ -2,35 +2,122 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import llama_cpp
 import psutil
 import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.model import Model
+from specrun.engine.request import Request
 from specrun.engine.run_options import DEFAULT_CTX_SIZE, RunOptions
 from specrun.errors import PairError, UsageError
 from specrun.llama_settings import LlamaSettings
+from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
+from specrun.speculation.registry import METHODS
 from tests.models import random_llama
 
 TREE = SPECEXEC.plan(16, 8)
 ONE_THREAD = LlamaSettings(threads=1)
 
 
-def test_everything_is_freed(random_model: Path) -> None:
+GRAMMAR = 'root ::= "a" [bc]{1,9}'
+
+# What makes an object of llama.cpp, the kind of object, and what frees it.
+MADE_AND_FREED = [
+    ("llama_model_load_from_file", "model", "llama_model_free"),
+    ("llama_init_from_model", "context", "llama_free"),
+    ("llama_sampler_init_grammar", "sampler", "llama_sampler_free"),
+    ("llama_sampler_clone", "sampler", "llama_sampler_free"),
+]
+
+
+class LlamaObjects:
+    """Counts the models, contexts and samplers that llama.cpp makes, and keeps those that are not freed yet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_made: Counter[str] = Counter()
+        self.left: dict[int, str] = {}
+        for make, kind, _ in MADE_AND_FREED:
+            monkeypatch.setattr(llama_cpp, make, self._making(kind, getattr(llama_cpp, make)))
+        for free in {free for _, _, free in MADE_AND_FREED}:
+            monkeypatch.setattr(llama_cpp, free, self._freeing(getattr(llama_cpp, free)))
+
+    def _making(self, kind: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            made = make(*arguments)
+            if made:
+                self.n_made[kind] += 1
+                self.left[_address(made)] = kind
+            return made
+
+        return counted
+
+    def _freeing(self, free: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(freed: Any) -> None:
+            assert self.left.pop(_address(freed), None), "freed twice"
+            free(freed)
+
+        return counted
+
+
+def _address(pointer: Any) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> LlamaObjects:
+    return LlamaObjects(monkeypatch)
+
+
+def one_run(draft: Path | None, plan: Plan = TREE, **options: Any) -> None:
+    """Load a pair, write a few tokens with a grammar, and close it."""
+    settings = {"settings": ONE_THREAD, "draft_settings": ONE_THREAD}
+    with Model(RunOptions(embedded.TARGET, draft, (plan,), **settings, **options)) as model:
+        request = Request(list(range(100)), SamplingParameters(), 4, gbnf=GRAMMAR)
+        assert model.complete(request).run().token_ids
+
+
+def test_every_model_context_and_sampler_is_freed(objects: LlamaObjects, random_model: Path) -> None:
+    one_run(random_model)
+    assert (objects.n_made["model"], objects.n_made["context"]) == (2, 2)
+    assert objects.n_made["sampler"] > 2
+    assert not objects.left
+    one_run(random_model, METHODS["draftless"].plan(8))
+    one_run(None, OFF.plan(), exact=True)
+    assert not objects.left
+
+
+def test_what_was_loaded_is_freed_when_loading_fails(
+    objects: LlamaObjects, monkeypatch: pytest.MonkeyPatch, random_model: Path
+) -> None:
+    with pytest.raises(PairError):
+        Model(RunOptions(embedded.DRAFT, embedded.TARGET, (TREE,)))
+    assert objects.n_made["model"] == 2
+    assert not objects.left
+    monkeypatch.setattr(Model, "_make_ready", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        one_run(random_model)
+    assert objects.n_made["context"] == 2
+    assert not objects.left
+
+
+def test_memory_does_not_grow_with_every_run(random_model: Path) -> None:
     def resident_after(n_rounds: int) -> int:
         for _ in range(n_rounds):
-            with Model(
-                RunOptions(embedded.TARGET, random_model, (TREE,), settings=ONE_THREAD, draft_settings=ONE_THREAD)
-            ) as model:
-                model.engine.target.set_prompt(list(range(100)))
+            one_run(random_model)
         return psutil.Process().memory_info().rss
 
-    # A round maps 9 MB of weights and allocates more than 20 MB of caches and buffers.
+    # A context that stays takes more than 20 MB of caches and buffers, so ten of them 200 MB.
     before = resident_after(3)
     assert resident_after(10) - before < 40e6
 

@@ -1,14 +1,17 @@
-"""Drafting while the target's pass runs: the text stays, whatever happens meanwhile."""
+"""Drafting while the target's pass runs does not change the text, even if a pass fails or Ctrl-C is pressed."""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
 from specrun.catalog import embedded
+from specrun.engine import overlap
 from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
 from specrun.errors import LlamaError
@@ -23,6 +26,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, engine, write
+from tests.waiting import TIMEOUT_S
 
 GREEDY = SamplingParameters(temperature=0)
 SAMPLED = SamplingParameters(temperature=0.8, seed=1)
@@ -30,15 +34,44 @@ TREE = replace(SPECEXEC.plan(16, 6), overlap=True)
 ADAPTIVE = replace(ADAPTIVE.plan(32, 8, 8), overlap=True)
 
 
-def waiting(e: Engine, seconds: float = 0.05) -> None:
-    """Make the target's passes wait, as those of a streamed target do."""
-    score = e.target.score
+def make_passes_wait(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the target's passes last, as those of a streamed target do, until a number of draft passes have run.
+
+    The number changes from pass to pass, so that passes end at different points of the drafting. A pass also ends when
+    nothing is left to draft, so that the engine waits for it.
+    """
+    assert e.draft
+    score, decode, wait = e.target.score, e.draft.context.decode, overlap.wait
+    changed = threading.Condition()
+    numbers = cycle((120, 13, 60, 5))
+    n_drafted, is_waited_for = 0, False
 
     def slow(tree: TokenTree) -> Logits:
-        time.sleep(seconds)
+        if threading.current_thread() is not threading.main_thread():  # a pass that overlaps with drafting
+            with changed:
+                enough = n_drafted + next(numbers)
+                assert changed.wait_for(lambda: n_drafted >= enough or is_waited_for, TIMEOUT_S)
         return score(tree)
 
-    e.target.score = slow  # type: ignore[method-assign]
+    def counted(batch: Batch) -> Logits:
+        nonlocal n_drafted
+        rows = decode(batch)
+        with changed:
+            n_drafted += 1
+            changed.notify()
+        return rows
+
+    def noticed(running: list[Future[Logits]]) -> None:
+        nonlocal is_waited_for
+        with changed:
+            is_waited_for = True
+            changed.notify()
+        wait(running)
+        is_waited_for = False
+
+    monkeypatch.setattr(e.target, "score", slow)
+    monkeypatch.setattr(e.draft.context, "decode", counted)
+    monkeypatch.setattr(overlap, "wait", noticed)
 
 
 @pytest.fixture
@@ -47,14 +80,17 @@ def pair() -> Iterator[Engine]:
         yield e
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 @pytest.mark.parametrize("plan", [TREE, ADAPTIVE, replace(CHAIN.plan(depth=4), overlap=True)], ids=str)
-def test_the_text_is_the_same_bit_for_bit(plan: Plan, sampling: SamplingParameters) -> None:
+def test_the_text_is_the_same_bit_for_bit(
+    plan: Plan, sampling: SamplingParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with engine(embedded.TARGET, None, OFF.plan()) as e:
         prompts = code_prompts(e, 3, 40)
         plain = [write(e, prompt, sampling, OFF.plan(), 64) for prompt in prompts]
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
-        waiting(e)
+        make_passes_wait(e, monkeypatch)
         for prompt, reference in zip(prompts, plain, strict=True):
             written = write(e, prompt, sampling, plan, 64)
             assert (written.tokens, written.rows) == (reference.tokens, reference.rows)
@@ -63,19 +99,19 @@ def test_the_text_is_the_same_bit_for_bit(plan: Plan, sampling: SamplingParamete
             assert written.statistics.overlapped_seconds > 0
 
 
-def test_with_draft_sources_the_text_is_the_same() -> None:
+def test_with_draft_sources_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     merged = replace(METHODS["merged"].plan(32, 8), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, merged) as e:
         prompt = code_prompts(e, 1, 200)[0]
         plain = write(e, prompt, GREEDY, OFF.plan(), 64)
-        waiting(e)
+        make_passes_wait(e, monkeypatch)
         written = write(e, prompt, GREEDY, merged, 64)
         assert written.tokens == plain.tokens
         assert written.statistics.ready > 0
 
 
-def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
-    """How many are is a matter of time, and their text would hang on it."""
+def test_trees_of_random_draws_are_not_drafted_ahead() -> None:
+    """How many trees are drafted ahead depends on the time a pass takes, and the text must not depend on that."""
     drawn = replace(METHODS["rsd"].plan(8, 3), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, drawn) as e:
         prompt = code_prompts(e, 1, 40)[0]
@@ -84,7 +120,7 @@ def test_trees_that_were_drawn_are_not_drafted_ahead() -> None:
         assert write(e, prompt, SAMPLED, replace(drawn, overlap=False), 32).tokens == first.tokens
 
 
-def test_an_engine_may_be_told_otherwise() -> None:
+def test_an_engine_without_overlap_drafts_nothing_ahead() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, TREE) as e:
         never = Engine(e.target, e.draft, e.ctx_size, overlap=False)
         prompt = code_prompts(e, 1, 40)[0]
@@ -92,8 +128,8 @@ def test_an_engine_may_be_told_otherwise() -> None:
         never.close()
 
 
-def test_no_longer_than_asked_for(pair: Engine) -> None:
-    waiting(pair)
+def test_no_longer_than_asked_for(pair: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_passes_wait(pair, monkeypatch)
     prompt = code_prompts(pair, 1, 40)[0]
     for n in range(1, 12):
         steps = list(pair.generate(Request(prompt, GREEDY, n), chooser(TREE)))
@@ -102,10 +138,10 @@ def test_no_longer_than_asked_for(pair: Engine) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
-def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) -> None:
+def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = code_prompts(pair, 2, 40)
     plain = [write(pair, prompt, GREEDY, OFF.plan(), 48).tokens for prompt in prompts]
-    waiting(pair)
+    make_passes_wait(pair, monkeypatch)
     score, n_passes = pair.target.score, 0
 
     def failing(tree: TokenTree) -> Logits:
@@ -123,17 +159,26 @@ def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int) ->
 
 
 @pytest.mark.parametrize("after", [1, 3, 8])
-def test_ctrl_c_in_the_middle_leaves_both_caches_right(pair: Engine, after: int) -> None:
+def test_ctrl_c_in_the_middle_leaves_both_caches_right(
+    pair: Engine, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts = code_prompts(pair, 2, 40)
     plain = [write(pair, prompt, GREEDY, OFF.plan(), 48).tokens for prompt in prompts]
     assert pair.draft
     score, decode = pair.target.score, pair.draft.context.decode
     is_running, n_ahead = False, 0
+    is_waited_for = threading.Event()
+    wait = overlap.wait
+
+    def noticed(running: list[Future[Logits]]) -> None:
+        is_waited_for.set()
+        wait(running)
 
     def slow(tree: TokenTree) -> Logits:
         nonlocal is_running
         is_running = True
-        time.sleep(0.1)
+        is_waited_for.clear()
+        is_waited_for.wait(timeout=1)
         rows = score(tree)
         is_running = False
         return rows
@@ -143,14 +188,16 @@ def test_ctrl_c_in_the_middle_leaves_both_caches_right(pair: Engine, after: int)
         rows = decode(batch)
         n_ahead += is_running
         if n_ahead == after:
-            n_ahead += 1
             raise KeyboardInterrupt
         return rows
 
-    pair.target.score = slow  # type: ignore[method-assign]
-    pair.draft.context.decode = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        write(pair, prompts[0], GREEDY, TREE, 48)
-    assert not is_running, "the pass was waited for"
+    with monkeypatch.context() as patch:
+        patch.setattr(overlap, "wait", noticed)
+        patch.setattr(pair.target, "score", slow)
+        patch.setattr(pair.draft.context, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(pair, prompts[0], GREEDY, TREE, 48)
+    assert not is_running, "the pass was not waited for"
+    make_passes_wait(pair, monkeypatch)
     for prompt, reference in zip(prompts, plain, strict=True):
         assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference

@@ -1,4 +1,4 @@
-"""Where the runtime puts layers, on a machine that says it has GPUs. The weights stay in RAM here all the same."""
+"""Which layers go to GPUs, on a machine that reports GPUs it does not have: the weights stay in RAM."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_quantizer_that_dies_is_a_reason_too(tmp_path: Path) -> None:
         quantizing.write(model, model, candidate("q4_0", 2), go_on)  # it maps the file that it overwrites
 
 
-def test_it_is_stopped_by_what_wait_raises(demo_target: Path, tmp_path: Path) -> None:
+def test_an_exception_from_wait_stops_the_quantizer(demo_target: Path, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
 
     def stop() -> None:

@@ -48,7 +48,7 @@ def test_layers() -> None:
     assert MachineOptions(gpu_layers="auto").target_settings() == LlamaSettings()
 
 
-def test_of_target_and_draft() -> None:
+def test_target_and_draft_have_settings_of_their_own() -> None:
     options = MachineOptions(threads=3, cpu_moe=True, tensor_split="3,1", cache_type_k="f32", cache_type_v_draft="q8_0")
     assert options.target_settings() == LlamaSettings(
         threads=3, n_cpu_moe=ALL_LAYERS, tensor_split=(3, 1), type_k="f32"

@@ -77,6 +77,7 @@ def test_with_the_usual_filters_few_tokens_are_checked() -> None:
     assert constraint.n_asked <= 20 * 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [NO_FILTER, replace(NO_FILTER, top_k=50, top_p=0.8, temperature=0.8)], ids=str)
 def test_samples_follow_the_distribution_of_the_allowed_tokens(parameters: SamplingParameters) -> None:
     n_vocab, n = 400, 20_000

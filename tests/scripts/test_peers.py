@@ -19,6 +19,8 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
+pytestmark = pytest.mark.slow
+
 # What the tools of llama-cpp-python 0.3.36 print, shortened.
 COMPLETION = """
 0.00.527.393 I generate: n_ctx = 1024, n_batch = 2048, n_predict = 49, n_keep = 0

@@ -20,6 +20,8 @@ from specrun.catalog import embedded
 from tests.models import TOKENS, edited, random_bert, random_llama, truncated
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+pytestmark = pytest.mark.slow
 Type = gguf.GGMLQuantizationType
 
 
@@ -330,7 +332,9 @@ def test_the_check_finds_another_model(script: ModuleType, source: Path, tmp_pat
         ({"n_added": 1}, "an added token was the best"),
     ],
 )
-def test_what_the_check_takes_for_failure(script: ModuleType, changed: dict[str, Any], failure: str | None) -> None:
+def test_which_results_of_the_check_are_failures(
+    script: ModuleType, changed: dict[str, Any], failure: str | None
+) -> None:
     same = {
         "n_tokens": 9,
         "difference": 0.1,

@@ -80,7 +80,7 @@ def test_a_plan_that_stops_paying_is_left_within_50_passes_and_comes_back() -> N
     assert not plans.is_off
 
 
-def test_a_plan_that_was_left_for_what_wrong_tables_promised_is_taken_up_again() -> None:
+def test_a_plan_that_was_left_because_of_wrong_tables_is_taken_up_again() -> None:
     plans = ProfiledPlan(CHAIN, 20.0, guide(plain_ms=40.0))
     share, drafted = run(plans, 2.0, 200)
     assert drafted > 150

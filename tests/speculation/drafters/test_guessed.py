@@ -107,7 +107,7 @@ def test_one_draft_pass_looks_at_several_levels_of_a_guess() -> None:
     assert len(levels) > len(draft.passes) + 1, "the copied path was drafted upon in fewer passes than it has levels"
 
 
-def test_the_draft_is_not_asked_where_the_copy_is_certain_and_drafting_dear() -> None:
+def test_the_draft_is_not_asked_where_the_copy_is_certain_and_drafting_slow() -> None:
     draft = TableDraft(2)
     tree = merged(COPYING, guide({1: 10.0, 24: 10.0}, 9.0, 0.1), draft)
     assert draft.passes == []

@@ -75,7 +75,7 @@ def test_a_tree_stays_within_its_limits(name: str, budget: int, depth: int, samp
 
 
 @pytest.mark.parametrize("name", ["opt-tree", "ddd", "specdec++", "disco", "adaedl"])
-def test_a_sure_draft_is_followed_and_a_clueless_one_left(name: str) -> None:
+def test_drafting_goes_on_while_the_draft_is_confident(name: str) -> None:
     grower: Drafter = GROWERS[name](source(Sure(20.0)))
     assert grower.draft([3], limits(9, 8)).depth == 8
     grower = GROWERS[name](source(Sure(0.0)))

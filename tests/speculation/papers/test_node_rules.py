@@ -55,7 +55,7 @@ def test_equal_distributions_are_always_accepted(rule: str) -> None:
     assert measured(rule, "equal")[1] == (1.0 if RULES[rule].k else 0.0)
 
 
-def test_sequoia_ends_up_accepting_when_every_token_is_drawn() -> None:
+def test_sequoia_accepts_in_the_end_when_every_token_is_drawn() -> None:
     assert all(measured("Sequoia, k=6", pair)[1] == 1.0 for pair in PAIRS)
 
 

@@ -21,19 +21,19 @@ def test_one_opinion_stands_as_it_is() -> None:
     assert pooled([]) == together({}, {}) == {}
 
 
-def test_what_both_name_is_likelier_than_either_says() -> None:
+def test_a_token_that_both_name_is_likelier_than_either_says() -> None:
     found = together(DRAFTED, {1: 0.6})
     assert found[1] > 0.6
     assert found[2] < 0.2
     assert found[3] < 0.05
 
 
-def test_where_one_is_sure_what_only_the_other_names_is_unlikelier() -> None:
+def test_a_token_that_only_one_names_is_unlikelier_where_the_other_is_sure() -> None:
     found = together(DRAFTED, {2: 0.9})
     assert found[2] > found[1]
 
 
-def test_what_the_draft_looked_at_and_did_not_name_is_unlikely() -> None:
+def test_a_token_that_the_draft_considered_and_did_not_name_is_unlikely() -> None:
     found = together(DRAFTED, {9: 0.6})
     assert found[9] < 0.6 / 2
     assert found[1] < DRAFTED[1]
@@ -55,7 +55,7 @@ def test_chances_are_a_distribution(drafted: dict[int, float], guessed: dict[int
         assert sum(found.values()) < 1
 
 
-def test_a_token_is_the_likelier_the_likelier_each_finds_it() -> None:
+def test_a_token_is_likelier_if_either_finds_it_likelier() -> None:
     rising = [together({1: a, 2: 0.1}, {1: b, 5: 0.1})[1] for a in (0.1, 0.4, 0.8) for b in (0.1, 0.4, 0.8)]
     rows = [rising[i : i + 3] for i in range(0, 9, 3)]
     for line in (*rows, *zip(*rows, strict=True)):

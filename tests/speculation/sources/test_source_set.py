@@ -80,7 +80,7 @@ def test_a_source_that_is_never_right_loses_its_chance_and_one_that_is_gains() -
     assert chances.get(7, 0.0) < 0.05
 
 
-def test_chances_are_counted_only_where_the_target_came_by() -> None:
+def test_chances_are_counted_only_on_the_targets_own_path() -> None:
     sources = SourceSet({"one": Fixed("one", (7, 0))})
     sources.follow([1], ["one"])
     before = sources.children([], 4)[0][1]

@@ -1,4 +1,4 @@
-"""Under a grammar too, speculation changes nothing: the same tokens, and the grammar's text, with every plan."""
+"""With a grammar, too, every plan writes the tokens of plain decoding, and the text matches the grammar."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from tests.engine.test_exactness import probabilities
-from tests.engines import chooser, code_prompts, engine
+from tests.engines import chooser, code_prompts, engine, next_token
 from tests.models import random_llama
 from tests.statistics import chi_square_p_value
 
@@ -90,6 +89,7 @@ def tokens_of(written: list[Pass]) -> list[int]:
     return [token for step in written for token in step.tokens]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_json_by_a_schema_is_the_same_with_every_plan(
     demo: Engine, by_schema: Grammar, sampling: SamplingParameters
@@ -110,6 +110,7 @@ def test_json_by_a_schema_is_the_same_with_every_plan(
             assert len(written) < len(plain), "nothing was accepted"
 
 
+@pytest.mark.slow
 def test_the_tree_holds_nothing_that_is_forbidden(demo: Engine, by_schema: Grammar) -> None:
     n_drafted = 0
     for plan in PLANS:
@@ -146,7 +147,7 @@ class NothingAfter:
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])
-def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_none_the_worse(demo: Engine, n: int) -> None:
+def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_as_usual(demo: Engine, n: int) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
     free = list(demo.generate(Request(prompt, SamplingParameters(), n + 5), FixedPlan(OFF.plan())))
     for plan in (OFF.plan(), *PLANS):
@@ -181,6 +182,7 @@ def test_a_draft_with_fewer_tokens_drafts_what_it_can(tmp_path: Any) -> None:
             assert tokens_of(speculated) == tokens_of(plain)
 
 
+@pytest.mark.slow
 def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(demo: Engine) -> None:
     """Of two tokens written with a tree under a grammar, over seeds: the target's own, renormalised at each."""
     plan, n_seeds = SPECEXEC.plan(12, 2), 1000
@@ -193,7 +195,7 @@ def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(dem
         def following(written: list[int]) -> dict[int, float]:
             demo.reset()
             everything = replace(sampling, top_k=model.n_vocab)
-            p = probabilities(demo.target.set_prompt, demo.target.score, [*prompt, *written], everything)
+            p = next_token(demo.target, [*prompt, *written], everything)
             kept = {token: p[token] for token in allowed[grammar.allowed(written, allowed)].tolist()}
             return {token: share / sum(kept.values()) for token, share in kept.items()}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pexpect
@@ -16,11 +15,17 @@ from specrun.catalog.entries import catalog
 from specrun.catalog.split import shards
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.hub import Fault, Hub
+from tests.waiting import wait_until
 
 PAIR, MISSING, HUB = 4, 7, 8  # exit codes, see specrun.errors
 pytestmark = pytest.mark.usefixtures("served")
 
 PAIR_OPTIONS = ("--target", "qwen-14b", "--draft", "qwen-0.5b")
+
+
+def has_most_of_a_shard(blobs: Path) -> bool:
+    """Whether the bytes that come before the connection is cut have been written."""
+    return any(partial.stat().st_size > 500_000 for partial in blobs.glob("*.incomplete"))
 
 
 def test_a_chat_from_an_empty_cache_on_a_terminal(specrun: Specrun) -> None:
@@ -55,8 +60,7 @@ def test_an_interrupted_chat_goes_on_where_it_stopped(specrun: Specrun, served: 
     terminal = specrun.on_terminal("chat", *PAIR_OPTIONS, "--yes")
     assert served.held.wait(60)
     blobs = cache.folder(catalog()["qwen-14b"].repo) / "blobs"
-    while not any(partial.stat().st_size > 500_000 for partial in blobs.glob("*.incomplete")):
-        time.sleep(0.01)
+    wait_until(lambda: has_most_of_a_shard(blobs), "a partial download")
     terminal.sendintr()
     terminal.expect_exact("the next pull continues")
     terminal.wait()
@@ -94,8 +98,7 @@ def test_a_download_that_was_killed_in_a_pipe_goes_on(specrun: Specrun, served: 
     process = specrun.start("chat", *PAIR_OPTIONS, "--pull")
     assert served.held.wait(60)
     blobs = cache.folder(catalog()["qwen-14b"].repo) / "blobs"
-    while not any(partial.stat().st_size > 500_000 for partial in blobs.glob("*.incomplete")):
-        time.sleep(0.01)
+    wait_until(lambda: has_most_of_a_shard(blobs), "a partial download")
     process.send_signal(signal.SIGTERM)
     process.communicate()
     served.go_on.set()

@@ -92,7 +92,7 @@ def test_files_that_cannot_be_read(here: SpecrunHere, tmp_path: Path, option: st
     here("chat", option, file).assert_fails(USAGE_ERROR, "latin is not UTF-8", "0xe9", "offset 5")
 
 
-def test_both_exclude_each_other(here: SpecrunHere, grammar: Path, schema: Path) -> None:
+def test_grammar_and_schema_exclude_each_other(here: SpecrunHere, grammar: Path, schema: Path) -> None:
     for command in (("generate", "x"), ("chat",)):
         result = here(*command, "--grammar", grammar, "--json-schema", schema)
         result.assert_fails(USAGE_ERROR, "--grammar and --json-schema exclude each other")

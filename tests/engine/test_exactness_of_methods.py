@@ -58,9 +58,12 @@ def plan_of(method: Method, pair: Model, temperature: float) -> Plan:
     return pair.plans.shaped([method.plan(depth=5) if method.is_chain else method.plan(20, 6)], temperature)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", MATCHING, ids=lambda method: method.name)
-def test_what_samples_and_matches_writes_the_same_bit_for_bit(method: Method, temperature: float, pair: Model) -> None:
+def test_every_method_that_samples_and_matches_is_the_same_bit_for_bit(
+    method: Method, temperature: float, pair: Model
+) -> None:
     engine, plan = pair.engine, plan_of(method, pair, temperature)
     sampling = SamplingParameters(temperature=temperature)
     saved = 0
@@ -74,8 +77,9 @@ def test_what_samples_and_matches_writes_the_same_bit_for_bit(method: Method, te
     assert saved > 0, "nothing was accepted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
-def test_greedily_every_rule_writes_the_same(method: Method, pair: Model) -> None:
+def test_every_rule_writes_plain_decodings_text_when_greedy(method: Method, pair: Model) -> None:
     engine, plan = pair.engine, plan_of(method, pair, 0.0)
     for prompt in code_prompts(engine, 3, 40):
         engine.reset()
@@ -86,8 +90,9 @@ def test_greedily_every_rule_writes_the_same(method: Method, pair: Model) -> Non
         assert found.n_passes < plain.n_passes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SAMPLING, ids=lambda method: method.name)
-def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pair: Model) -> None:
+def test_texts_of_every_lossless_rule_follow_the_targets_distribution(method: Method, pair: Model) -> None:
     """The first two of three tokens, over seeds: with three to write, the first pass drafts two levels."""
     engine = pair.engine
     sampling = SamplingParameters(temperature=1.2, top_k=4, top_p=1.0, min_p=0.0)
@@ -126,7 +131,7 @@ def two_tokens(pair: Model, prompt: list[int], sampling: SamplingParameters) -> 
     return expected
 
 
-def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair: Model) -> None:
+def test_a_method_that_draws_repeats_its_text_for_a_seed_and_changes_it_for_another(pair: Model) -> None:
     plan = METHODS["sequoia"].plan().shaped(TreeShape.branching((3, 2, 1)))
     prompt = code_prompts(pair.engine, 1, 40)[0]
     texts = []
@@ -136,6 +141,7 @@ def test_the_rule_with_draws_is_the_same_for_a_seed_and_another_for_another(pair
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.slow
 def test_typical_acceptance_is_lossy_and_says_so(pair: Model) -> None:
     method = METHODS["typical"]
     assert not method.lossless
@@ -151,7 +157,7 @@ def test_typical_acceptance_is_lossy_and_says_so(pair: Model) -> None:
 
 
 @pytest.mark.parametrize(("budget", "depth"), [(2, 8), (9, 8), (16, 4), (17, 8), (64, 6), (1000, 3)])
-def test_branching_fits(budget: int, depth: int) -> None:
+def test_the_widest_branching_stays_within_budget_and_depth(budget: int, depth: int) -> None:
     shape = widest_branching(budget, depth)
     assert shape.n_nodes <= budget
     assert shape.depth == min(depth, budget - 1)

@@ -1,0 +1,60 @@
+"""Whether text with speculation is the text without it, bit for bit: the long form of tests/engine/test_exactness.py.
+
+    python scripts/check_exactness.py [--prompts 100] [--max-tokens 128] [--prompt-tokens 40]
+
+The embedded pair continues code of this Python's standard library, greedily and at temperature 0.8, with plain decoding
+and then with each plan. Compared are the tokens and every bit of the logits from which they were sampled. Prints a line
+for each plan and ends with code 1 if anything differs. --prompt-tokens 420 --max-tokens 200 checks long contexts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from tests.engines import first_difference, written_by
+
+PLANS = (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8), SPECEXEC.plan(100, 10), ADAPTIVE.plan(64, 12, 8))
+TEMPERATURES = (0.0, 0.8)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=100, help="number of prompts")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens to write after each")
+    parser.add_argument("--prompt-tokens", type=int, default=40, help="tokens of each prompt")
+    arguments = parser.parse_args()
+    n_different = 0
+    for temperature in TEMPERATURES:
+        size = (SamplingParameters(temperature=temperature), arguments.prompts)
+        plain = written_by(OFF.plan(), *size, arguments.prompt_tokens, arguments.max_tokens)
+        for plan in PLANS:
+            started = time.monotonic()
+            written = written_by(plan, *size, arguments.prompt_tokens, arguments.max_tokens)
+            differences = [
+                f"prompt {i}: {difference}"
+                for i, (one, reference) in enumerate(zip(written, plain, strict=True))
+                if (difference := first_difference(one, reference))
+            ]
+            n_different += len(differences)
+            n_tokens, n_passes = sum(len(one.tokens) for one in written), sum(one.n_passes for one in written)
+            verdict = f"{len(differences)} prompts differ, {differences[0]}" if differences else "the same bits"
+            print(
+                f"temperature {temperature}, {plan}: {n_tokens} tokens in {n_passes} passes, "
+                f"{time.monotonic() - started:.0f} s: {verdict}",
+                flush=True,
+            )
+    return 1 if n_different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

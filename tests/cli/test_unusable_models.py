@@ -1,0 +1,205 @@
+"""Model files and pairs that cannot be used: each ends in one line that says why, and in its exit code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import gguf
+import pytest
+
+from tests.conftest import SCRIPT, SCRIPT_TEXT, Specrun, SpecrunHere
+from tests.models import (
+    CHAT_TEMPLATE,
+    TOKENS,
+    edited,
+    random_bert,
+    random_llama,
+    random_mamba,
+    random_t5,
+    scripted_llama,
+    tensor_data_offset,
+    truncated,
+)
+
+MODEL_FILE, PAIR, PROMPT, LLAMA = 3, 4, 5, 6  # exit codes, see specrun.errors
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file(here: SpecrunHere, tmp_path: Path) -> None:
+    here("generate", "x", "-m", tmp_path / "no.gguf").assert_fails(MODEL_FILE, "no.gguf", "no such file")
+
+
+def test_a_directory(here: SpecrunHere, tmp_path: Path) -> None:
+    here("generate", "x", "-m", tmp_path).assert_fails(MODEL_FILE, "is a directory")
+
+
+@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 and more"])
+def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "not a GGUF file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_an_unreadable_file(here: SpecrunHere, tmp_path: Path) -> None:
+    file = random_llama(tmp_path / "model.gguf")
+    file.chmod(0)
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "cannot be read")
+
+
+@pytest.mark.parametrize("where", ["magic", "header", "metadata", "tokens", "tensor list", "tensors", "last byte"])
+def test_a_file_that_was_cut_short(here: SpecrunHere, random_model: Path, tmp_path: Path, where: str) -> None:
+    data_offset = tensor_data_offset(random_model)
+    n_bytes = {
+        "magic": 4,
+        "header": 16,
+        "metadata": 100,
+        "tokens": data_offset // 2,
+        "tensor list": data_offset - 200,
+        "tensors": data_offset + 5000,
+        "last byte": -1,
+    }[where]
+    file = truncated(tmp_path / "cut.gguf", random_model, n_bytes)
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "cut.gguf cannot be loaded", "again")
+
+
+def test_a_file_with_a_name_that_is_not_utf8(here: SpecrunHere, tmp_path: Path, script: Path) -> None:
+    file = tmp_path / os.fsdecode(b"caf\xe9.gguf")
+    file.symlink_to(script)
+    assert here("generate", "x", "-m", file).stdout == f"{SCRIPT_TEXT}\n"
+
+
+def test_a_vocabulary_without_weights(here: SpecrunHere, tmp_path: Path) -> None:
+    file = random_llama(tmp_path / "vocabulary.gguf", with_tensors=False)
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "vocabulary-only")
+
+
+def test_an_architecture_that_llama_cpp_does_not_know(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "new.gguf", random_model, {"general.architecture": "llama99"})
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "llama99", "upgrade llama-cpp-python")
+
+
+def test_a_model_that_llama_cpp_gives_up_on(specrun: Specrun, random_model: Path, tmp_path: Path) -> None:
+    tokens = gguf.GGUFReader(random_model).fields[TOKENS].contents()
+    tokens[300] = tokens[301]  # llama.cpp ends the process over a token that is there twice
+    file = edited(tmp_path / "twice.gguf", random_model, {TOKENS: tokens})
+    specrun("generate", "x", "-m", file).assert_fails(LLAMA, "llama.cpp gave up")
+
+
+def test_embedding_models(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
+    bert = random_bert(tmp_path / "bert.gguf")
+    here("generate", "x", "-m", bert).assert_fails(MODEL_FILE, "embedding model (bert)")
+    llama = edited(tmp_path / "embedding.gguf", random_model, {"llama.attention.causal": False})
+    here("generate", "x", "-m", llama).assert_fails(MODEL_FILE, "embedding model (llama)")
+
+
+def test_an_encoder_decoder_model(here: SpecrunHere, tmp_path: Path) -> None:
+    file = random_t5(tmp_path / "t5.gguf")
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "encoder-decoder model (t5)")
+
+
+def test_a_context_length_that_no_file_can_mean_is_ignored(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "huge.gguf", script, {"llama.context_length": 2**31})
+    assert here("generate", "x", "-m", file).stdout == f"{SCRIPT_TEXT}\n"
+
+
+# --- chat templates ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_chat_template_generate_continues_the_prompt(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
+    result = here("generate", "x", "-m", file, "--speculate", "off")
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
+    assert result.stderr.count("\n") == 1
+    assert "no chat template" in result.stderr
+
+
+def test_without_a_chat_template_chat_refuses(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
+    here("chat", "-m", file, "--speculate", "off").assert_fails(MODEL_FILE, "base.gguf", "no chat template")
+
+
+@pytest.mark.parametrize(
+    ("template", "part"),
+    [
+        ("{% for m in messages %}{{ m", "unexpected end of template"),
+        ("{{ raise_exception('one turn\nonly') }}", "one turn only"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+    ],
+)
+def test_a_chat_template_that_fails(here: SpecrunHere, script: Path, tmp_path: Path, template: str, part: str) -> None:
+    file = edited(tmp_path / "template.gguf", script, {CHAT_TEMPLATE: template})
+    result = here("generate", "x", "-m", file, "--speculate", "off")
+    result.assert_fails(MODEL_FILE, "chat template", part, "--raw")
+
+
+def test_raw_needs_no_chat_template(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "template.gguf", script, {CHAT_TEMPLATE: "{{"})
+    result = here("generate", "x", "-m", file, "--speculate", "off", "--raw")
+    assert (result.code, result.stdout, result.stderr) == (0, f"{SCRIPT_TEXT}\n", "")
+
+
+# --- pairs ---------------------------------------------------------------------------------------------------------
+
+
+def test_different_tokenizers_name_the_first_token_that_differs(
+    here: SpecrunHere, random_model: Path, tmp_path: Path
+) -> None:
+    tokens = gguf.GGUFReader(random_model).fields[TOKENS].contents()
+    tokens[7] += "other"
+    draft = edited(tmp_path / "draft.gguf", random_model, {TOKENS: tokens})
+    result = here("generate", "x", "-m", random_model, "-md", draft)
+    result.assert_fails(PAIR, "token 7", repr(tokens[7]), "same family")
+
+
+def test_a_draft_bigger_than_its_target(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
+    draft = random_llama(tmp_path / "draft.gguf", n_layer=3)
+    here("generate", "x", "-m", random_model, "-md", draft).assert_fails(PAIR, "bigger", "swap")
+
+
+def test_a_draft_that_is_no_model(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
+    result = here("generate", "x", "-m", random_model, "-md", tmp_path / "no.gguf")
+    result.assert_fails(MODEL_FILE, "no.gguf")
+
+
+@pytest.mark.parametrize("bigger", ["target", "draft"])
+def test_vocabularies_padded_to_different_sizes_make_a_pair(here: SpecrunHere, tmp_path: Path, bigger: str) -> None:
+    target = random_llama(tmp_path / "target.gguf", n_layer=4, vocab_extra=5 * (bigger == "target"))
+    draft = random_llama(tmp_path / "draft.gguf", vocab_extra=5 * (bigger == "draft"))
+    result = here("generate", "x", "-m", target, "-md", draft, "-n", "8", "--speculate", "tree")
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout == here("generate", "x", "-m", target, "-n", "8", "--speculate", "off").stdout
+
+
+# --- recurrent models ----------------------------------------------------------------------------------------------
+
+
+def test_a_recurrent_target_decodes_plainly_with_one_notice(here: SpecrunHere, tmp_path: Path) -> None:
+    target = random_mamba(tmp_path / "mamba.gguf", n_layer=4)
+    draft = random_llama(tmp_path / "draft.gguf", n_layer=1)
+    result = here("generate", "x y z", "-m", target, "-md", draft, "-n", "8", "--json")
+    assert result.code == 0
+    assert '"completion_tokens": 8' in result.stdout
+    assert result.stderr.count("\n") == 1
+    assert "recurrent" in result.stderr
+
+
+def test_a_recurrent_draft_is_left_out_with_one_notice(here: SpecrunHere, tmp_path: Path) -> None:
+    target = scripted_llama(tmp_path / "target.gguf", SCRIPT, n_layer=20)
+    draft = random_mamba(tmp_path / "mamba.gguf")
+    vocabulary = gguf.GGUFReader(target).fields[TOKENS].contents()
+    assert vocabulary[: len(gguf.GGUFReader(draft).fields[TOKENS].contents())] == vocabulary[:-1]
+    result = here("generate", "x", "-m", target, "-md", draft)
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
+    assert result.stderr.count("\n") == 1
+    assert "recurrent" in result.stderr
+
+
+def test_a_recurrent_model_can_be_talked_with(here: SpecrunHere, tmp_path: Path) -> None:
+    model = random_mamba(tmp_path / "mamba.gguf")
+    result = here("chat", "-m", model, "-n", "4", "--speculate", "off", stdin="one\ntwo\n/regen\n")
+    assert result.code == 0
+    assert result.stderr.count("4 tokens, ") == 3
