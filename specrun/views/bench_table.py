@@ -1,4 +1,4 @@
-"""Rows as a table for people, and as Markdown, CSV or JSON."""
+"""Benchmark rows as a table in the terminal, and as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """A rich table, the fastest row of each kind in bold."""
+    """A rich table; the fastest row of each kind of text is bold."""
     table = Table(box=None, pad_edge=False)
     for name in _HEAD:
         table.add_column(name, justify="left" if name in _HEAD[:3] else "right")
@@ -32,7 +32,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def as_text(rows: Sequence[Row], form: Format) -> str:
-    """The rows in one of the formats that programs read."""
+    """The rows as text that programs read; `form` is any format but the table."""
     objects = [row.as_json() for row in rows]
     if form == "json":
         return json.dumps(objects, indent=1) + "\n"
@@ -70,7 +70,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Rows that both results have, by kind and method: rates, and the second over the first."""
+    """A line for each row that both results have, by kind and method: both rates, their quotient, and both ratios."""
     old = {(row["kind"], row["method"]): row for row in before}
     lines = []
     for row in after:
