@@ -129,36 +129,30 @@ class Bench:
         return plans, predicted
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
-        """The plans of the other rows: of the profile's size if they are adaptive, else of the best chain's or tree's.
-
-        Methods that end their trees by themselves may go deeper.
-        """
-        temperature = self._settings.sampling.temperature
+        """The plans of the other rows. Rows whose method needs something that this run does not have are left out."""
         plans: dict[str, Plan] = {}
         for name in self._settings.methods:
             method = _method(name)
             if method is None or name in best or method is OFF:
                 continue
-            if method in (CHAIN, SPECEXEC):
-                plans[name] = best[CHAIN_ROW if method is CHAIN else TREE_ROW]
-                continue
             if lacking := self._lacking(method):
                 self._run.note(f"left out {name}: it needs {lacking}")
-                continue
-            if method.is_adaptive and self._model.plans.profile:
-                plans[name] = growth_maps.by_profile(
-                    method.plan(), self._model.plans.profile, temperature, is_open=True
-                )
-                continue
-            size = (
-                best.get(CHAIN_ROW, CHAIN.plan(depth=4))
-                if method.is_chain
-                else best.get(TREE_ROW, SPECEXEC.plan(16, 8))
-            )
-            depth = max(size.depth, _DEEP) if method.stops else size.depth
-            plans[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
-        shaped = self._model.plans.shaped(list(plans.values()), temperature)
+            else:
+                plans[name] = self._sized(method, best)
+        shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
         return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(plans, shaped, strict=True)}
+
+    def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
+        """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
+        if method in (CHAIN, SPECEXEC):
+            return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
+        profile = self._model.plans.profile
+        if method.is_adaptive and profile:
+            return growth_maps.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
+        usual = CHAIN.plan(depth=4) if method.is_chain else SPECEXEC.plan(16, 8)
+        size = best.get(CHAIN_ROW if method.is_chain else TREE_ROW, usual)
+        depth = max(size.depth, _DEEP) if method.stops else size.depth
+        return method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
 
     def _lacking(self, method: Method) -> str:
         """The first thing that the method needs and this run does not have; empty if it has all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ def methods(
     from specrun.speculation.registry import METHODS
 
     if json:
-        output.write_json([_object(method) for method in METHODS.values()])
+        output.write(jsonlib.dumps([_object(method) for method in METHODS.values()], indent=1) + "\n")
         return
     from rich.table import Table
 

@@ -166,7 +166,7 @@ def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str]
         show("timing passes of the target")  # it raises once the user has asked for the end
         return False
 
-    timer = TargetTimer(target, [token for prompt in prompts for token in prompt], _SIZES[-1])
+    timer = TargetTimer(target, [token for prompt in prompts for token in prompt])
     run = Run(interrupted=interrupted).stage(_TIMING_SECONDS)
     return CostTable(rounds(timer, _CTX, _SIZES, _ROUNDS, run).pass_times())
 
@@ -178,7 +178,7 @@ def _cost(
 
     Draft and target take turns, so that other load on the machine slows both.
     """
-    timers = [TargetTimer(context, tokens, 1) for context in (draft, target)]
+    timers = [TargetTimer(context, tokens) for context in (draft, target)]
     times: list[list[float]] = []
     for timer in timers:
         timer.fill(_CTX)

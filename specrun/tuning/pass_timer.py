@@ -34,11 +34,6 @@ _MAX_REPEATS = 9
 class PassTimer(Protocol):
     """Times passes of one context."""
 
-    @property
-    def largest(self) -> int:
-        """Most tokens of a pass."""
-        ...
-
     def fill(self, ctx: int) -> None:
         """Bring the cache to `ctx` tokens."""
         ...
@@ -48,54 +43,41 @@ class PassTimer(Protocol):
         ...
 
 
+@dataclass
 class TargetTimer:
     """Times the target's passes. The logits of all tokens are read back, as in use."""
 
-    def __init__(self, target: TargetContext, tokens: Sequence[int], largest: int) -> None:
-        """tokens: a text to decode, repeated where it is too short. largest: most tokens of a pass."""
-        self._target = target
-        self._tokens = list(tokens)
-        self._largest = largest
-
-    @property
-    def largest(self) -> int:
-        return self._largest
+    target: TargetContext
+    tokens: Sequence[int]  # a text to decode, repeated where it is too short
 
     def fill(self, ctx: int) -> None:
-        self._target.set_prompt(_repeated(self._tokens, ctx + 1))
+        self.target.set_prompt(_repeated(self.tokens, ctx + 1))
 
     def ms(self, n: int) -> float:
-        target = self._target
-        tree = TokenTree.chain([target.tokens[-1], *_repeated(self._tokens[::-1], n - 1)])
+        tree = TokenTree.chain([self.target.tokens[-1], *_repeated(self.tokens[::-1], n - 1)])
         started = time.perf_counter()
-        target.score(tree)
+        self.target.score(tree)
         seconds = time.perf_counter() - started
-        target.drop_tree()
+        self.target.drop_tree()
         return seconds * 1e3
 
 
+@dataclass
 class DraftTimer:
     """Times the draft's passes over siblings, each a sequence of its own, as in the growth of a tree."""
 
-    def __init__(self, draft: DraftContext, tokens: Sequence[int], largest: int) -> None:
-        """tokens: a text to decode, repeated where it is too short. largest: most tokens of a pass."""
-        self._draft = draft
-        self._tokens = list(tokens)
-        self._largest = largest
-        self._text: list[int] = []
-
-    @property
-    def largest(self) -> int:
-        return self._largest
+    draft: DraftContext
+    tokens: Sequence[int]  # a text to decode, repeated where it is too short
+    _ctx: int = 0
 
     def fill(self, ctx: int) -> None:
-        self._text = _repeated(self._tokens, ctx)
+        self._ctx = ctx
 
     def ms(self, n: int) -> float:
-        self._draft.start(self._text)
-        nodes = [DraftNode(i + 1, ROOT, token) for i, token in enumerate(_repeated(self._tokens, n))]
+        self.draft.start(_repeated(self.tokens, self._ctx))
+        nodes = [DraftNode(i + 1, ROOT, token) for i, token in enumerate(_repeated(self.tokens, n))]
         started = time.perf_counter()
-        self._draft.expand(nodes)
+        self.draft.expand(nodes)
         return (time.perf_counter() - started) * 1e3
 
 

@@ -119,7 +119,7 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
         tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
         ctx = max(8, min(_CTX, model.engine.ctx_size - max(_SIZES) - 1))
-        timer = TargetTimer(target, tokens, max(_SIZES))
+        timer = TargetTimer(target, tokens)
         timer.fill(ctx)
         timer.ms(1)
         plain_ms = timer.ms(1)

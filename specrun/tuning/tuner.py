@@ -104,14 +104,13 @@ class Tuner:
     def _target_table(self) -> CostTable:
         if self._stages.target:
             return self._stages.target
-        timer = TargetTimer(
-            self._target, self._tokens, min(self._effort.largest, self._target.context.config.n_outputs)
-        )
+        timer = TargetTimer(self._target, self._tokens)
+        largest = min(self._effort.largest, self._target.context.config.n_outputs)
         timer.fill(_CONTEXTS[0])
         plain_ms = statistics.median(timer.ms(1) for _ in range(3))
         sizes, total_ms = [1], plain_ms
         for size in _SIZES[1:]:
-            if size > timer.largest:
+            if size > largest:
                 break
             # A pass that takes longer than its tokens could ever make up for ends the useful sizes.
             ms = timer.ms(size) if size > 8 else plain_ms
@@ -129,7 +128,7 @@ class Tuner:
         draft = self._model.engine.draft
         if draft is None or self._stages.draft:
             return self._stages.draft
-        timer = DraftTimer(draft, self._tokens, max(_DRAFT_SIZES))
+        timer = DraftTimer(draft, self._tokens)
         timer.fill(_CONTEXTS[0])
         self._stages.draft = self._table("draft", timer, _DRAFT_SIZES, timer.ms(1) * 20, _DRAFT_TABLE)
         self._unfinished.save()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun.bench.rows import Row
-from specrun.views.plot_file import new_figure, save
+from specrun.views.plot_file import label_tree_sizes, new_figure, save
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
@@ -56,9 +56,4 @@ def _draw_sweep(axes: Any, kind: str, rows: Sequence[Row]) -> None:
             axes.axhline(row.tokens_per_second, color="gray", linestyle=":", label="plain decoding")
         elif row.method == "auto":
             axes.plot([row.budget], [row.tokens_per_second], "k*", markersize=13, label=f"auto: {row.plan}")
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(bottom=0)
-    axes.set_title(kind)
-    axes.set_xlabel("nodes of the tree")
-    axes.set_ylabel("tokens/s")
-    axes.legend(fontsize="x-small")
+    label_tree_sizes(axes, kind, "x-small")

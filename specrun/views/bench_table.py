@@ -71,23 +71,14 @@ def _cells(row: Row) -> list[str]:
 
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[list[str]]:
     """A line for each row that both results have, by kind and method: both rates, their quotient, and both ratios."""
-    old = {(row["kind"], row["method"]): row for row in before}
+    by_name = {(row["kind"], row["method"]): row for row in before}
     lines = []
-    for row in after:
-        match = old.get((row["kind"], row["method"]))
-        if match and match["tokens_per_second"]:
-            change = row["tokens_per_second"] / match["tokens_per_second"]
-            lines.append(
-                [
-                    str(row["kind"]),
-                    str(row["method"]),
-                    f"{match['tokens_per_second']:.2f}",
-                    f"{row['tokens_per_second']:.2f}",
-                    f"{change:.3f}",
-                    f"{match['ratio']:.2f}",
-                    f"{row['ratio']:.2f}",
-                ]
-            )
+    for b in after:
+        a = by_name.get((b["kind"], b["method"]))
+        if a and a["tokens_per_second"]:
+            rates = [a["tokens_per_second"], b["tokens_per_second"]]
+            figures = [*(f"{rate:.2f}" for rate in rates), f"{rates[1] / rates[0]:.3f}"]
+            lines.append([str(b["kind"]), str(b["method"]), *figures, f"{a['ratio']:.2f}", f"{b['ratio']:.2f}"])
     return lines
 
 

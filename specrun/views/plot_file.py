@@ -30,6 +30,16 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
+def label_tree_sizes(axes: Any, title: str, legend_size: str) -> None:
+    """Label axes that show tokens per second over the nodes of the tree."""
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    axes.set_title(title)
+    axes.set_xlabel("nodes of the tree")
+    axes.set_ylabel("tokens/s")
+    axes.legend(fontsize=legend_size)
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a matplotlib figure; the format follows the file's ending. Raises UsageError if that is impossible."""
     try:

@@ -10,7 +10,7 @@ from specrun.profiles.profile import Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, best_by_size
 from specrun.speculation.method import OFF
 from specrun.speculation.registry import METHODS
-from specrun.views.plot_file import new_figure, save
+from specrun.views.plot_file import label_tree_sizes, new_figure, save
 
 
 def plot(profile: Profile, path: Path) -> None:
@@ -50,9 +50,4 @@ def _draw_sizes(axes: Any, rows: Sequence[PredictionRow], plan: TunedPlan) -> No
         axes.plot(sizes, [best[n] for n in sizes], marker=".", label=f"best {name}, predicted")
     axes.plot([plan.plan.budget], [plan.predicted_tokens_per_second], "k*", markersize=12, label=f"chosen: {plan.plan}")
     axes.axhline(plan.plain_tokens_per_second, color="gray", linestyle=":", label="plain decoding")
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(bottom=0)
-    axes.set_title(f"temperature {plan.temperature:g}")
-    axes.set_xlabel("nodes of the tree")
-    axes.set_ylabel("tokens/s")
-    axes.legend(fontsize="small")
+    label_tree_sizes(axes, f"temperature {plan.temperature:g}", "small")

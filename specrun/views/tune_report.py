@@ -113,8 +113,6 @@ def _digits(ms: float) -> int:
 
 
 def _cost_plot(profile: Profile) -> Text:
-    import plotille
-
     figure = _figure("ms")
     target, draft = profile.costs.target, profile.costs.draft
     ctx = target.times[0].ctx
@@ -124,7 +122,6 @@ def _cost_plot(profile: Profile) -> Text:
     figure.plot(list(target.sizes), [target.ms(n, ctx) for n in target.sizes], label="target")
     if draft:
         figure.plot(list(draft.sizes), [draft.ms(n, ctx) for n in draft.sizes], label="draft")
-    assert isinstance(figure, plotille.Figure)
     return Text(figure.show(legend=False))
 
 

@@ -13,8 +13,6 @@ from specrun.tuning.pass_timer import Timings, refine, rounds, table
 class Clock:
     """A pass timer whose passes take what a function says, and which counts them."""
 
-    largest = 64
-
     def __init__(self, ms: Callable[[int, int], float]) -> None:
         self._ms = ms
         self._ctx = 0
