@@ -24,6 +24,8 @@ from specrun.engine.decoding import Engine
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
+from specrun.long_run import Run
+from specrun.profiles.acceptance import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Drafter, DraftLimits
@@ -42,8 +44,8 @@ from specrun.speculation.registry import METHODS
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.tuning.acceptance_meter import Acceptance, AcceptanceMeter
-from specrun.views.bench_plot import save
+from specrun.tuning.acceptance_meter import AcceptanceMeter
+from specrun.views.plot_file import save
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
 DEPTH = 24
@@ -151,7 +153,7 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
     for temperature in arguments.temps:
         sampling = SamplingParameters(temperature=temperature)
         meter = AcceptanceMeter(engine, SPECEXEC.plan(16, 8), 64, 16)
-        found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, 1e9, lambda _: None)
+        found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, Run()).acceptance
         # A seed for each text: with one for all they would share their luck, position by position.
         seeds = [SamplingParameters(temperature=temperature, seed=i) for i in range(len(prompts))]
         n_tokens = arguments.max_tokens + DEPTH
@@ -160,7 +162,7 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
         by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
         for n in arguments.budgets:
             limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
-            own = free_guide(n, Calibration.from_json(found.calibration.as_json()))
+            own = free_guide(n, found.calibration.fresh())
             shape = sequoia.best_shape(found.positional, n, DEPTH)
             sums: dict[str, list[int]] = {}
             for prompt, text, seeded in zip(prompts, texts, seeds, strict=True):

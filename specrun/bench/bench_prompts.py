@@ -1,4 +1,4 @@
-"""What a benchmark writes about: prompts by kind of text, shipped or the user's own."""
+"""The prompts of a benchmark, shipped or the user's own, each with its kind of text."""
 
 from __future__ import annotations
 
@@ -10,37 +10,33 @@ from pathlib import Path
 from typing import Any
 
 from specrun.errors import PromptError
+from specrun.locations import decode, read_bytes
 
-KINDS = ("code", "chat", "prose", "structured", "edit", "summary")  # the last two copy from the prompt
+KINDS = ("code", "chat", "prose", "structured", "edit", "summary")  # answers to the last two copy from the prompt
 USUAL = KINDS[:4]
 
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """A prompt and the kind of text it asks for."""
+    """A prompt, and the kind of text that it asks for."""
 
     kind: str
     text: str
 
 
 def shipped(kinds: Sequence[str] = USUAL) -> list[BenchPrompt]:
-    """The prompts that come with specrun, of the kinds named."""
+    """The prompts of these kinds that come with specrun."""
     text = (files("specrun.bench") / "prompts.jsonl").read_text(encoding="utf-8")
     return [prompt for prompt in _parse(text, "the shipped prompts") if prompt.kind in kinds]
 
 
 def load(path: Path) -> list[BenchPrompt]:
-    """Prompts of a JSONL file: `{"prompt": ..., "kind": ...}`, or the `question.jsonl` of MT-bench and Spec-Bench
-    (`{"category": ..., "turns": [...]}`, first turns only).
+    """The prompts of a JSONL file. Its lines are `{"prompt": ..., "kind": ...}`, or those of the `question.jsonl` of
+    MT-bench and Spec-Bench, `{"category": ..., "turns": [...]}`, of which the first turn is taken.
 
-    Raises PromptError if the file cannot be read or a line is neither.
+    Raises PromptError if the file cannot be read or has another line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise PromptError(f"{path} cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{path} is not UTF-8; convert it first") from error
+    text = decode(read_bytes(path, PromptError), str(path), PromptError)
     prompts = _parse(text, str(path))
     if not prompts:
         raise PromptError(f'{path} holds no prompts; give lines like {{"prompt": "..."}}')

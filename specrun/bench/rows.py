@@ -13,58 +13,47 @@ from specrun.speculation.plan import Plan
 
 @dataclass(frozen=True)
 class Sample:
-    """One repetition of one row: all prompts of a kind, written with one plan.
+    """One repetition of a row: the answers to all prompts of a kind, written with one plan."""
 
-    seconds are those after each prefill; first_token_seconds is the mean over prompts, prefill included.
-    accepted: passes by accepted length, index 0 is length 1. target_seconds, draft_seconds: of `seconds`, in passes of
-    the target, and in drafting that it waited for.
-    """
-
-    tokens: int
-    seconds: float
+    tokens: int  # written
+    seconds: float  # without those of the prompts
     passes: int
-    first_token_seconds: float
-    accepted: tuple[int, ...] = ()
-    target_seconds: float = 0.0
-    draft_seconds: float = 0.0
+    first_token_seconds: float  # from the beginning of the prompt to the first token; mean over the prompts
+    accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
+    target_seconds: float = 0.0  # in target passes
+    draft_seconds: float = 0.0  # in drafting that the target waited for
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the result. Rates are medians over repetitions; a ratio is the median of the ratios within each.
+    """A line of the result: what one plan did on one kind of text. Rates are medians over the repetitions."""
 
-    predicted_tokens_per_second: what the selection runs measured, on another text, for the plan that was chosen there.
-    memory_bytes: resident memory of the process at the end of the row, mapped weights included. budget, depth: of the
-    plan, for `auto` of the one it followed at the end. accepted_lengths: passes by accepted length, from 1 on.
-    target_ms, draft_ms: of a mean pass; drafting that ran beside the target's pass is not in it.
-    """
-
-    method: str
+    method: str  # the name of the row: a method, `chain` or `tree` of the best size, or `auto`
     plan: str
-    kind: str
+    kind: str  # the kind of text
     tokens_per_second: float
     tokens_per_second_min: float
     tokens_per_second_max: float
-    ratio: float
+    ratio: float  # of the rate to plain decoding's; median over the ratios of the repetitions
     tokens_per_pass: float
-    predicted_tokens_per_second: float | None
+    predicted_tokens_per_second: float | None  # of the chosen plan on the text it was chosen on, or by the profile
     first_token_seconds: float
-    memory_bytes: int
-    tokens: int
+    memory_bytes: int  # resident memory of the process at the end of the row, mapped weights included
+    tokens: int  # written in each repetition
     repetitions: int
-    budget: int
-    depth: int
-    accepted_lengths: list[int]
-    target_ms: float
-    draft_ms: float
+    budget: int  # nodes of the plan's trees; for `auto`, of the plan that it followed at the end
+    depth: int  # drafted tokens on a path of that plan
+    accepted_lengths: list[int]  # passes by accepted length, from 1 on
+    target_ms: float  # milliseconds of the mean target pass
+    draft_ms: float  # milliseconds of drafting before the mean target pass, without drafting during the pass
 
     def as_json(self) -> dict[str, Any]:
-        """The row as JSON values, rounded to what is measured."""
+        """The row as JSON values, rounded to 4 decimals."""
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
 
@@ -76,9 +65,12 @@ def summarise(
     plain: Sequence[Sample],
     predicted: float | None,
     memory_bytes: int,
-    size: Plan,
+    followed: Plan,
 ) -> Row:
-    """One row from its repetitions and those of plain decoding, in the same order. size: the plan that it followed."""
+    """One row from its repetitions and those of plain decoding, in the same order.
+
+    followed: the plan of its last pass. The others are fields of `Row`.
+    """
     rates = [sample.rate for sample in samples]
     passes = sum(sample.passes for sample in samples)
     return Row(
@@ -95,8 +87,8 @@ def summarise(
         memory_bytes=memory_bytes,
         tokens=samples[0].tokens,
         repetitions=len(samples),
-        budget=size.budget,
-        depth=size.depth,
+        budget=followed.budget,
+        depth=followed.depth,
         accepted_lengths=[sum(counts) for counts in zip_longest(*(s.accepted for s in samples), fillvalue=0)],
         target_ms=1e3 * sum(sample.target_seconds for sample in samples) / max(passes, 1),
         draft_ms=1e3 * sum(sample.draft_seconds for sample in samples) / max(passes, 1),

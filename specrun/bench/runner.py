@@ -1,8 +1,8 @@
-"""Runs the rows of a benchmark in turn, so that whatever drifts hits all of them alike."""
+"""Runs the rows of a benchmark in turn, so that a change of the machine's speed affects all of them alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -14,6 +14,7 @@ from specrun.engine import growth_maps
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.errors import PromptError
+from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
@@ -22,9 +23,10 @@ from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, OFF, PROFIL
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import ALIASES, METHODS
 
+# Sizes among which the best chain and the best tree are chosen: depths, and (budget, depth).
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
 TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
-_DEEPER = 16  # levels that a method which ends a tree by itself may grow
+_DEEP = 16  # least depth for a method that ends its trees by itself
 SWEEP_BUDGETS = (4, 8, 16, 24, 32, 48, 64)
 SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
 
@@ -32,41 +34,33 @@ SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
 OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW = "off", "chain", "tree", "auto"
 ROWS = (OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW)
 ALL = (*METHODS, AUTO_ROW)
-OVERLAP = "+overlap"  # behind a method's name: drafted while the target's passes run
+OVERLAP = "+overlap"  # ends the name of a row that drafts while the target's passes run
 OVERLAPPED = tuple(name + OVERLAP for name, method in METHODS.items() if method.can_overlap)
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What to measure. max_tokens: written per prompt, past any end of text, so that all rows write the same count.
-    methods: rows beside `off`; `chain` and `tree` of the best size, others of the size of the best of their kind.
-    """
+    """What to measure."""
 
     sampling: SamplingParameters
-    max_tokens: int
+    max_tokens: int  # tokens of every answer; text goes on past its end, so that all rows write the same count
     repetitions: int
-    methods: tuple[str, ...] = ROWS
-    raw: bool = False
-
-
-Progress = Callable[[str], None]
+    methods: tuple[str, ...] = ROWS  # names of rows beside `off`
+    raw: bool = False  # continue the prompts as they are, without the chat template
 
 
 class Bench:
     """A pair under measurement. All rows share the contexts; the KV caches are emptied before every text."""
 
-    def __init__(
-        self, model: Model, settings: BenchSettings, progress: Progress, note: Progress = lambda _: None
-    ) -> None:
+    def __init__(self, model: Model, settings: BenchSettings, run: Run) -> None:
         self._model = model
         self._settings = settings
-        self._progress = progress
-        self._note = note
+        self._run = run
 
     def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
         """Choose the best chain and tree on the first prompt of each kind, then measure every row on all the others.
 
-        A kind with a single prompt is measured on that. The selection runs are the warm-up.
+        A kind with a single prompt is measured on that one. The runs that choose are the warm-up.
         """
         rows: list[Row] = []
         for kind, texts in self._fitting(prompts).items():
@@ -76,7 +70,7 @@ class Bench:
         return rows
 
     def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
-        """Every chain depth and every tree of the grid over budget and depth, and `auto`, on all prompts by kind."""
+        """Measure all chains, all trees of the grid over budget and depth, and `auto`, on all prompts of each kind."""
         grid: dict[str, Plan] = {OFF_ROW: OFF.plan()}
         grid |= {f"chain {depth}": CHAIN.plan(depth=depth) for depth in SWEEP_DEPTHS}
         for budget in SWEEP_BUDGETS:
@@ -92,29 +86,29 @@ class Bench:
 
     def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
         """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
-        found: dict[str, list[list[int]]] = {}
+        fitting: dict[str, list[list[int]]] = {}
         room = self._model.engine.ctx_size - self._settings.max_tokens
         n_too_long = 0
         for prompt in prompts:
             tokens = self._model.prompt_tokens(prompt.text, self._settings.raw)
             if len(tokens) <= room:
-                found.setdefault(prompt.kind, []).append(tokens)
+                fitting.setdefault(prompt.kind, []).append(tokens)
             else:
                 n_too_long += 1
         what = f"with {self._settings.max_tokens} more tokens beyond the context of {self._model.engine.ctx_size}"
-        if not found:
+        if not fitting:
             raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
         if n_too_long:
-            self._note(f"left out {n_too_long} of {len(prompts)} prompts: they are {what}")
-        return found
+            self._run.note(f"left out {n_too_long} of {len(prompts)} prompts: they are {what}")
+        return fitting
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
-        """The plan of every method, and the rate that it had on `text`."""
+        """The best plans and their rates on `text`, in tokens per second, both by row; for `auto` a rate only."""
         candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
         wanted = set(self._settings.methods)
         tuned = self._model.plans.predicted(self._settings.sampling.temperature)
         if (AUTO_ROW in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
-            wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, what `auto` should reach is the best of all
+            wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, `auto` is expected to reach the best rate
         if self._model.engine.draft and CHAIN_ROW in wanted:
             candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
         if self._model.engine.draft and TREE_ROW in wanted:
@@ -125,8 +119,8 @@ class Bench:
         for method, options in candidates.items():
             rates = {}
             for plan in options:
-                self._progress(f"{kind}: choosing, {plan}")
-                # Only the rate behind the prompt counts, so a long prompt is read once.
+                self._run.show(f"{kind}: choosing, {plan}")
+                # Only the rate behind the prompt counts, so the caches keep a long prompt.
                 rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
@@ -135,39 +129,33 @@ class Bench:
         return plans, predicted
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
-        """Plans of the others: of the profile's size where they need one, else as large as the best chain or tree.
-
-        Those that stop by themselves may go deeper.
-        """
-        temperature = self._settings.sampling.temperature
-        found: dict[str, Plan] = {}
+        """The plans of the other rows. Rows whose method needs something that this run does not have are left out."""
+        plans: dict[str, Plan] = {}
         for name in self._settings.methods:
             method = _method(name)
             if method is None or name in best or method is OFF:
                 continue
-            if method in (CHAIN, SPECEXEC):
-                found[name] = best[CHAIN_ROW if method is CHAIN else TREE_ROW]
-                continue
             if lacking := self._lacking(method):
-                self._note(f"left out {name}: it needs {lacking}")
-                continue
-            if method.is_adaptive and self._model.plans.profile:
-                found[name] = growth_maps.by_profile(
-                    method.plan(), self._model.plans.profile, temperature, is_open=True
-                )
-                continue
-            size = (
-                best.get(CHAIN_ROW, CHAIN.plan(depth=4))
-                if method.is_chain
-                else best.get(TREE_ROW, SPECEXEC.plan(16, 8))
-            )
-            depth = max(size.depth, _DEEPER) if method.stops else size.depth
-            found[name] = method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
-        shaped = self._model.plans.shaped(list(found.values()), temperature)
-        return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(found, shaped, strict=True)}
+                self._run.note(f"left out {name}: it needs {lacking}")
+            else:
+                plans[name] = self._sized(method, best)
+        shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
+        return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(plans, shaped, strict=True)}
+
+    def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
+        """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
+        if method in (CHAIN, SPECEXEC):
+            return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
+        profile = self._model.plans.profile
+        if method.is_adaptive and profile:
+            return growth_maps.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
+        usual = CHAIN.plan(depth=4) if method.is_chain else SPECEXEC.plan(16, 8)
+        size = best.get(CHAIN_ROW if method.is_chain else TREE_ROW, usual)
+        depth = max(size.depth, _DEEP) if method.stops else size.depth
+        return method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
 
     def _lacking(self, method: Method) -> str:
-        """What the method needs and is not there."""
+        """The first thing that the method needs and this run does not have; empty if it has all."""
         has = {
             DRAFT: self._model.engine.draft is not None,
             ACCEPTANCE: True,
@@ -196,7 +184,7 @@ class Bench:
         memory: dict[str, int] = {}
         for repetition in range(self._settings.repetitions):
             for name, chooser in choosers.items():
-                self._progress(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
+                self._run.show(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
                 samples[name].append(self._write(texts, chooser))
                 memory[name] = psutil.Process().memory_info().rss
         rows = []
@@ -206,11 +194,11 @@ class Bench:
         return rows
 
     def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> Sample:
-        tokens, seconds, passes, first = 0, 0.0, 0, 0.0
-        target, draft = 0.0, 0.0
+        tokens, seconds, passes, first_token_seconds = 0, 0.0, 0, 0.0
+        target_seconds, draft_seconds = 0.0, 0.0
         accepted: list[int] = []
         for text in texts:
-            # All rows write the same text, which draft sources would know from the rows before.
+            # All rows write the same text, which draft sources would otherwise remember from the rows before.
             self._model.forget(keep_caches)
             request = Request(text, self._settings.sampling, self._settings.max_tokens, ignore_eos=True)
             generation = self._model.engine.generate(request, plans)
@@ -220,20 +208,21 @@ class Bench:
             tokens += statistics.completion_tokens
             seconds += statistics.seconds
             passes += statistics.passes
-            target += statistics.target_seconds
-            draft += statistics.draft_seconds
-            first += statistics.first_token_seconds
+            target_seconds += statistics.target_seconds
+            draft_seconds += statistics.draft_seconds
+            first_token_seconds += statistics.first_token_seconds
             accepted = [sum(counts) for counts in zip_longest(accepted, statistics.accepted, fillvalue=0)]
-        return Sample(tokens, seconds, passes, first / len(texts), tuple(accepted), target, draft)
+        first_token_seconds /= len(texts)
+        return Sample(tokens, seconds, passes, first_token_seconds, tuple(accepted), target_seconds, draft_seconds)
 
 
 def _method(name: str) -> Method | None:
-    """The method of a row's name; None for `auto`."""
+    """The method that a row names; None for `auto`."""
     plain = name.removesuffix(OVERLAP)
     return METHODS.get(ALIASES.get(plain, plain))
 
 
 def _sized_by_the_best(name: str) -> bool:
-    """Whether the row's plan is as large as the best chain or tree, which has to be found for it."""
+    """Whether the row's plan is as large as the best chain or tree, which then has to be chosen first."""
     method = _method(name)
     return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS

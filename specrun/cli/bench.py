@@ -1,4 +1,4 @@
-"""`specrun bench`: plans against plain decoding, on the user's own pair."""
+"""`specrun bench`: measure plans against plain decoding, on the user's own pair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 Format = Literal["table", "md", "csv", "json", "jsonl"]
 
-OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="Form of the result on stdout.")]
+OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="Format of the result on stdout.")]
 
 
 @app.callback()
@@ -53,7 +53,7 @@ def bench(
         ),
     ] = "chain,tree,auto",
     datastore: Datastore = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="The whole grid over budget and depth instead.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Measure a grid of budgets and depths instead.")] = False,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64,
     temp: Temperature = 0.0,
@@ -70,7 +70,7 @@ def bench(
     """Measure plans against plain decoding, on your own pair.
 
     The best chain and the best tree are chosen on the first prompt of each kind, which is also the warm-up, and all
-    rows are measured on the others, in turn, KV caches emptied before each. All rows write the same tokens.
+    rows are measured on the others, in turn. The KV caches are emptied before each. All rows write the same tokens.
     """
     if context.invoked_subcommand:
         return
@@ -78,19 +78,20 @@ def bench(
     from specrun.bench.runner import ALL, OVERLAPPED, ROWS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
+    from specrun.long_run import Run
     from specrun.sampling import SamplingParameters
     from specrun.speculation.drafters.specexec import SPECEXEC
-    from specrun.views import bench_plot as drawing
+    from specrun.views import bench_plot, plot_file
 
-    known = tuple(dict.fromkeys((*ROWS, *ALL, *OVERLAPPED)))
-    chosen = ALL if methods == "all" else _listed(methods, known, "--methods")
+    allowed = tuple(dict.fromkeys((*ROWS, *ALL, *OVERLAPPED)))
+    chosen = ALL if methods == "all" else _listed(methods, allowed, "--methods")
     texts = (
         bench_prompts.load(prompts)
         if prompts
         else bench_prompts.shipped(_listed(kinds, bench_prompts.KINDS, "--kinds"))
     )
     if plot:
-        drawing.check(plot)
+        plot_file.check(plot)
     if repeat < 1 or max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     sampling = SamplingParameters(temperature=temp, seed=max(seed, 0))
@@ -100,15 +101,15 @@ def bench(
     fetcher = AskingFetcher(models.pull)
     with (
         open_model(models, speculation, machine, temp, fetcher, output.note, largest) as model,
-        output.progress() as show,
+        output.progress() as display,
     ):
         for notice in model.notices:
             output.note(notice)
-        runner = Bench(model, settings, show, output.note)
+        runner = Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if sweep else runner.run(texts)
     _print(rows, form)
     if plot:
-        drawing.plot(rows, plot)
+        bench_plot.plot(rows, plot)
 
 
 @app.command()
@@ -117,12 +118,12 @@ def compare(
     after: Annotated[Path, typer.Argument(metavar="B.json")],
 ) -> None:
     """Set two results of `specrun bench -o json` side by side."""
-    from specrun.views import bench_table as tables
+    from specrun.views import bench_table
 
-    lines = tables.compare(_read_rows(before), _read_rows(after))
+    lines = bench_table.compare(_read_rows(before), _read_rows(after))
     if not lines:
         raise UsageError(f"{before} and {after} have no row in common")
-    output.write(tables.markdown(tables.COMPARE_HEAD, lines))
+    output.write(bench_table.markdown(bench_table.COMPARE_HEAD, lines))
 
 
 def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]:
@@ -133,12 +134,12 @@ def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]
 
 
 def _print(rows: list[Row], form: Format) -> None:
-    from specrun.views import bench_table as tables
+    from specrun.views import bench_table
 
     if form == "table":
-        output.print_table(tables.as_table(rows))
+        output.print_table(bench_table.as_table(rows))
     else:
-        output.write(tables.as_text(rows, form))
+        output.write(bench_table.as_text(rows, form))
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""`specrun methods`: what `--method` can name, and the tree shapes of Sequoia's."""
+"""`specrun methods`: the methods that `--method` can name, and the tree shapes of Sequoia's."""
 
 from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature
 from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
 
+if TYPE_CHECKING:
+    from specrun.speculation.method import Method
+
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 
@@ -24,7 +27,7 @@ def methods(
     context: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False,
 ) -> None:
-    """List the methods of drafting and accepting: what each is, needs and is worth, and its paper."""
+    """List the methods of drafting and accepting, with what each needs, where it pays, and its paper."""
     if context.invoked_subcommand:
         return
     from specrun.speculation.registry import METHODS
@@ -43,7 +46,7 @@ def methods(
     output.print_table(table)
 
 
-def _object(method: Any) -> dict[str, Any]:
+def _object(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "paper": method.paper,
@@ -62,34 +65,34 @@ def growth_map(
     depth: Depth = None,
     temp: Temperature = 0.8,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write it, for --growth-map.", show_default=False)
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the tree to a file, for --growth-map.", show_default=False),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it (.png, .svg).", show_default=False)
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the tree (.png, .svg).", show_default=False)
     ] = None,
     *,
     models: ModelOptions,
     machine: MachineOptions,
 ) -> None:
-    """Measure what is accepted child by child, and show the best tree for it.
+    """Measure how often each child of a node is accepted, and show the tree that is best for it.
 
-    Its size follows from the profile of `specrun tune`, if there is one, or from --budget and --depth.
+    Its size is chosen by the profile of `specrun tune`, if there is one, else --budget and --depth bound it.
     """
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import growth_maps
     from specrun.engine.model import open_model
     from specrun.speculation.registry import find
-    from specrun.views import bench_plot as drawing
-    from specrun.views import shape_view
+    from specrun.views import plot_file, shape_view
 
     if not find(method).wants_shape:
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
     if plot:
-        drawing.check(plot)
+        plot_file.check(plot)
     speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
     with open_model(models, speculation, machine, temp, AskingFetcher(models.pull), output.note) as model:
         if model.engine.draft is None:
-            raise UsageError("a growth map is of a pair; give a --draft")
+            raise UsageError("a growth map depends on the draft; give a --draft")
         plans = model.plans
         shape, acceptance = growth_maps.with_acceptance(model.engine, plans.profile, plans.candidates[0], temp)
     output.print_table(shape_view.ShapeView(shape, acceptance))

@@ -1,8 +1,8 @@
-"""`specrun tune`: measure this machine, choose the plan that is fastest on it, and remember it."""
+"""`specrun tune`: measure this machine, choose the fastest plan on it, and save both as a profile."""
 
 from __future__ import annotations
 
-import json as jsonlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,15 +19,15 @@ from specrun.options.speculation_options import SpeculationOptions
 if TYPE_CHECKING:
     from specrun.engine.run_options import RunOptions
     from specrun.profiles.profile import Profile
-    from specrun.tuning.effort import Effort
+    from specrun.tuning.effort import EffortName
 
 _PROFILES = "Profiles"
 
 
 @expanded
 def tune(
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, and rougher.")] = False,
-    thorough: Annotated[bool, typer.Option("--thorough", help="About 20 minutes, and finer.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Measure more, in about 20 minutes.")] = False,
     temp: Annotated[
         str, typer.Option("--temp", metavar="LIST", help="Temperatures to tune for; 0 is greedy.")
     ] = "0.8,0",
@@ -37,7 +37,7 @@ def tune(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it (.png, .svg).", show_default=False)
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the profile (.png, .svg).", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the report.")] = False,
     show: Annotated[
@@ -63,10 +63,11 @@ def tune(
     models: ModelOptions,
     machine: MachineOptions,
 ) -> int:
-    """Measure this machine, choose the plan that is fastest on it, and remember it.
+    """Measure this machine, choose the fastest plan on it, and save it.
 
-    Times passes of both models, counts what is accepted on texts of several kinds, predicts every plan, and runs the
-    best ones. Every other command follows the profile from then on. A run that is cut short goes on where it was.
+    Times passes of both models, counts accepted tokens on texts of several kinds, predicts the speed of every plan, and
+    runs the best ones. Every other command then follows the saved profile. A run that was interrupted less than an hour
+    ago is continued.
     """
     if quick and thorough:
         raise UsageError("--quick and --thorough exclude each other; choose one")
@@ -80,10 +81,10 @@ def tune(
         return _use_saved(_options(models, machine), show, forget, export, json, plot)
     temperatures = _temperatures(temp)
     if plot:
-        from specrun.views import bench_plot as drawing
+        from specrun.views import plot_file
 
-        drawing.check(plot)
-    effort: Effort = "quick" if quick else "thorough" if thorough else "default"
+        plot_file.check(plot)
+    effort: EffortName = "quick" if quick else "thorough" if thorough else "default"
     return _tune(_options(models, machine), effort, temperatures, prompts, raw, json, plot)
 
 
@@ -106,76 +107,82 @@ def _temperatures(text: str) -> tuple[float, ...]:
 
 def _tune(
     options: RunOptions,
-    effort: Effort,
+    effort: EffortName,
     temperatures: tuple[float, ...],
     prompts: Path | None,
     raw: bool,
     json: bool,
     plot: Path | None,
 ) -> int:
-    from specrun.bench import bench_prompts as files
+    from specrun.bench import bench_prompts
+    from specrun.engine.calibration_texts import TuningText
     from specrun.engine.resolving import identity_of
-    from specrun.profiles import profile_files as storage
-    from specrun.tuning import partial, run
+    from specrun.long_run import Run
+    from specrun.profiles import profile_files
+    from specrun.tuning import unfinished
+    from specrun.tuning.tune_pair import tune_pair
+    from specrun.views.tune_report import placement_text
 
-    texts = files.load(prompts) if prompts else None
-    storage.check_folder()
+    own = [TuningText(prompt.kind, prompt.text) for prompt in bench_prompts.load(prompts)] if prompts else None
+    profile_files.check_folder()
     identity = identity_of(options)
-    # A Ctrl-C that came while llama.cpp writes its log would be lost, so it waits for the pass to be over.
-    with output.progress() as progress, InterruptFlag() as interrupted:
+    # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
+    with output.progress() as display, InterruptFlag() as interrupted:
+        run = Run(display, output.note, interrupted)
         try:
-            found = run.tune(options, identity, effort, temperatures, texts, raw, progress, output.note, interrupted)
+            profile, placement = tune_pair(options, identity, effort, temperatures, own, raw, run)
         except KeyboardInterrupt:
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
-    path = storage.save(found)
-    partial.forget(found.fingerprint)
-    _show(found, json, plot)
+    profile = replace(profile, picture=placement_text(placement))
+    path = profile_files.save(profile)
+    unfinished.delete(profile.fingerprint)
+    _show(profile, json, plot)
     output.note(f"saved as {path}")
     return 0
 
 
-def _show(result: Profile, json: bool, plot: Path | None) -> None:
-    from specrun.views import profile_plot as plots
-    from specrun.views import tune_report as report
+def _show(profile: Profile, json: bool, plot: Path | None) -> None:
+    from specrun.profiles.codec import profile_to_json
+    from specrun.views import profile_plot, tune_report
 
     if json:
-        output.write_json(result.as_json())
+        output.write_json(profile_to_json(profile))
     else:
-        output.print_table(report.render(result))
+        output.print_table(tune_report.render(profile))
     if plot:
-        plots.plot(result, plot)
+        profile_plot.plot(profile, plot)
 
 
 def _use_saved(
     options: RunOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
 ) -> int:
     from specrun.engine.resolving import identity_of
-    from specrun.profiles import lookup
-    from specrun.profiles import profile_files as storage
+    from specrun.profiles import lookup, profile_files
 
-    found = lookup.find(identity_of(options))
-    if found.profile is None:
-        raise UsageError(found.notice or "no profile of this pair on this machine; `specrun tune` makes one")
+    result = lookup.find(identity_of(options))
+    if result.profile is None:
+        raise UsageError(result.notice or "no profile of this pair on this machine; `specrun tune` makes one")
     if forget:
-        output.note(f"deleted {storage.forget(found.profile)}")
+        output.note(f"deleted {profile_files.forget(result.profile)}")
     elif export:
-        storage.export(found.profile, export)
+        profile_files.export(result.profile, export)
         output.note(f"wrote {export}")
     elif show:
-        _show(found.profile, json, plot)
+        _show(result.profile, json, plot)
     return 0
 
 
 def _list(json: bool) -> int:
     from rich.table import Table
 
-    from specrun.profiles import profile_files as storage
-    from specrun.views import tune_report as report
+    from specrun.profiles import profile_files
+    from specrun.profiles.codec import profile_to_json
+    from specrun.views import tune_report
 
-    profiles = [found for _, found in storage.saved()]
+    profiles = list(profile_files.saved())
     if json:
-        output.write(jsonlib.dumps([found.as_json() for found in profiles]) + "\n")
+        output.write_json([profile_to_json(profile) for profile in profiles])
         return 0
     if not profiles:
         output.note("no profiles yet; `specrun tune` makes one")
@@ -183,16 +190,15 @@ def _list(json: bool) -> int:
     table = Table(box=None, pad_edge=False)
     for name in ("fingerprint", "created", "target", "draft", "weights", "plan"):
         table.add_column(name)
-    for found in profiles:
-        plan = report.sentence(found, found.plans[0])
-        table.add_row(found.fingerprint, found.created, found.target, found.draft or "none", found.regime, plan)
+    for p in profiles:
+        plan = tune_report.sentence(p, p.plans[0])
+        table.add_row(p.fingerprint, p.created, p.target, p.draft or "none", p.regime, plan)
     output.print_table(table)
     return 0
 
 
 def _import(path: Path) -> int:
-    from specrun.profiles import profile_files as storage
+    from specrun.profiles import profile_files
 
-    found = storage.load(path)
-    output.note(f"saved as {storage.save(found)}")
+    output.note(f"saved as {profile_files.save(profile_files.load(path))}")
     return 0

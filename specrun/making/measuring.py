@@ -21,6 +21,7 @@ from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
+from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.method import OFF
@@ -161,14 +162,13 @@ def _prompts(model: Model) -> list[list[int]]:
 
 
 def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str], None]) -> CostTable:
-    end = time.perf_counter() + _TIMING_SECONDS
+    def interrupted() -> bool:
+        show("timing passes of the target")  # it raises once the user has asked for the end
+        return False
 
-    def over() -> bool:
-        show("timing passes of the target")
-        return time.perf_counter() > end
-
-    timer = TargetTimer(target, [token for prompt in prompts for token in prompt], _SIZES[-1])
-    return CostTable(rounds(timer, _CTX, _SIZES, _ROUNDS, over).times())
+    timer = TargetTimer(target, [token for prompt in prompts for token in prompt])
+    run = Run(interrupted=interrupted).stage(_TIMING_SECONDS)
+    return CostTable(rounds(timer, _CTX, _SIZES, _ROUNDS, run).pass_times())
 
 
 def _cost(
@@ -178,7 +178,7 @@ def _cost(
 
     Draft and target take turns, so that other load on the machine slows both.
     """
-    timers = [TargetTimer(context, tokens, 1) for context in (draft, target)]
+    timers = [TargetTimer(context, tokens) for context in (draft, target)]
     times: list[list[float]] = []
     for timer in timers:
         timer.fill(_CTX)

@@ -11,18 +11,19 @@ from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles import profile_files as storage
+from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile
 
+# What a user calls the parts of an identity.
 _NAMES = {"memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options"}
 
 
 @dataclass(frozen=True)
 class Found:
-    """profile: that of this very machine, or None. notice: why there is none although there was one, or None."""
+    """The result of a search for a profile."""
 
-    profile: Profile | None
-    notice: str | None = None
+    profile: Profile | None  # None if this machine, build and pair have none that can be read
+    notice: str | None = None  # why an earlier profile of the pair cannot be used, if there is one
 
 
 def identify(
@@ -33,9 +34,9 @@ def identify(
     draft_settings: LlamaSettings,
     exact: bool,
 ) -> dict[str, Any]:
-    """What a profile of this pair depends on: this machine, llama.cpp's build, both files, and what the user decided.
+    """What a profile of this pair depends on: the machine, llama.cpp's build, both files and the user's options.
 
-    ctx_size: tokens of prompt and answer. settings, draft_settings: what the user decided about running the models.
+    ctx_size: tokens of prompt and answer. settings, draft_settings: those that the user has decided.
     """
     here = Machine.read(None, devices.devices(), devices.system_info())
     return machine.identity(
@@ -54,16 +55,14 @@ def _decided(settings: LlamaSettings) -> dict[str, Any]:
 
 
 def find(identity: dict[str, Any]) -> Found:
-    """The profile of this identity; else whether a profile of the same files is stale, and by what."""
+    """The profile with this identity, or what has changed since the same files were tuned."""
     try:
-        found = storage.find(machine.fingerprint(identity))
+        profile = profile_files.find(machine.fingerprint(identity))
     except ProfileError as error:
         return Found(None, f"{error}; going on without it (`specrun tune` makes a new one)")
-    if found:
-        return Found(found)
-    old = storage.stale(identity)
-    if old is None:
+    if profile:
+        return Found(profile)
+    changed = ", ".join(_NAMES.get(part, part) for part in profile_files.changed_parts(identity))
+    if not changed:
         return Found(None)
-    _, changed = old
-    what = ", ".join(_NAMES.get(part, part) for part in changed)
-    return Found(None, f"this pair was tuned before, but {what} changed since; `specrun tune` measures again")
+    return Found(None, f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again")

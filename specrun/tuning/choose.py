@@ -1,26 +1,27 @@
-"""The plans that are considered, and what each is predicted to do."""
+"""Which plans are considered, how they are ranked, and which of them are worth running."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from specrun.long_run import Run
 from specrun.speculation.drafters.guessed import COPIED_NODES
 from specrun.speculation.method import OFF, overlapped
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.registry import METHODS
-from specrun.tuning.acceptance_meter import Acceptance
 from specrun.tuning.replay import Prediction, predict
+from specrun.tuning.trace import MeasuredAcceptance
 
 
 def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[float]) -> list[Plan]:
-    """Every plan that could possibly pay: what the methods propose.
+    """Every plan that the methods propose because it could pay.
 
-    largest: most nodes of a tree. ctx: context length at which costs are judged. acceptance: the chance of the k-th
-    candidate.
+    largest: most nodes of a tree. ctx: context length at which costs are judged. acceptance: the chance that the k-th
+    candidate is accepted and none before it.
     """
     if costs.draft is None:
         return [OFF.plan()]
@@ -28,19 +29,21 @@ def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[fl
     return [plan for method in METHODS.values() for plan in method.candidates(space)]
 
 
-def ranked(
-    plans: Sequence[Plan], acceptance: Acceptance, costs: CostModel, is_over: Callable[[], bool]
-) -> list[Prediction]:
-    """Predictions, fastest first. The method with the most plans is replayed last, and only until `is_over`."""
-    count = Counter(plan.method for plan in plans)
-    most = max(count.values())
+def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel, run: Run) -> list[Prediction]:
+    """Predictions for the plans, fastest first.
+
+    The method with the most plans is replayed last, and only until the run's deadline.
+    """
+    acceptance = measured.acceptance
+    counts = Counter(plan.method for plan in plans)
+    most = max(counts.values())
     predictions = []
-    for plan in sorted(plans, key=lambda plan: count[plan.method]):
-        if len(count) > 1 and count[plan.method] == most and is_over():
+    for plan in sorted(plans, key=lambda plan: counts[plan.method]):
+        if len(counts) > 1 and counts[plan.method] == most and run.is_over():
             break
-        prediction = predict(plan, acceptance.traces, costs, acceptance.calibration, acceptance.temperature)
+        prediction = predict(plan, measured.traces, costs, acceptance.calibration, acceptance.temperature)
         if plan.method.is_adaptive and prediction.largest > 1:
-            # The bound that its trees made use of is enough: contexts need no more, and the plan's name says something.
+            # A bound that the trees never reach only makes the contexts larger, and says nothing in the plan's name.
             bound = next(n for n in costs.target.sizes if n >= prediction.largest)
             prediction = replace(prediction, plan=plan.method.plan(bound, plan.depth, plan.width))
         predictions.append(prediction)
@@ -48,9 +51,9 @@ def ranked(
 
 
 def worth_running(predictions: Sequence[Prediction], largest: int) -> list[Prediction]:
-    """The predictions worth checking by running: the best plan of each method, and a smaller and a larger tree.
+    """The predictions that are checked by running: the best plan of each method, and a smaller and a larger tree.
 
-    A plan whose method has a variant with draft sources is run with them as well: they gain where a text copies, which
+    Where a plan's method has a variant with draft sources, that is run as well: sources gain where a text copies, which
     calibration texts do not. The likely plans are run once more with overlap. Neither gain can be predicted.
 
     predictions: fastest first. largest: most nodes of a tree.
@@ -71,10 +74,10 @@ def worth_running(predictions: Sequence[Prediction], largest: int) -> list[Predi
 
 
 def with_sources(prediction: Prediction, largest: int) -> Prediction:
-    """The same plan with draft sources; the prediction stays.
+    """The same prediction for a plan that asks draft sources as well.
 
-    Where text is copied a guess goes on for dozens of tokens that cost no draft pass, so the tree may be larger than
-    the draft's alone ever was, and as deep as it is large (docs/benchmarks/sources.md).
+    Where text is copied, a guess goes on for dozens of tokens that cost no draft pass. So the tree may be larger than
+    the draft's trees, up to `largest` nodes, and as deep as it is large (docs/benchmarks/sources.md).
     """
     plan = prediction.plan
     assert plan.method.with_sources

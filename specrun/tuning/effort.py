@@ -1,4 +1,4 @@
-"""How much a run of `specrun tune` may take."""
+"""How much a run of `specrun tune` measures."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ from typing import Literal
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.plan import MAX_BUDGET, Plan
 
-Effort = Literal["quick", "default", "thorough"]
+EffortName = Literal["quick", "default", "thorough"]
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What a run may take. seconds: of all stages behind the loading, about. largest: nodes of a tree. rounds: of the
-    cost tables. n_positions: recorded behind every text. n_tokens: written behind every text to validate a plan.
-    """
+class Effort:
+    """Bounds of what a run measures."""
 
-    seconds: float
-    largest: int
-    rounds: int
-    n_positions: int
-    n_tokens: int
+    seconds: float  # about how long all stages after loading take together
+    largest: int  # most nodes of a tree
+    rounds: int  # rounds of the cost tables
+    n_positions: int  # most positions recorded behind each calibration text
+    n_tokens: int  # most tokens written behind each validation text
+
+    @property
+    def largest_plan(self) -> Plan:
+        """A plan that the contexts must have room for."""
+        return SPECEXEC.plan(min(self.largest, MAX_BUDGET), 16)
 
 
-BUDGETS: dict[Effort, Budget] = {
-    "quick": Budget(40, 128, 3, 48, 48),
-    "default": Budget(150, 256, 5, 96, 96),
-    "thorough": Budget(1200, 512, 9, 192, 192),
+EFFORTS: dict[EffortName, Effort] = {
+    "quick": Effort(40, 128, 3, 48, 48),
+    "default": Effort(150, 256, 5, 96, 96),
+    "thorough": Effort(1200, 512, 9, 192, 192),
 }
-
-
-def largest_plan(effort: Effort) -> Plan:
-    """A plan that the contexts must hold."""
-    return SPECEXEC.plan(min(BUDGETS[effort].largest, MAX_BUDGET), 16)

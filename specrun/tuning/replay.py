@@ -1,4 +1,4 @@
-"""Replays a plan over recorded texts: tokens a pass, and by the cost tables tokens a second."""
+"""Replays a plan over recorded texts: tokens per pass, and with the cost tables tokens per second."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specrun.profiles.tuning_rows import PredictionRow
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.method import Drafting
 from specrun.speculation.plan import Plan
@@ -18,61 +19,72 @@ from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 from specrun.tuning.trace import Position, Replay, Trace
 
 _DINKELBACH_ROUNDS = 3
-_NO_LIMIT = 256
+_NO_LIMIT = 256  # leaf paths
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan is expected to do. accepted: steps by accepted length (index 0 is length 1). largest: nodes of its
-    largest tree, root included.
-    """
+    """What a plan is expected to do."""
 
     plan: Plan
     tokens_per_second: float
     tokens_per_pass: float
-    accepted: tuple[int, ...] = ()
-    largest: int = 1
+    accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
+    largest: int = 1  # nodes of its largest tree, root included
+
+    @property
+    def row(self) -> PredictionRow:
+        """The prediction as a profile keeps it."""
+        plan = self.plan
+        return PredictionRow(
+            str(plan), plan.method.name, plan.budget, plan.depth, self.tokens_per_second, self.tokens_per_pass,
+            list(self.accepted),
+        )  # fmt: skip
 
 
 @dataclass
-class _Run:
+class _Total:
+    """The sums over the passes of one replay."""
+
     tokens: int = 0
-    steps: int = 0
+    passes: int = 0
     ms: float = 0.0
-    largest: int = 1
+    largest: int = 1  # nodes of the largest tree
 
     @property
     def rate(self) -> float:
+        """Tokens per millisecond."""
         return self.tokens / self.ms
 
 
 def predict(
     plan: Plan, traces: Sequence[Trace], costs: CostModel, calibration: Calibration, temperature: float
 ) -> Prediction:
-    """What `plan` does on these texts. temperature: at which the texts were written."""
+    """What `plan` does on the recorded texts, which were written at this temperature."""
     guide = Guide(costs, calibration)
     if not plan.method.is_adaptive:
-        run, lengths = _replay(plan, traces, guide, temperature)
-        return _prediction(plan, run, lengths)
-    # An adaptive step is weighed by the rate of the whole run, which follows from the steps: a few rounds settle it.
+        total, lengths = _replay(plan, traces, guide, temperature)
+        return _prediction(plan, total, lengths)
+    # Adaptive trees depend on the rate of the whole replay, which depends on the trees: a few rounds settle it.
     ctx = traces[0].positions[0].ctx
     guide.rate = 1 / guide.plain_ms(ctx)
     for _ in range(_DINKELBACH_ROUNDS):
-        run, lengths = _replay(plan, traces, guide, temperature)
-        settled = abs(run.rate - guide.rate) < 0.01 * guide.rate
-        guide.rate = max(run.rate, 1 / guide.plain_ms(ctx))
-        if settled:
+        total, lengths = _replay(plan, traces, guide, temperature)
+        is_settled = abs(total.rate - guide.rate) < 0.01 * guide.rate
+        guide.rate = max(total.rate, 1 / guide.plain_ms(ctx))
+        if is_settled:
             break
-    return _prediction(plan, run, lengths)
+    return _prediction(plan, total, lengths)
 
 
-def _prediction(plan: Plan, run: _Run, lengths: list[int]) -> Prediction:
-    counts = np.bincount(lengths, minlength=2)[1:]
-    return Prediction(plan, run.rate * 1e3, run.tokens / run.steps, tuple(int(count) for count in counts), run.largest)
+def _prediction(plan: Plan, total: _Total, lengths: list[int]) -> Prediction:
+    counts = tuple(int(count) for count in np.bincount(lengths, minlength=2)[1:])
+    return Prediction(plan, total.rate * 1e3, total.tokens / total.passes, counts, total.largest)
 
 
-def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, temperature: float) -> tuple[_Run, list[int]]:
-    run = _Run()
+def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, temperature: float) -> tuple[_Total, list[int]]:
+    """The sums over all texts, and the accepted length of every pass."""
+    total = _Total()
     lengths: list[int] = []
     for trace in traces:
         place, pending, n_new = 0, 0, 1
@@ -80,24 +92,23 @@ def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, temperature: floa
             position = trace.positions[place]
             tree, widths = _draft(plan, position, pending, guide, temperature)
             accepted = _accept(tree, position)
-            run.largest = max(run.largest, len(tree))
-            run.ms += _step_ms(position.ctx, len(tree) + pending, n_new, widths, guide)
-            # Steps that the end of the text cuts short would say less of a plan than it does.
             n_tokens = len(accepted.tokens)
-            run.tokens += n_tokens
-            run.steps += 1
+            total.largest = max(total.largest, len(tree))
+            total.ms += _pass_ms(position.ctx, len(tree) + pending, n_new, widths, guide)
+            total.tokens += n_tokens
+            total.passes += 1
             lengths.append(n_tokens)
-            # What the target decodes again, as it does not lie in consecutive cells.
+            # The target decodes tokens again that do not lie in consecutive cells.
             pending = len(accepted.path) - n_in_order(accepted.path)
             n_new = n_tokens
             place += n_tokens
-    return run, lengths
+    return total, lengths
 
 
 def _draft(
     plan: Plan, position: Position, pending: int, guide: Guide, temperature: float
 ) -> tuple[TokenTree, list[int]]:
-    """The tree that `plan` drafts at a position, and the widths of its draft passes."""
+    """The tree that `plan` drafts at a position, and the nodes that each of its draft passes expands."""
     replay = Replay(position)
     drafter = Drafting(plan, temperature, replay, guide).drafter()
     if drafter is None:
@@ -117,8 +128,11 @@ def _accept(tree: TokenTree, position: Position) -> Accepted:
     return Accepted(path[: len(tokens)], tokens)
 
 
-def _step_ms(ctx: int, n_target: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:
-    """n_new: tokens that the draft takes in before its first candidates, which is its first pass."""
+def _pass_ms(ctx: int, n_target: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:
+    """Milliseconds of a target pass over `n_target` tokens and of the draft passes before it.
+
+    The first draft pass takes in the `n_new` tokens that were committed last; the others expand `widths` nodes.
+    """
     ms = guide.costs.target.ms(n_target, ctx) + guide.costs.overhead.step
     for i, width in enumerate(widths):
         ms += guide.costs.level_ms(n_new if i == 0 else width, ctx)

@@ -1,75 +1,80 @@
 """Which of llama.cpp's settings are fastest here: each is tried on the loaded model, and one by one kept or not.
 
-What the best kernel is depends on the size of the pass (docs/benchmarks), so settings are compared by the rate of the
-best pass, for a draft of usual quality. Settings that keep logits the same bits in passes of every size win unless
-another is clearly faster.
+The best kernel depends on the size of the pass (docs/benchmarks). So settings are compared by the rate of their best
+pass, for a draft of usual quality. Settings that keep logits the same bits in passes of every size win unless another
+is clearly faster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama.invariance import exact_up_to
 from specrun.llama_settings import LlamaSettings
+from specrun.long_run import Run
+from specrun.profiles.tuning_rows import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
-_SIZES = (1, 2, 4, 8, 16, 32, 64)
-_CTX = 600  # where llama.cpp's attention kernels for short contexts no longer hide what those for long ones do
-_WORTH_IT = 1.03  # how much faster than the best so far settings must be: to give up bit-exactness, or at all
-_TOKENS_PER_DOUBLING = 0.62  # of the nodes: what trees of a usual draft commit (docs/benchmarks/growth.md)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
+_CTX = 600  # tokens; long enough that llama.cpp's attention kernels for long contexts are at work
+_CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
+_TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
 _ROUNDS = 3
-_COMPARED, _COMPARED_IF_SLOW = 40, 4  # tokens, for exactness
+_SLOW_MS = 100.0  # time of a plain pass above which fewer tokens are compared
+_VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
+_COMPARED, _COMPARED_IF_SLOW = 40, 4  # tokens whose logits are compared for exactness
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Settings and what they gave. ms: by size of the pass. exact_up_to: 1 if passes are not bit-exact."""
+    """Settings, and what was measured with them."""
 
     name: str
     settings: LlamaSettings
-    ms: dict[int, float]
-    exact_up_to: int
+    ms: dict[int, float]  # milliseconds of a pass, by its tokens
+    exact_up_to: int  # tokens of the largest pass whose logits are bit-exact; 1 if not even passes over two are
 
     @property
     def score(self) -> float:
-        """Tokens a millisecond of the best pass, with a draft of usual quality."""
+        """Tokens per millisecond of the best pass, with a draft of usual quality."""
         return max((1 + _TOKENS_PER_DOUBLING * math.log2(n)) / ms for n, ms in self.ms.items())
 
     @property
     def is_exact(self) -> bool:
+        """Whether all timed passes are bit-exact."""
         return self.exact_up_to >= max(self.ms)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "ms": {str(n): round(ms, 3) for n, ms in self.ms.items()},
-            "exact_up_to": self.exact_up_to,
-            "score": round(self.score, 6),
-        }
+    @property
+    def row(self) -> TriedSettings:
+        """The trial as a profile keeps it."""
+        return TriedSettings(self.name, self.ms, self.exact_up_to, self.score)
 
 
 def variations(
-    n_logical: int, n_threads: int, can_repack: bool, shares: bool, exact: bool
+    n_logical: int, n_threads: int, can_repack: bool, is_split: bool, exact: bool
 ) -> Iterator[tuple[str, LlamaSettings]]:
-    """Settings to try, each on top of what was kept before. can_repack: all weights lie in RAM and fit. shares: some
-    layers lie in VRAM and some in RAM. exact: leave out those whose kernels are known to depend on the size of a pass.
+    """Names and settings to try, each on top of those that were kept before.
+
+    n_logical: logical CPU cores. n_threads: threads of the defaults.
+    can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
+    is_split: whether some layers lie in VRAM and some in RAM.
+    exact: leaves out settings whose kernels are known to depend on the size of the pass.
     """
-    if shares:
+    if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
         yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
-    # Without flash attention llama.cpp's CPU multiplies whole matrices, which for trees behind a long context may be
-    # several times as fast; in f32 its sums do not depend on the size of the pass for some quantizations.
+    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context
+    # may be several times as fast. In f32 its sums do not depend on the size of the pass for some quantizations.
     yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
     if not exact:
         yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
@@ -79,55 +84,51 @@ def variations(
 
 
 def choose(
-    options: RunOptions,
-    candidates: Sequence[tuple[str, LlamaSettings]],
-    tokens_of: Callable[[Model], list[int]],
-    exact: bool,
-    over: Callable[[], bool],
-    progress: Callable[[str], None],
+    options: RunOptions, candidates: Sequence[tuple[str, LlamaSettings]], text: str, run: Run
 ) -> tuple[LlamaSettings, list[Tried]]:
-    """The settings of the target that are fastest, and all that were tried, the defaults first.
+    """The fastest settings of the target, and all that were tried, the defaults first.
 
-    options: what the user decided stays. `over` is asked before every candidate. tokens_of: a text to time on.
+    Settings that the user has decided in `options` stay as they are, and with `options.exact` only bit-exact ones are
+    taken. Passes over `text` are timed. No further candidate is tried after the run's deadline.
     """
-    progress("settings: defaults")
-    best = _try("defaults", options, LlamaSettings(), tokens_of)
+    run.show("settings: defaults")
+    best = _try("defaults", options, LlamaSettings(), text, run)
     tried = [best]
     for name, change in candidates:
-        if over():
+        if run.is_over():
             break
         if change.over(options.settings) != options.settings.over(change):
             continue  # the user has decided otherwise
-        progress(f"settings: {name}")
+        run.show(f"settings: {name}")
         try:
-            found = _try(name, options, change.over(best.settings), tokens_of)
+            trial = _try(name, options, change.over(best.settings), text, run)
         except LlamaError:
-            continue  # not with this model, or not enough memory for it: the settings before remain
-        tried.append(found)
-        # Exact settings within that share win, too, should a change before have given exactness up.
-        wanted = 1 / _WORTH_IT if found.is_exact and not best.is_exact else _WORTH_IT
-        if found.score > wanted * best.score and (found.is_exact or not exact):
-            best = found
+            continue  # this model does not allow it, or there is too little memory
+        tried.append(trial)
+        # Exact settings that are nearly as fast as inexact ones win.
+        least = 1 / _CLEARLY if trial.is_exact and not best.is_exact else _CLEARLY
+        if trial.score > least * best.score and (trial.is_exact or not options.exact):
+            best = trial
     return best.settings, tried
 
 
-def _try(name: str, options: RunOptions, settings: LlamaSettings, tokens_of: Callable[[Model], list[int]]) -> Tried:
-    whole = options.settings.over(settings)
+def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run: Run) -> Tried:
+    decided = options.settings.over(settings)
     largest = SPECEXEC.plan(max(_SIZES), 8)
-    with Model(replace(options, settings=whole, plans=(OFF.plan(),), largest=largest, draft=None)) as model:
-        tokens = tokens_of(model)
+    with Model(replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None)) as model:
+        tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
         ctx = max(8, min(_CTX, model.engine.ctx_size - max(_SIZES) - 1))
-        timer = TargetTimer(target, tokens, max(_SIZES))
+        timer = TargetTimer(target, tokens)
         timer.fill(ctx)
         timer.ms(1)
-        plain = timer.ms(1)
-        # Where a pass over many tokens takes many times longer, larger ones cannot be the best.
+        plain_ms = timer.ms(1)
+        # Where a pass takes many times longer than a plain one, larger passes cannot be the best.
         sizes = [1]
         for n in _SIZES[1:]:
             sizes.append(n)
-            if timer.ms(n) > (1 + _TOKENS_PER_DOUBLING * math.log2(4 * n)) * 2 * plain:
+            if timer.ms(n) > (1 + _TOKENS_PER_DOUBLING * math.log2(4 * n)) * 2 * plain_ms:
                 break
-        measured = rounds(timer, ctx, sizes, _ROUNDS, lambda: plain > 200)
-        exact = exact_up_to(target, tokens, sizes, ctx, _COMPARED if plain < 100 else _COMPARED_IF_SLOW)
-        return Tried(name, settings, {t.n: t.ms for t in measured.times()}, exact)
+        times = rounds(timer, ctx, sizes, _ROUNDS, run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)).pass_times()
+        n_compared = _COMPARED if plain_ms < _SLOW_MS else _COMPARED_IF_SLOW
+        return Tried(name, settings, {t.n: t.ms for t in times}, exact_up_to(target, tokens, sizes, ctx, n_compared))

@@ -1,38 +1,36 @@
-"""What the draft proposes at every position of texts that the target wrote, kept so that any plan can be replayed.
+"""What the draft proposes at every position of texts that the target wrote, recorded so that any plan can be replayed.
 
-With shared noise (and greedily) the target's token at a position is the same in every plan, so the text is known, and
-what a plan would have committed from a position follows from the draft's candidates there. One recording stands for
-runs of all plans.
+With shared noise, and greedily, the target's token at a position is the same under every plan. So the text is fixed,
+and what a plan would have committed from a position follows from the draft's candidates there: one recording is enough
+to replay all plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from specrun.profiles.acceptance import Acceptance
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.growth import CandidateSource, TreeGrowth
 from specrun.speculation.planning.calibration import Calibration
 
-Path = tuple[int, ...]
+Path = tuple[int, ...]  # tokens from below the root to a node; the root itself is ()
 
-_NOT_RECORDED = -2  # a token that matches no other: the plan drafts on, and what it drafts is rejected
+_NOT_RECORDED = -2  # equals no token, so that a node drafted where nothing was recorded is rejected
 _NOTHING = Candidates(np.empty(0, np.int64), np.empty(0, np.float64))
 
 
 @dataclass
 class Position:
-    """Candidates below every path that was expanded behind one position of a text. continuation: what the target
-    wrote from there. ctx: tokens before it, the root among them.
-    """
+    """One position of a text, with the draft's candidates below every path that was expanded there."""
 
-    ctx: int
-    continuation: list[int]
+    ctx: int  # tokens before the position, the root among them
+    continuation: list[int]  # what the target wrote from there on
     children: dict[Path, Candidates] = field(default_factory=dict)
 
     def matched_rank(self, path: Path) -> int | None:
@@ -40,10 +38,10 @@ class Position:
         depth = len(path)
         if depth >= len(self.continuation):
             return None
-        found = np.flatnonzero(self.children[path].tokens == self.continuation[depth])
-        return int(found[0]) if len(found) else None
+        ranks = np.flatnonzero(self.children[path].tokens == self.continuation[depth])
+        return int(ranks[0]) if len(ranks) else None
 
-    def accepted_path(self) -> Iterator[Path]:
+    def accepted_paths(self) -> Iterator[Path]:
         """The expanded paths that the target's own text follows, shortest first."""
         path: Path = ()
         while path in self.children and len(path) < len(self.continuation):
@@ -53,49 +51,21 @@ class Position:
 
 @dataclass
 class Trace:
-    """The positions of one text, in order. kind: of the text (code, chat, ...)."""
+    """The recorded positions of one text, in order."""
 
-    kind: str
     positions: list[Position]
 
-    def as_json(self) -> dict[str, Any]:
-        """For a run that is taken up again later."""
-        return {
-            "kind": self.kind,
-            "positions": [
-                {
-                    "ctx": position.ctx,
-                    "continuation": position.continuation,
-                    "children": [
-                        [list(path), found.tokens.tolist(), found.scores.round(4).tolist()]
-                        for path, found in position.children.items()
-                    ],
-                }
-                for position in self.positions
-            ],
-        }
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Trace:
-        """Raises KeyError, TypeError or ValueError for a value that is not that of `as_json`."""
-        return cls(
-            value["kind"],
-            [
-                Position(
-                    entry["ctx"],
-                    entry["continuation"],
-                    {
-                        tuple(path): Candidates(np.array(tokens, np.int64), np.array(scores, np.float64))
-                        for path, tokens, scores in entry["children"]
-                    },
-                )
-                for entry in value["positions"]
-            ],
-        )
+@dataclass(frozen=True)
+class MeasuredAcceptance:
+    """The acceptance at one temperature, with the recordings it was measured on, for replays."""
+
+    acceptance: Acceptance
+    traces: list[Trace]
 
 
 class _Recorder:
-    """Passes on what a source says, and notes it."""
+    """A source that asks another one and stores its candidates in a position."""
 
     def __init__(self, source: CandidateSource, position: Position) -> None:
         self._source = source
@@ -103,8 +73,8 @@ class _Recorder:
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
         candidates = self._source.children(growth, nodes)
-        for node, found in zip(nodes, candidates, strict=True):
-            self._position.children[tuple(growth.path(node))] = found
+        for node, below in zip(nodes, candidates, strict=True):
+            self._position.children[tuple(growth.path(node))] = below
         return candidates
 
     def expandable(self, parents: Sequence[int]) -> int:
@@ -112,7 +82,10 @@ class _Recorder:
 
 
 class Replay:
-    """A source that knows what was recorded at one position, and nothing below. `widths` are its draft passes."""
+    """A source whose candidates are those recorded at one position; elsewhere it has none.
+
+    widths: nodes of each draft pass that a drafter has asked for.
+    """
 
     def __init__(self, position: Position) -> None:
         self._position = position
@@ -132,17 +105,17 @@ class Replay:
 
 def record(
     source: CandidateSource,
-    kind: str,
     prompt: list[int],
     written: list[int],
     n_positions: int,
     limits: DraftLimits,
     sharpness: float,
 ) -> Trace:
-    """Draft behind the first `n_positions` of a text.
+    """Draft a tree behind each of the first `n_positions` of a text.
 
-    limits: of the trees, at least as large as any plan to be replayed. written: what the target wrote after `prompt`,
-    longer than `n_positions` by what a pass may commit.
+    written: what the target wrote behind `prompt`; longer than `n_positions`, by the tokens that a pass may commit.
+    limits: bounds of the trees, at least those of any plan to be replayed.
+    sharpness: the drafter's, see `sharpness_at`.
     """
     positions = []
     for start in range(min(n_positions, len(written))):
@@ -150,15 +123,15 @@ def record(
         position = Position(len(committed), written[start:])
         SpecExecDrafter(_Recorder(source, position), sharpness).draft(committed, limits)
         positions.append(position)
-    return Trace(kind, positions)
+    return Trace(positions)
 
 
 def calibrate(traces: Sequence[Trace]) -> Calibration:
-    """Count which candidates the target accepted, at every depth of every position."""
+    """A calibration that counts which candidates the target accepted, at every depth of every position."""
     calibration = Calibration()
     for trace in traces:
         for position in trace.positions:
-            for path in position.accepted_path():
+            for path in position.accepted_paths():
                 candidates = position.children[path]
                 if not len(candidates.tokens):
                     break

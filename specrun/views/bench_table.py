@@ -1,4 +1,4 @@
-"""Rows as a table for people, and as Markdown, CSV or JSON."""
+"""Benchmark rows as a table in the terminal, and as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """A rich table, the fastest row of each kind in bold."""
+    """A rich table; the fastest row of each kind of text is bold."""
     table = Table(box=None, pad_edge=False)
     for name in _HEAD:
         table.add_column(name, justify="left" if name in _HEAD[:3] else "right")
@@ -32,7 +32,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def as_text(rows: Sequence[Row], form: Format) -> str:
-    """The rows in one of the formats that programs read."""
+    """The rows as text that programs read; `form` is any format but the table."""
     objects = [row.as_json() for row in rows]
     if form == "json":
         return json.dumps(objects, indent=1) + "\n"
@@ -70,24 +70,15 @@ def _cells(row: Row) -> list[str]:
 
 
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Rows that both results have, by kind and method: rates, and the second over the first."""
-    old = {(row["kind"], row["method"]): row for row in before}
+    """A line for each row that both results have, by kind and method: both rates, their quotient, and both ratios."""
+    by_name = {(row["kind"], row["method"]): row for row in before}
     lines = []
-    for row in after:
-        match = old.get((row["kind"], row["method"]))
-        if match and match["tokens_per_second"]:
-            change = row["tokens_per_second"] / match["tokens_per_second"]
-            lines.append(
-                [
-                    str(row["kind"]),
-                    str(row["method"]),
-                    f"{match['tokens_per_second']:.2f}",
-                    f"{row['tokens_per_second']:.2f}",
-                    f"{change:.3f}",
-                    f"{match['ratio']:.2f}",
-                    f"{row['ratio']:.2f}",
-                ]
-            )
+    for b in after:
+        a = by_name.get((b["kind"], b["method"]))
+        if a and a["tokens_per_second"]:
+            rates = [a["tokens_per_second"], b["tokens_per_second"]]
+            figures = [*(f"{rate:.2f}" for rate in rates), f"{rates[1] / rates[0]:.3f}"]
+            lines.append([str(b["kind"]), str(b["method"]), *figures, f"{a['ratio']:.2f}", f"{b['ratio']:.2f}"])
     return lines
 
 

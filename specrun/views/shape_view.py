@@ -1,4 +1,4 @@
-"""A static tree as a picture: in the terminal, or as a file."""
+"""A static tree as a picture, in the terminal or in a file."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rich.text import Text
 
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.views.bench_plot import check, save
+from specrun.views.plot_file import check, new_figure, save
 
-_MOST_DRAWN = 64
-_MAX_WIDTH = 100
-_BAR_WIDTH = 50
-_CELL = 5  # of a node: what leads to it, and two digits
+_MAX_NODES = 64  # nodes of a tree that is drawn node by node in the terminal
+_MAX_WIDTH = 100  # characters of a line
+_BAR_WIDTH = 50  # characters of the bar of the widest level
+_CELL = 5  # characters of a node: the branch that leads to it, and two digits
 _FIRST_OF_ONE, _FIRST, _NEXT, _LAST = "\u2500\u2500\u2500", "\u2500\u252c\u2500", " \u251c\u2500", " \u2514\u2500"
 _PAST, _NOTHING = " \u2502 ", "   "
 _ASCII = str.maketrans({"\u2500": "-", "\u252c": "+", "\u2502": "|", "\u251c": "+", "\u2514": "`", "\u2588": "#"})
 
-_INCHES_A_LEAF, _LEAST_INCHES, _MOST_INCHES = 0.2, 3.0, 12.0
-_LEAST_CHANCE = 1e-3
+_INCHES_PER_LEAF, _MIN_INCHES, _MAX_INCHES = 0.2, 3.0, 12.0  # height of the figure
+_MIN_CHANCE = 1e-3  # chances below it have the same colour
 _COLOURS = "viridis_r"
 
 
 def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
-    """The tree in words and figures."""
+    """The size of the tree, and the tokens that a pass over it is expected to commit."""
     sizes = ", ".join(
         (_count(shape.n_nodes, "node", "nodes"), f"{shape.depth} deep", _count(shape.n_leaves, "leaf", "leaves"))
     )
@@ -40,8 +40,9 @@ def _count(n: int, one: str, many: str) -> str:
 
 
 class ShapeView:
-    """Draws a tree from left to right with the chance of every node in percent, or, where it is too large for that, a
-    bar for each level; at most 100 columns wide. Plain ASCII where there is nothing else.
+    """Draws a tree from left to right with the chance of every node in percent, at most 100 columns wide.
+
+    A tree that is too large for that is drawn as a bar for each level. Without Unicode the lines are plain ASCII.
     """
 
     def __init__(self, shape: TreeShape, acceptance: Sequence[float]) -> None:
@@ -50,14 +51,14 @@ class ShapeView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, _MAX_WIDTH)
-        drawn = self._shape.n_nodes <= _MOST_DRAWN and _CELL * self._shape.depth + 1 <= width
+        drawn = self._shape.n_nodes <= _MAX_NODES and _CELL * self._shape.depth + 1 <= width
         for line in _tree(self._shape, self._acceptance) if drawn else _levels(self._shape, self._acceptance, width):
             yield Text(line.translate(_ASCII) if options.ascii_only else line, no_wrap=True)
         yield Text(caption(self._shape, self._acceptance))
 
 
 def _tree(shape: TreeShape, acceptance: Sequence[float]) -> list[str]:
-    """A line for every leaf: the chance of every node in percent, a first child to the right of its parent."""
+    """A line for each leaf, with the chance of each node in percent; a first child is right of its parent."""
     labels = ["o", *(f"{min(round(100 * chance), 99):2}" for chance in shape.chances(acceptance)[1:].tolist())]
     children: list[list[int]] = [[] for _ in labels]
     for node, parent in enumerate(shape.parents[1:], start=1):
@@ -69,7 +70,7 @@ def _tree(shape: TreeShape, acceptance: Sequence[float]) -> list[str]:
 
 
 def _beside(label: str, blocks: Sequence[list[str]]) -> list[str]:
-    """A label with the lines of its sub-trees behind it, one below the other."""
+    """The lines of a node: its label, and right of it the lines of its sub-trees, one below the other."""
     if not blocks:
         return [label]
     lines: list[str] = []
@@ -85,7 +86,7 @@ def _beside(label: str, blocks: Sequence[list[str]]) -> list[str]:
 
 
 def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> list[str]:
-    """A line for every level: its nodes, as a number and as a bar, and the tokens expected of it."""
+    """A line for each level: its nodes, as a number and as a bar, and how many of them are expected to be accepted."""
     chances = shape.chances(acceptance)
     head = "level  nodes  expected  "
     unit = max(min(_BAR_WIDTH, max_width - len(head)), 1) / max(shape.widths)
@@ -97,25 +98,21 @@ def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> li
 
 
 def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
-    """Draw the tree to `path` (.png, .svg or .pdf): levels to the right, first children straight on.
+    """Draw the tree to `path` (.png, .svg or .pdf), from left to right; a first child is right of its parent.
 
     Raises UsageError if it cannot be written.
     """
     check(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
 
-    height = min(max(_INCHES_A_LEAF * shape.n_leaves, _LEAST_INCHES), _MOST_INCHES)
-    figure = Figure(figsize=(8, height), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(8, min(max(_INCHES_PER_LEAF * shape.n_leaves, _MIN_INCHES), _MAX_INCHES))
     axes: Any = figure.subplots()
     leaves_before = accumulate((count == 0 for count in shape.child_counts[:-1]), initial=0)
     places = list(zip(shape.depths, leaves_before, strict=True))
-    norm = LogNorm(_LEAST_CHANCE, 1)
-    chances = shape.chances(acceptance).clip(min=_LEAST_CHANCE)
-    # Siblings share the beginning of their lines, and the likeliest is drawn last.
+    norm = LogNorm(_MIN_CHANCE, 1)
+    chances = shape.chances(acceptance).clip(min=_MIN_CHANCE)
+    # The lines to siblings overlap at their beginning; the likeliest is drawn last, on top.
     order = sorted(range(1, shape.n_nodes), key=lambda node: chances[node])
     edges = [_elbow(places[shape.parents[node]], places[node]) for node in order]
     axes.add_collection(LineCollection(edges, array=chances[order], cmap=_COLOURS, norm=norm, linewidths=1, zorder=1))

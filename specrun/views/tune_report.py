@@ -1,22 +1,33 @@
-"""What a profile says, for people: tables, plots in the terminal, and the options to paste."""
+"""A profile as a report in the terminal: tables, plots, and the options that ask for the chosen plan by hand."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specrun.hardware.placement import Placement
 from specrun.profiles.profile import Profile, TunedPlan
+from specrun.profiles.tuning_rows import PredictionRow, ValidationRow, best_by_size
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.registry import METHODS
-from specrun.tuning.result import best_by_size
 from specrun.units import rate_text
+from specrun.views.placement_view import PlacementView
 
-_PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
+_PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines
+
+
+def placement_text(placement: Placement) -> str:
+    """Where the layers lie, as the plain text that a profile keeps."""
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    with console.capture() as capture:
+        console.print(PlacementView(placement))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def render(profile: Profile) -> Group:
@@ -27,10 +38,10 @@ def render(profile: Profile) -> Group:
     parts.append(_costs(profile))
     parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
     for plan in profile.plans:
-        found = profile.predictions.get(f"{plan.temperature}")
-        if found and profile.costs.draft:
+        rows = profile.predictions.get(plan.temperature)
+        if rows and profile.costs.draft:
             parts += [Text(), Text(f"predicted tokens/s by tree size at temperature {plan.temperature:g}, chosen: x")]
-            parts.append(_size_plot(found, plan))
+            parts.append(_size_plot(rows, plan))
     if profile.validation:
         parts += [Text(), _validation(profile.validation)]
     parts += [Text(), *_conclusion(profile)]
@@ -53,7 +64,7 @@ def _head(profile: Profile) -> Table:
 
 
 def exactness(profile: Profile) -> str:
-    """How near the text is to plain decoding's."""
+    """Whether the text equals that of plain decoding to the last bit of its logits."""
     if profile.exact_up_to <= 1:
         return "exact up to near-ties (a token's logits change in their last bits with the size of the pass)"
     return f"bit-exact, for passes of up to {profile.exact_up_to} tokens"
@@ -61,15 +72,15 @@ def exactness(profile: Profile) -> str:
 
 def _tried(profile: Profile) -> Table:
     table = Table(box=None, pad_edge=False, title="settings tried, ms by tokens of a pass", title_justify="left")
-    sizes = sorted({int(n) for entry in profile.tried for n in entry["ms"]})
+    sizes = sorted({n for tried in profile.tried for n in tried.ms})
     table.add_column("settings")
     for n in sizes:
         table.add_column(str(n), justify="right")
     table.add_column("bit-exact up to", justify="right")
-    for entry in profile.tried:
-        cells = [entry["ms"].get(str(n)) for n in sizes]
-        exact = str(entry["exact_up_to"]) if entry["exact_up_to"] > 1 else "no"
-        table.add_row(entry["name"], *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells), exact)
+    for tried in profile.tried:
+        cells = [tried.ms.get(n) for n in sizes]
+        exact = str(tried.exact_up_to) if tried.exact_up_to > 1 else "no"
+        table.add_row(tried.name, *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells), exact)
     return table
 
 
@@ -93,8 +104,8 @@ def _costs(profile: Profile) -> Table:
 
 
 def _cell(table: CostTable, n: int, ctx: int) -> str:
-    found = next((t for t in table.times if t.n == n and t.ctx == ctx), None)
-    return f"{found.ms:.{_digits(found.ms)}f}" if found else ""
+    time = next((t for t in table.times if t.n == n and t.ctx == ctx), None)
+    return f"{time.ms:.{_digits(time.ms)}f}" if time else ""
 
 
 def _digits(ms: float) -> int:
@@ -102,8 +113,6 @@ def _digits(ms: float) -> int:
 
 
 def _cost_plot(profile: Profile) -> Text:
-    import plotille
-
     figure = _figure("ms")
     target, draft = profile.costs.target, profile.costs.draft
     ctx = target.times[0].ctx
@@ -113,12 +122,11 @@ def _cost_plot(profile: Profile) -> Text:
     figure.plot(list(target.sizes), [target.ms(n, ctx) for n in target.sizes], label="target")
     if draft:
         figure.plot(list(draft.sizes), [draft.ms(n, ctx) for n in draft.sizes], label="draft")
-    assert isinstance(figure, plotille.Figure)
     return Text(figure.show(legend=False))
 
 
-def _size_plot(predictions: Sequence[dict[str, Any]], chosen: TunedPlan) -> Text:
-    best = best_by_size(predictions, lambda method: not method.is_adaptive)
+def _size_plot(rows: Sequence[PredictionRow], chosen: TunedPlan) -> Text:
+    best = best_by_size(rows, lambda method: not method.is_adaptive)
     sizes = sorted(best)
     figure = _figure("tokens/s")
     figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
@@ -142,7 +150,7 @@ def _figure(unit: str) -> Any:
     return figure
 
 
-def _validation(entries: Sequence[dict[str, Any]]) -> Table:
+def _validation(rows: Sequence[ValidationRow]) -> Table:
     table = Table(
         box=None, pad_edge=False, title="plans run on other texts, in turn; ratios are to off", title_justify="left"
     )
@@ -150,21 +158,21 @@ def _validation(entries: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name)
     for name in ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured"):
         table.add_column(name, justify="right")
-    for temperature in dict.fromkeys(entry["temperature"] for entry in entries):
-        found = [entry for entry in entries if entry["temperature"] == temperature]
-        fastest = max(found, key=lambda entry: entry["measured"])
-        off = next(entry for entry in found if not entry["depth"])
-        for entry in found:
+    for temperature in dict.fromkeys(row.temperature for row in rows):
+        at_temperature = [row for row in rows if row.temperature == temperature]
+        fastest = max(at_temperature, key=lambda row: row.measured)
+        off = next(row for row in at_temperature if not row.depth)
+        for row in at_temperature:
             table.add_row(
                 f"{temperature:g}",
-                entry["plan"],
-                rate_text(entry["predicted"]),
-                rate_text(entry["measured"]),
-                f"{entry['predicted'] / off['predicted']:.2f}",
-                f"{entry['measured'] / off['measured']:.2f}",
-                f"{entry['predicted_tokens_per_pass']:.2f}",
-                f"{entry['measured_tokens_per_pass']:.2f}",
-                style="bold" if entry is fastest else None,
+                row.plan,
+                rate_text(row.predicted),
+                rate_text(row.measured),
+                f"{row.predicted / off.predicted:.2f}",
+                f"{row.measured / off.measured:.2f}",
+                f"{row.predicted_tokens_per_pass:.2f}",
+                f"{row.measured_tokens_per_pass:.2f}",
+                style="bold" if row is fastest else None,
             )
     return table
 
@@ -173,34 +181,34 @@ def _conclusion(profile: Profile) -> list[Text]:
     lines = []
     for plan in profile.plans:
         lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
-        lines += _static_against_grown(profile.predictions.get(f"{plan.temperature}", []))
+        lines += _static_against_grown(profile.predictions.get(plan.temperature, []))
     if profile.costs.draft:
         lines.append(Text(f"the same by hand: {profile.plans[0].plan.options}"))
     return lines
 
 
-def _static_against_grown(predictions: Sequence[dict[str, Any]]) -> list[Text]:
+def _static_against_grown(rows: Sequence[PredictionRow]) -> list[Text]:
     """A line that compares the best static tree with the best grown one, if there are both."""
-    by_rate = sorted(predictions, key=lambda entry: float(entry["tokens_per_second"]))
-    static = [entry for entry in by_rate if METHODS[entry["method"]].wants_shape]
-    grown = [entry for entry in by_rate if METHODS[entry["method"]].grows]
+    by_rate = sorted(rows, key=lambda row: row.tokens_per_second)
+    static = [row for row in by_rate if METHODS[row.method].wants_shape]
+    grown = [row for row in by_rate if METHODS[row.method].grows]
     if not static or not grown:
         return []
-    verb = "beats" if static[-1]["tokens_per_second"] > grown[-1]["tokens_per_second"] else "does not beat"
+    verb = "beats" if static[-1].tokens_per_second > grown[-1].tokens_per_second else "does not beat"
     return [
         Text(
             f"Sequoia's static tree {verb} best-first growth here, as predicted: "
-            f"{rate_text(static[-1]['tokens_per_second'])} tokens/s ({static[-1]['plan']}), "
-            f"{rate_text(grown[-1]['tokens_per_second'])} ({grown[-1]['plan']})"
+            f"{rate_text(static[-1].tokens_per_second)} tokens/s ({static[-1].plan}), "
+            f"{rate_text(grown[-1].tokens_per_second)} ({grown[-1].plan})"
         )
     ]
 
 
 def sentence(profile: Profile, plan: TunedPlan) -> str:
-    """The plan, what it promises, and against what."""
+    """The plan, its expected rate, and how that compares with plain decoding."""
     if not profile.costs.draft:
         rate = rate_text(plan.plain_tokens_per_second)
-        return f"no draft model: {rate} tokens/s plainly, and more where the text itself tells how it goes on"
+        return f"no draft model: {rate} tokens/s plainly, and more where the text repeats itself"
     if not plan.plan.depth:
         text = f"speculation does not pay here, off: {rate_text(plan.predicted_tokens_per_second)} tokens/s"
         if plan.other:

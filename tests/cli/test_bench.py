@@ -45,6 +45,14 @@ def test_rows_drafted_ahead(specrun: Specrun, tmp_path: Path) -> None:
     assert rows["off"]["draft_ms"] == 0 < rows["specexec"]["draft_ms"]
 
 
+def test_without_a_draft_rows_that_need_one_are_left_out(specrun: Specrun, tmp_path: Path) -> None:
+    options = ["--draft", "none", "--methods", "chain,draftless", "--prompts", prompts_file(tmp_path), "-o", "json"]
+    result = specrun("bench", *options, *QUICK)
+    assert result.code == 0, result.stderr
+    assert [row["method"] for row in json.loads(result.stdout)] == ["off", "draftless"]
+    assert "left out chain: it needs a draft model" in result.stderr
+
+
 def test_prompts_that_do_not_fit_are_left_out_before_anything_is_measured(specrun: Specrun, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     long = json.dumps({"prompt": "x = 1\n" * 200})

@@ -28,9 +28,9 @@ def test_what_samples_and_matches_writes_what_the_target_would(here: SpecrunHere
     off = json.loads(here(*WRITE, "--method", "off").stdout)
     for name in ("chain", "specexec", "tree", "opt-tree", "cape", "sequoia-match"):
         result = here(*WRITE, "--method", name, "--budget", "12", "--depth", "4")
-        found = json.loads(result.stdout)
-        assert found["token_ids"] == off["token_ids"], name
-        assert found["passes"] < off["passes"], name
+        written = json.loads(result.stdout)
+        assert written["token_ids"] == off["token_ids"], name
+        assert written["passes"] < off["passes"], name
 
 
 def test_drafting_may_overlap_the_targets_passes(here: SpecrunHere) -> None:
@@ -93,9 +93,9 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> N
     repeating = ["generate", "a = 1\nb = 2\n" * 30, "--raw", "-n", "60", "--temp", "0", "--json"]
     off = json.loads(here(*repeating, "--method", "off").stdout)
     for options in (["--method", "draftless"], ["--method", "suffix-automaton"], ["--method", "prompt-lookup"]):
-        found = json.loads(here(*repeating, "--draft", "none", *options).stdout)
-        assert found["token_ids"] == off["token_ids"]
-        assert found["passes"] < off["passes"] / 2, options
+        written = json.loads(here(*repeating, "--draft", "none", *options).stdout)
+        assert written["token_ids"] == off["token_ids"]
+        assert written["passes"] < off["passes"] / 2, options
     result = here(*repeating, "--draft", "none", "--stats")
     assert json.loads(result.stdout)["token_ids"] == off["token_ids"]
     assert "drafting from the text itself" in result.stderr
@@ -111,9 +111,9 @@ def test_a_datastore_is_made_and_drafted_from(here: SpecrunHere, tmp_path: Path)
     prompt = text.read_text(encoding="utf-8")[2000:2600]
     arguments = ["generate", prompt, "--raw", "-n", "40", "--temp", "0", "--json"]
     off = json.loads(here(*arguments, "--method", "off").stdout)
-    found = json.loads(here(*arguments, "--method", "rest", "--datastore", store).stdout)
-    assert found["token_ids"] == off["token_ids"]
-    assert found["passes"] < off["passes"]
+    written = json.loads(here(*arguments, "--method", "rest", "--datastore", store).stdout)
+    assert written["token_ids"] == off["token_ids"]
+    assert written["passes"] < off["passes"]
     here(*arguments, "--method", "rest").assert_fails(2, "specrun datastore")
     here(*arguments, "--datastore", text).assert_fails(10, "a.py")
     here("datastore", tmp_path / "none.txt", "--save", store).assert_fails(2, "none.txt")

@@ -51,8 +51,16 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
 
 def test_the_plan_is_the_fastest_that_was_run(tuned: dict[str, Any]) -> None:
     for plan in tuned["plans"]:
-        tried = [entry for entry in tuned["validation"] if entry["temperature"] == plan["temperature"]]
-        assert plan["method"] in {entry["method"] for entry in tried}
+        rows = [entry for entry in tuned["validation"] if entry["temperature"] == plan["temperature"]]
+        off = next(entry for entry in rows if entry["method"] == "off")
+        drift = off["measured"] / off["predicted"]
+        for entry in rows:
+            if entry["method"] == "adaptive" or "draft sources" in entry["plan"] or "drafted ahead" in entry["plan"]:
+                continue  # their expected rates follow from those of other plans
+            # What is expected of a plan lies between what was predicted and what was measured.
+            at_least = min(entry["predicted"] * drift, entry["measured"])
+            assert 1.031 * plan["predicted_tokens_per_second"] >= at_least, (plan, entry)
+        assert (plan["method"], plan["budget"]) in {(entry["method"], entry["budget"]) for entry in rows}
         if plan["method"] == "off":
             assert plan["other"]["method"] != "off"
             assert plan["other_tokens_per_second"] <= plan["predicted_tokens_per_second"]

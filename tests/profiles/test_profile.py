@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
+from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
-from specrun.tuning.acceptance_meter import Acceptance
 
 ADAPTIVE = ADAPTIVE.plan(32, 16, 8)
 
@@ -34,7 +36,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
     calibration = Calibration()
     calibration.count(1, np.array([0.6, 0.3]), 0, recent=False)
     calibration.settle()
-    found = Profile(
+    profile = Profile(
         fingerprint=fingerprint,
         identity={"files": ["t", "d"], "llama.cpp": "1", "memory": 4},
         created="2026-01-01T00:00:00+00:00",
@@ -55,21 +57,21 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
             TunedPlan(0.8, OFF.plan(), 10.0, 1.0, 10.0, CHAIN.plan(depth=2), 9.0),
         ],
     )
-    return replace(found, **changes)  # type: ignore[arg-type]
+    return replace(profile, **changes)  # type: ignore[arg-type]
 
 
 def test_a_profile_is_read_back_as_it_was_written() -> None:
     path = storage.save(made())
-    assert storage.load(path).as_json() == made().as_json()
+    assert json.dumps(profile_to_json(storage.load(path))) == json.dumps(profile_to_json(made()))
     assert storage.find("abc") is not None
     assert storage.find("abd") is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
 
 
 def test_its_chooser_follows_its_plans() -> None:
-    found = storage.load(storage.save(made()))
-    assert set(found.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
-    chooser = found.chooser()
+    profile = storage.load(storage.save(made()))
+    assert set(profile.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
+    chooser = profile.chooser()
     chooser.begin(0.0)
     assert chooser.current == ADAPTIVE
     assert chooser.guide.rate == pytest.approx(25.0 / 1e3)
@@ -79,14 +81,14 @@ def test_its_chooser_follows_its_plans() -> None:
 
 @pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (8, 7))])
 def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[int, int]) -> None:
-    found = made(exact_up_to=8).without_draft(exact)
-    assert found.settings == made().settings
-    chooser = found.chooser()
+    profile = made(exact_up_to=8).without_draft(exact)
+    assert profile.settings == made().settings
+    chooser = profile.chooser()
     chooser.begin(0.8)
     assert (chooser.current.method.name, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
     assert chooser.guide.rate == pytest.approx(10.0 / 1e3), "nothing is promised but plain decoding"
     assert chooser.guide.costs.draft is None
-    assert found.candidates() == (chooser.current,)
+    assert profile.candidates() == (chooser.current,)
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
@@ -115,17 +117,17 @@ def test_a_broken_profile_is_passed_over_with_a_word(data_dir: Path) -> None:
     path = data_dir / "profiles" / f"{fingerprint(identity)}.json"
     path.parent.mkdir(parents=True)
     path.write_text("{}")
-    found = lookup.find(identity)
-    assert found.profile is None
-    assert "going on without it" in (found.notice or "")
+    result = lookup.find(identity)
+    assert result.profile is None
+    assert "going on without it" in (result.notice or "")
     assert list(storage.saved()) == []
 
 
 def test_what_has_changed_since_is_named() -> None:
     storage.save(made())
-    found = lookup.find({"files": ["t", "d"], "llama.cpp": "2", "memory": 8})
-    assert found.profile is None
-    assert "llama.cpp, RAM changed" in (found.notice or "")
+    result = lookup.find({"files": ["t", "d"], "llama.cpp": "2", "memory": 8})
+    assert result.profile is None
+    assert "llama.cpp, RAM changed" in (result.notice or "")
     assert lookup.find({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) == lookup.Found(None)
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from specrun.tuning.pass_timer import Measured, refine, rounds, table
+from specrun.long_run import Run
+from specrun.tuning.pass_timer import Timings, refine, rounds, table
 
 
 class Clock:
     """A pass timer whose passes take what a function says, and which counts them."""
-
-    largest = 64
 
     def __init__(self, ms: Callable[[int, int], float]) -> None:
         self._ms = ms
@@ -28,22 +27,21 @@ class Clock:
         return self._ms(n, self._ctx) * (5.0 if self.n_passes in self.slow_between else 1.0)
 
 
-def never() -> bool:
-    return False
+FOREVER, OVER = Run(), Run().stage(-1)
 
 
 @pytest.mark.parametrize("cliff", [5, 9, 23, 32, 33, 64])
 def test_a_cliff_is_located_to_the_token(cliff: int) -> None:
     clock = Clock(lambda n, _: 100.0 + n + (300.0 if n >= cliff else 0.0))
-    found, _ = table(clock, [1, 2, 4, 8, 16, 32, 64], [64], 3, never, lambda _: None)
-    assert {cliff - 1, cliff} <= set(found.sizes)
-    assert found.ms(cliff, 64) - found.ms(cliff - 1, 64) == pytest.approx(301.0)
+    measured, _ = table(clock, [1, 2, 4, 8, 16, 32, 64], [64], 3, FOREVER)
+    assert {cliff - 1, cliff} <= set(measured.sizes)
+    assert measured.ms(cliff, 64) - measured.ms(cliff - 1, 64) == pytest.approx(301.0)
 
 
 def test_a_straight_line_is_not_looked_into() -> None:
     clock = Clock(lambda n, _: 50.0 + 3.0 * n)
-    measured = Measured(64, {n: [50.0 + 3.0 * n] for n in (1, 2, 4, 8, 16, 32, 64)})
-    refine(clock, measured, 3, never)
+    measured = Timings(64, {n: [50.0 + 3.0 * n] for n in (1, 2, 4, 8, 16, 32, 64)})
+    refine(clock, measured, 3, FOREVER)
     assert len(measured.ms) <= 12, "one look into the middle of every interval"
     assert all(ms[0] == pytest.approx(50 + 3 * n) for n, ms in measured.ms.items())
 
@@ -51,29 +49,29 @@ def test_a_straight_line_is_not_looked_into() -> None:
 def test_rounds_that_are_disturbed_are_measured_again() -> None:
     clock = Clock(lambda n, _: 10.0 * n)
     clock.slow_between = range(8, 30)
-    found = rounds(clock, 64, [1, 2, 4], 4, never)
-    assert found.n_disturbed >= 1
-    assert [t.ms for t in found.times()] == pytest.approx([10.0, 20.0, 40.0])
+    measured = rounds(clock, 64, [1, 2, 4], 4, FOREVER)
+    assert measured.n_disturbed >= 1
+    assert [t.ms for t in measured.pass_times()] == pytest.approx([10.0, 20.0, 40.0])
 
 
 def test_a_machine_that_stays_disturbed_ends_the_measuring_all_the_same() -> None:
     growing = iter(range(1, 10_000))
     clock = Clock(lambda n, _: float(n * next(growing) ** 2))
-    found = rounds(clock, 64, [1, 2, 4], 3, never)
-    assert found.n_disturbed > 0
-    assert [t.n for t in found.times()] == [1, 2, 4]
+    measured = rounds(clock, 64, [1, 2, 4], 3, FOREVER)
+    assert measured.n_disturbed > 0
+    assert [t.n for t in measured.pass_times()] == [1, 2, 4]
 
 
 def test_when_the_time_is_over_two_rounds_are_there() -> None:
-    found = rounds(Clock(lambda n, _: float(n)), 64, [1, 2, 4], 50, lambda: True)
-    assert [(t.n, t.samples) for t in found.times()] == [(1, 2), (2, 2), (4, 2)]
+    measured = rounds(Clock(lambda n, _: float(n)), 64, [1, 2, 4], 50, OVER)
+    assert [(t.n, t.samples) for t in measured.pass_times()] == [(1, 2), (2, 2), (4, 2)]
 
 
 def test_other_contexts_are_measured_at_fewer_sizes() -> None:
     clock = Clock(lambda n, ctx: 100.0 + n * ctx / 100)
-    found, _ = table(clock, [1, 2, 3, 4, 6, 8], [64, 1024], 3, never, lambda _: None)
-    assert {t.n for t in found.times if t.ctx == 1024} == {1, 2, 4, 8}
-    assert found.ms(6, 1024) == pytest.approx(100 + 6 * 10.24, rel=0.02)
+    measured, _ = table(clock, [1, 2, 3, 4, 6, 8], [64, 1024], 3, FOREVER)
+    assert {t.n for t in measured.times if t.ctx == 1024} == {1, 2, 4, 8}
+    assert measured.ms(6, 1024) == pytest.approx(100 + 6 * 10.24, rel=0.02)
 
 
 @pytest.mark.parametrize(("plain_ms", "contexts"), [(50.0, {64, 1024}), (500.0, {64, 1024}), (5000.0, {64})])
@@ -81,22 +79,22 @@ def test_a_longer_context_is_left_out_only_where_passes_are_long_and_time_is_ove
     plain_ms: float, contexts: set[int]
 ) -> None:
     clock = Clock(lambda n, ctx: plain_ms + n * ctx / 100)
-    found, _ = table(clock, [1, 2, 4, 8, 16, 32], [64, 1024], 3, lambda: True, lambda _: None)
-    assert {t.ctx for t in found.times} == contexts
-    assert {t.n for t in found.times if t.ctx == 1024} <= {1, 4, 16}
+    measured, _ = table(clock, [1, 2, 4, 8, 16, 32], [64, 1024], 3, OVER)
+    assert {t.ctx for t in measured.times} == contexts
+    assert {t.n for t in measured.times if t.ctx == 1024} <= {1, 4, 16}
 
 
 def test_a_machine_that_is_slower_later_does_not_make_a_long_context_dear() -> None:
     clock = Clock(lambda n, ctx: 100.0 + n * ctx / 100)
-    table(clock, [1, 2, 4, 8], [64], 3, never, lambda _: None)
+    table(clock, [1, 2, 4, 8], [64], 3, FOREVER)
     clock.slow_between, clock.n_passes = range(clock.n_passes + 1, 10_000), 0  # from the long context on
-    found, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, never, lambda _: None)
-    assert found.ms(1, 64) == pytest.approx(100.64)
-    assert found.ms(4, 1024) == pytest.approx(100 + 4 * 10.24, rel=0.02)
+    measured, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, FOREVER)
+    assert measured.ms(1, 64) == pytest.approx(100.64)
+    assert measured.ms(4, 1024) == pytest.approx(100 + 4 * 10.24, rel=0.02)
 
 
 def test_a_longer_context_never_makes_a_pass_cheaper() -> None:
     clock = Clock(lambda n, ctx: 100.0 + n if ctx == 64 else 80.0 + 20.0 * n)
-    found, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, never, lambda _: None)
-    assert found.ms(1, 1024) == pytest.approx(101.0), "measured were 100"
-    assert found.ms(4, 1024) == pytest.approx(160.0)
+    measured, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, FOREVER)
+    assert measured.ms(1, 1024) == pytest.approx(101.0), "measured were 100"
+    assert measured.ms(4, 1024) == pytest.approx(160.0)

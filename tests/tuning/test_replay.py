@@ -9,6 +9,11 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
+from specrun.llama_settings import LlamaSettings
+from specrun.long_run import Run
+from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile_files import folder
+from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import DraftLimits
@@ -18,14 +23,15 @@ from specrun.speculation.drafters.specexec import SPECEXEC, sharpness_at
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
-from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
-from specrun.tuning.acceptance_meter import Acceptance, AcceptanceMeter
+from specrun.tuning.acceptance_meter import AcceptanceMeter
 from specrun.tuning.choose import candidates, ranked, worth_running
 from specrun.tuning.replay import predict
-from specrun.tuning.trace import Trace, calibrate, record
+from specrun.tuning.trace import MeasuredAcceptance, Trace, calibrate, record
+from specrun.tuning.unfinished import Stages, UnfinishedRun, delete
 from tests.engines import code_prompts, engine
 
 LARGEST = SPECEXEC.plan(64, 12)
@@ -63,7 +69,7 @@ def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, d
         assert pair.draft is not None
         source = ModelCandidates(pair.draft, Sampler(sampling, pair.target.n_vocab))
         limits = DraftLimits(64, 12, 16, 256)
-        trace = record(source, "code", prompt, text, N_WRITTEN - 12, limits, sharpness_at(request.param))
+        trace = record(source, prompt, text, N_WRITTEN - 12, limits, sharpness_at(request.param))
     return request.param, prompt, trace, lengths
 
 
@@ -73,52 +79,86 @@ def test_replays_commit_what_the_engine_commits(
     temperature, _, trace, lengths = recorded
     calibration = calibrate([trace])
     for plan, of_engine in lengths.items():
-        found = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
-        n_passes = sum(found.accepted)
-        counts = [of_engine[:n_passes].count(length + 1) for length in range(len(found.accepted))]
-        assert list(found.accepted) == counts, plan
+        prediction = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
+        n_passes = sum(prediction.accepted)
+        counts = [of_engine[:n_passes].count(length + 1) for length in range(len(prediction.accepted))]
+        assert list(prediction.accepted) == counts, plan
 
 
 def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_where_they_are_not(
     recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
 ) -> None:
     temperature, _, trace, _ = recorded
-    acceptance = Acceptance(temperature, calibrate([trace]), POSITIONAL, POSITIONAL, 60, [trace])
+    acceptance = Acceptance(temperature, calibrate([trace]), POSITIONAL, POSITIONAL, 60)
+    measured = MeasuredAcceptance(acceptance, [trace])
     for costs, least in ((STREAMED, 0.8), (IN_RAM, 0.8)):
-        found = ranked(candidates(costs, 64, 64, POSITIONAL), acceptance, costs, lambda: False)
-        best = max(p.tokens_per_second for p in found)
-        adaptive = next(p for p in found if p.plan.method is ADAPTIVE)
+        predictions = ranked(candidates(costs, 64, 64, POSITIONAL), measured, costs, Run())
+        best = max(p.tokens_per_second for p in predictions)
+        adaptive = next(p for p in predictions if p.plan.method is ADAPTIVE)
         assert adaptive.tokens_per_second > least * best
-        chosen = [p.plan for p in worth_running(found, 48)]
+        chosen = [p.plan for p in worth_running(predictions, 48)]
         assert len(chosen) == len(set(chosen))
         ahead = [plan for plan in chosen if plan.overlap]
         merged = next(plan for plan in chosen if plan.method is MERGED)
         assert merged.budget == min(max(2 * adaptive.plan.budget, 32), 48)
         assert replace(merged, overlap=True) in ahead
         assert all(replace(plan, overlap=False) in chosen for plan in ahead)
-    assert found[0].plan == OFF.plan(), "where a pass over two costs more than twice one over one, nothing pays"
-    assert next(p for p in found if p.plan.method is ADAPTIVE).tokens_per_pass < 2.0
+    assert predictions[0].plan == OFF.plan(), "where a pass over two costs more than twice one over one, nothing pays"
+    assert next(p for p in predictions if p.plan.method is ADAPTIVE).tokens_per_pass < 2.0
 
 
-def test_a_recording_survives_json(recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]]) -> None:
+def test_an_unfinished_run_keeps_its_recordings_and_tables(
+    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
+) -> None:
     temperature, _, trace, _ = recorded
-    again = Trace.from_json(trace.as_json())
     calibration = calibrate([trace])
+    unfinished = UnfinishedRun("fingerprint", "key")
+    assert not unfinished.is_resumed
+    acceptance = Acceptance(temperature, calibration, POSITIONAL, POSITIONAL, 60)
+    unfinished.stages = Stages(
+        "key", LlamaSettings(tensor_split=(3.0, 1.0)), [TriedSettings("defaults", {1: 2.0}, 1, 0.5)], STREAMED.target,
+        STREAMED.draft, 64, Overhead(1.0, 0.5, 0.25), [MeasuredAcceptance(acceptance, [trace])],
+    )  # fmt: skip
+    unfinished.save()
+    assert not UnfinishedRun("fingerprint", "another effort").is_resumed
+    resumed = UnfinishedRun("fingerprint", "key")
+    assert resumed.is_resumed
+    stages = resumed.stages
+    assert (stages.settings, stages.tried) == (unfinished.stages.settings, unfinished.stages.tried)
+    assert (stages.exact_up_to, stages.overhead) == (64, Overhead(1.0, 0.5, 0.25))
+    assert stages.target is not None
+    assert stages.draft is not None
+    assert (stages.target.times, stages.draft.times) == (STREAMED.target.times, STREAMED.draft.times)
+    (again,) = stages.acceptance
+    assert again.acceptance.positional == POSITIONAL
     for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8)):
         before = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
-        assert predict(plan, [again], STREAMED, calibrate([again]), sharpness_at(temperature)) == before
+        assert predict(plan, again.traces, STREAMED, again.acceptance.calibration, sharpness_at(temperature)) == before
+    delete("fingerprint")
+    assert not UnfinishedRun("fingerprint", "key").is_resumed
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "key", "target": 3}'])
+def test_a_damaged_file_of_an_unfinished_run_is_passed_over(text: str) -> None:
+    file = folder() / "unfinished" / "fingerprint.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text, encoding="utf-8")
+    unfinished = UnfinishedRun("fingerprint", "key")
+    assert not unfinished.is_resumed
+    assert unfinished.stages == Stages("key")
 
 
 def test_the_meter_measures_within_its_time_and_knows_our_own_overhead() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
         prompts = [("code", prompt) for prompt in code_prompts(pair, 4, 32)]
         meter = AcceptanceMeter(pair, SPECEXEC.plan(8, 4), 16, 4)
-        found = meter.measure(prompts, 0.0, 40, 0.0, lambda _: None)
-        assert len(found.traces) == 2, "no time is left for more than the fewest texts"
-        assert found.n_positions == sum(len(trace.positions) for trace in found.traces)
-        assert found.positional == found.sampled, "greedily there is one rule"
-        assert found.positional[0] == max(found.positional)
-        assert 0.3 < sum(found.positional) < 1.001
+        measured = meter.measure(prompts, 0.0, 40, Run().stage(0))
+        acceptance = measured.acceptance
+        assert len(measured.traces) == 2, "no time is left for more than the fewest texts"
+        assert acceptance.n_positions == sum(len(trace.positions) for trace in measured.traces)
+        assert acceptance.positional == acceptance.sampled, "greedily there is one rule"
+        assert acceptance.positional[0] == max(acceptance.positional)
+        assert 0.3 < sum(acceptance.positional) < 1.001
         overhead = meter.overhead()
         assert overhead.step > 0
         assert overhead.level > 0

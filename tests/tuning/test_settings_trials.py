@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama_settings import LlamaSettings
+from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.tuning import settings_trials as settings
 from specrun.tuning.settings_trials import Tried, variations
 
 
 def names(**given: bool) -> list[str]:
-    conditions = {"can_repack": True, "shares": False, "exact": False} | given
+    conditions = {"can_repack": True, "is_split": False, "exact": False} | given
     return [name for name, _ in variations(4, 2, **conditions)]
 
 
 def test_repacked_weights_cannot_stream_and_nothing_inexact_is_tried_if_exact() -> None:
     assert any("repacked" in name for name in names())
     assert not any("repacked" in name for name in names(can_repack=False))
-    assert "multiplied where they are" in names(shares=True)[0]
+    assert "multiplied where they are" in names(is_split=True)[0]
     assert not any("f16" in name or "repacked" in name for name in names(exact=True))
 
 
@@ -35,9 +35,15 @@ def test_the_score_is_that_of_the_best_pass() -> None:
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was tried; `f16` is 10 % faster than the defaults and not exact, one thread 4 % faster and exact."""
     asked: list[str] = []
-    speed = {"defaults": (100.0, 8), "f16": (90.0, 1), "one thread": (96.0, 8), "near": (98.0, 1)}
+    speed = {
+        "defaults": (100.0, 8),
+        "f16": (90.0, 1),
+        "one thread": (96.0, 8),
+        "2 % faster": (98.0, 1),
+        "4 % faster": (96.0, 1),
+    }
 
-    def stand_in(name: str, _options: RunOptions, chosen: LlamaSettings, _tokens: object) -> Tried:
+    def stand_in(name: str, _options: RunOptions, chosen: LlamaSettings, *_: object) -> Tried:
         asked.append(name)
         if name == "refused":
             raise LlamaError("not with this model")
@@ -49,20 +55,22 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def chosen(candidates: list[tuple[str, LlamaSettings]], exact: bool, given: LlamaSettings) -> LlamaSettings:
-    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=given)
-    return settings.choose(options, candidates, lambda _: [], exact, lambda: False, lambda _: None)[0]
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=given, exact=exact)
+    return settings.choose(options, candidates, "", Run())[0]
 
 
 F16 = ("f16", LlamaSettings(type_v="f16"))
 ONE_THREAD = ("one thread", LlamaSettings(threads=1))
-NEAR = ("near", LlamaSettings(repack=True))
+SLIGHTLY = ("2 % faster", LlamaSettings(repack=True))
+CLEARLY = ("4 % faster", LlamaSettings(repack=True))
 
 
 def test_faster_settings_win_and_exact_ones_within_three_percent(timed: list[str]) -> None:
     nothing = LlamaSettings()
     assert chosen([F16], False, nothing) == F16[1]
     assert chosen([F16], True, nothing) == nothing
-    assert chosen([NEAR], False, nothing) == nothing
+    assert chosen([SLIGHTLY], False, nothing) == nothing
+    assert chosen([CLEARLY], False, nothing) == CLEARLY[1]
     assert chosen([ONE_THREAD, F16], False, nothing) == LlamaSettings(threads=1, type_v="f16")
     assert timed[:2] == ["defaults", "f16"]
 
@@ -78,17 +86,30 @@ def test_what_the_user_decided_is_not_tried(timed: list[str]) -> None:
     assert "f16" not in timed
 
 
+def test_exact_settings_take_the_place_of_inexact_ones_that_are_hardly_faster(timed: list[str]) -> None:
+    # One thread is exact, and as fast as what is 4 % faster than the defaults and not exact.
+    assert chosen([CLEARLY, ONE_THREAD], False, LlamaSettings()) == LlamaSettings(threads=1, repack=True)
+    assert chosen([F16, ONE_THREAD], False, LlamaSettings()) == F16[1], "90 ms against 96 ms"
+    assert "one thread" in timed
+
+
+def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -> None:
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
+    assert settings.choose(options, [F16], "", Run().stage(-1))[0] == LlamaSettings()
+    assert timed == ["defaults"]
+
+
 def test_a_real_model_is_timed_and_compared() -> None:
-    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=LlamaSettings(threads=1))
-
-    def tokens(model: Model) -> list[int]:
-        return model.llama_model.tokenize("def read(path):\n    return open(path).read()\n", add_special=False)
-
-    found, tried = settings.choose(options, [F16], tokens, True, lambda: False, lambda _: None)
-    assert [entry.name for entry in tried] == ["defaults", "f16"]
-    defaults, f16 = tried
-    assert defaults.is_exact
-    # On a machine in use, sizes at which f16 is not exact may be left out as too slow.
-    takes_f16 = f16.is_exact and f16.score > settings._WORTH_IT * defaults.score
-    assert found == (f16.settings if takes_f16 else LlamaSettings())
-    assert all(ms > 0 for entry in tried for ms in entry.ms.values())
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=LlamaSettings(threads=1), exact=True)
+    text = "def read(path):\n    return open(path).read()\n"
+    best, (defaults, f16) = settings.choose(options, [F16], text, Run())
+    assert (defaults.name, f16.name) == ("defaults", "f16")
+    assert (defaults.settings, f16.settings) == (LlamaSettings(), LlamaSettings(type_v="f16"))
+    assert defaults.exact_up_to == max(defaults.ms) >= 4
+    assert all(ms > 0 for tried in (defaults, f16) for ms in tried.ms.values())
+    assert defaults.ms[4] > defaults.ms[1]
+    # On a machine in use, the sizes at which f16 is not exact may be left out as too slow.
+    if f16.exact_up_to < max(f16.ms) or f16.score < 1.02 * defaults.score:
+        assert best == LlamaSettings()
+    elif f16.score > 1.04 * defaults.score:
+        assert best == f16.settings

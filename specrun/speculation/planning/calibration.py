@@ -7,8 +7,6 @@ probability, both from texts (`specrun tune`) and while generating.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,9 +46,14 @@ class Calibration:
     """
 
     def __init__(self, seen: Floats | None = None, accepted: Floats | None = None) -> None:
-        """seen, accepted: float64[depth buckets, rank buckets, bins], counts from texts; None for zeros."""
+        """seen, accepted: float64[depth buckets, rank buckets, bins], counts from texts; None for zeros.
+
+        Raises ValueError for counts of another shape.
+        """
         self._seen = np.zeros(_SHAPE) if seen is None else seen
         self._accepted = np.zeros(_SHAPE) if accepted is None else accepted
+        if self._seen.shape != _SHAPE or self._accepted.shape != _SHAPE:
+            raise ValueError(f"the counts of a calibration have the shape {_SHAPE}")
         self._recent_seen = np.zeros(_SHAPE)
         self._recent_accepted = np.zeros(_SHAPE)
         self.settle()
@@ -106,17 +109,14 @@ class Calibration:
         self._recent_accepted *= _DECAY
         self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base)
 
-    def as_json(self) -> dict[str, Any]:
-        """The counts from texts."""
-        return {"seen": self._seen.tolist(), "accepted": self._accepted.tolist()}
+    @property
+    def counts(self) -> tuple[Floats, Floats]:
+        """The counts from texts, of children seen and of children accepted, as the constructor takes them."""
+        return self._seen, self._accepted
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Calibration:
-        """The inverse of `as_json`. Raises KeyError or ValueError for any other value."""
-        seen, accepted = np.array(value["seen"], np.float64), np.array(value["accepted"], np.float64)
-        if seen.shape != _SHAPE or accepted.shape != _SHAPE:
-            raise ValueError("a calibration of another shape")
-        return cls(seen, accepted)
+    def fresh(self) -> Calibration:
+        """A calibration with the same counts from texts and none from generating."""
+        return Calibration(self._seen.copy(), self._accepted.copy())
 
 
 def _depth_bucket(depth: int) -> int:

@@ -7,9 +7,8 @@ planner chooses among measured sizes only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,14 +95,6 @@ class CostTable:
         row = self.row(ctx)
         return float(row[n]) if n <= self.largest else float(row[-1]) * n / self.largest
 
-    def as_json(self) -> list[dict[str, Any]]:
-        return [asdict(t) | {"ms": round(t.ms, 4), "spread": round(t.spread, 4)} for t in self.times]
-
-    @classmethod
-    def from_json(cls, entries: Sequence[dict[str, Any]]) -> CostTable:
-        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for any other value."""
-        return cls(PassTime(e["n"], e["ctx"], e["ms"], e.get("spread", 0.0), e.get("samples", 1)) for e in entries)
-
 
 @dataclass(frozen=True)
 class Overhead:
@@ -135,20 +126,3 @@ class CostModel:
         """float64[n + 1]: `level_ms` of every width from 0 to the largest measured one."""
         row = self.draft.row(ctx) if self.draft else np.zeros(2)
         return np.asarray(row + self.overhead.level + np.arange(len(row)) * self.overhead.node)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "target": self.target.as_json(),
-            "draft": self.draft.as_json() if self.draft else None,
-            "overhead": {name: round(ms, 5) for name, ms in asdict(self.overhead).items()},
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> CostModel:
-        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for any other value."""
-        draft = value["draft"]
-        return cls(
-            CostTable.from_json(value["target"]),
-            CostTable.from_json(draft) if draft else None,
-            Overhead(**value["overhead"]),
-        )

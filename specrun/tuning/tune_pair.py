@@ -1,0 +1,111 @@
+"""`specrun tune` from options to a profile: settings chosen, models loaded, everything measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from specrun.engine import calibration_texts as texts
+from specrun.engine.model import Model
+from specrun.engine.placing import placement_request
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
+from specrun.engine.run_options import RunOptions
+from specrun.hardware import machine
+from specrun.hardware.machine import Machine
+from specrun.hardware.placement import Placement, place
+from specrun.llama import devices
+from specrun.long_run import Run
+from specrun.profiles.profile import Profile
+from specrun.speculation.method import OFF
+from specrun.tuning import settings_trials
+from specrun.tuning.effort import EFFORTS, EffortName
+from specrun.tuning.tuner import Tuner
+from specrun.tuning.unfinished import UnfinishedRun
+
+_SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
+
+
+def tune_pair(
+    options: RunOptions,
+    identity: Mapping[str, Any],
+    effort_name: EffortName,
+    temperatures: Sequence[float],
+    own: Sequence[texts.TuningText] | None,
+    raw: bool,
+    run: Run,
+) -> tuple[Profile, Placement]:
+    """Measure a pair and choose its plans. Returns the profile, which is not saved and has no picture, and where the
+    layers lie.
+
+    identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
+    Raises KeyboardInterrupt, between two passes, once the run is interrupted.
+    """
+    effort = EFFORTS[effort_name]
+    fingerprint = machine.fingerprint(identity)
+    key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
+    unfinished = UnfinishedRun(fingerprint, key)
+    run = run.expected_to_take((1 + _SETTINGS_SHARE) * effort.seconds)
+    run.show("looking at this machine")
+    here = Machine.read(options.target, devices.devices(), devices.system_info())
+    options = replace(options, plans=(OFF.plan(), effort.largest_plan))
+    placement = place(placement_request(options, here.gpus))
+    if unfinished.stages.settings is None:
+        _choose_settings(options, here, placement, unfinished, run.stage(_SETTINGS_SHARE * effort.seconds))
+    settings = unfinished.stages.settings
+    assert settings is not None
+    with Model(replace(options, settings=options.settings.over(settings), exact=False)) as model:
+        for notice in model.notices:
+            run.note(notice)
+        if unfinished.is_resumed:
+            run.note("going on with what an earlier run has measured")
+        template = None if raw else chat_template(model.llama_model)
+        prompts = [(text.kind, single_turn_tokens(model.llama_model, text.prompt, template)) for text in own or ()]
+        tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
+    profile = Profile(
+        fingerprint=fingerprint,
+        identity=dict(identity),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        target=options.target.name,
+        draft=options.draft.name if options.draft and tuned.costs.draft else "",
+        hardware={"summary": _summary(here), **here.as_json()},
+        settings=settings,
+        regime=placement.regime,
+        exact_up_to=tuned.exact_up_to,
+        costs=tuned.costs,
+        acceptance=tuned.acceptance,
+        plans=tuned.plans,
+        validation=[validated.row for validated in tuned.validated],
+        predictions={t: [prediction.row for prediction in ranked] for t, ranked in tuned.predictions.items()},
+        tried=unfinished.stages.tried,
+        notices=tuned.notices,
+    )
+    return profile, placement
+
+
+def _choose_settings(
+    options: RunOptions, here: Machine, placement: Placement, unfinished: UnfinishedRun, run: Run
+) -> None:
+    """Try llama.cpp's settings for the target, and keep the fastest."""
+    threads = options.settings.threads or here.cpu.n_usable
+    is_split = placement.regime == "partly in VRAM"
+    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split, options.exact)
+    chosen, tried = settings_trials.choose(options, list(variations), texts.together(), run)
+    unfinished.stages.settings, unfinished.stages.tried = chosen, [trial.row for trial in tried]
+    unfinished.save()
+
+
+def _summary(here: Machine) -> dict[str, str]:
+    """The machine in a few lines, by their headings."""
+    memory = here.memory
+    summary = {
+        "cpu": f"{here.cpu.name}, {here.cpu.n_physical} cores, {here.cpu.n_usable} used",
+        "memory": f"{memory.total_bytes / 1e9:.1f} GB, {memory.available_bytes / 1e9:.1f} GB available",
+    }
+    for i, device in enumerate(here.gpus):
+        total, free = device.total_bytes / 1e9, device.free_bytes / 1e9
+        summary[f"gpu {i}"] = f"{device.description}, {total:.1f} GB, {free:.1f} GB free"
+    if here.storage and here.storage.bytes_per_second:
+        summary["storage"] = f"{here.storage.device}, reads {here.storage.bytes_per_second / 1e9:.2f} GB/s"
+    return summary

@@ -1,0 +1,98 @@
+"""What a run of `specrun tune` has measured so far, on disk, so that an interrupted run can be continued."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cattrs import Converter
+
+from specrun.llama_settings import LlamaSettings
+from specrun.locations import write_json
+from specrun.profiles.codec import converter
+from specrun.profiles.profile_files import folder
+from specrun.profiles.tuning_rows import TriedSettings
+from specrun.sampling import Candidates
+from specrun.speculation.planning.costs import CostTable, Overhead
+from specrun.tuning.trace import MeasuredAcceptance, Position
+
+_MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
+
+
+@dataclass
+class Stages:
+    """The results of the stages that are over; None or empty for those to come."""
+
+    key: str  # names the effort and the texts; a run with other ones measures anew
+    settings: LlamaSettings | None = None
+    tried: list[TriedSettings] = field(default_factory=list)
+    target: CostTable | None = None
+    draft: CostTable | None = None
+    exact_up_to: int | None = None
+    overhead: Overhead | None = None
+    acceptance: list[MeasuredAcceptance] = field(default_factory=list)
+
+
+class UnfinishedRun:
+    """The stages of one run, and the file that keeps them."""
+
+    def __init__(self, fingerprint: str, key: str) -> None:
+        """Read what an earlier run with this fingerprint and key has measured, if it was less than an hour ago."""
+        self._path = _path(fingerprint)
+        earlier = self._read()
+        self.is_resumed = earlier is not None and earlier.key == key
+        self.stages = earlier if earlier and self.is_resumed else Stages(key)
+
+    def _read(self) -> Stages | None:
+        try:
+            if time.time() - self._path.stat().st_mtime > _MAX_AGE:
+                return None
+            return _converter().structure(json.loads(self._path.read_text(encoding="utf-8")), Stages)
+        except Exception:  # a damaged file may fail in any constructor, and is only measured again
+            return None
+
+    def save(self) -> None:
+        """Write the stages to the file. If the disk refuses, the run can only not be continued."""
+        try:
+            write_json(self._path, _converter().unstructure(self.stages))
+        except OSError:
+            return
+
+
+def delete(fingerprint: str) -> None:
+    """Delete what an unfinished run has left; its profile is saved."""
+    _path(fingerprint).unlink(missing_ok=True)
+
+
+def _path(fingerprint: str) -> Path:
+    return folder() / "unfinished" / f"{fingerprint}.json"
+
+
+@cache
+def _converter() -> Converter:
+    """The converter of profiles, with traces added. Scores of candidates are rounded to 4 decimals."""
+    with_traces = converter().copy()
+    with_traces.register_unstructure_hook(Position, _position_to_json)
+    with_traces.register_structure_hook(Position, _position_from_json)
+    return with_traces
+
+
+def _position_to_json(position: Position) -> dict[str, Any]:
+    children = [
+        [list(path), candidates.tokens.tolist(), candidates.scores.round(4).tolist()]
+        for path, candidates in position.children.items()
+    ]
+    return {"ctx": position.ctx, "continuation": position.continuation, "children": children}
+
+
+def _position_from_json(value: dict[str, Any], _type: type) -> Position:
+    children = {
+        tuple(path): Candidates(np.array(tokens, np.int64), np.array(scores, np.float64))
+        for path, tokens, scores in value["children"]
+    }
+    return Position(value["ctx"], value["continuation"], children)

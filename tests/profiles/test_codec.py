@@ -1,0 +1,114 @@
+"""Profiles keep their JSON format: those that were saved before load, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specrun.errors import ProfileError
+from specrun.profiles.codec import profile_from_json, profile_to_json
+
+RAW = Path(__file__).parents[2] / "docs" / "benchmarks" / "raw"
+# Written by `specrun tune --quick --json` before profiles had a codec.
+SAVED = Path(__file__).with_name("profile-version-2.json")
+DELETED = object()
+
+
+def saved() -> dict[str, Any]:
+    return json.loads(SAVED.read_text(encoding="utf-8"))
+
+
+def version_1_as_2(path: Path) -> dict[str, Any]:
+    """A benchmark's profile of version 1 with the keys that version 2 added."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    acceptance = [entry | {"sampled": entry["positional"]} for entry in value["acceptance"]]
+    return value | {"version": 2, "acceptance": acceptance, "picture": ""}
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def assert_all_is_there(before: Any, after: Any, place: str = "") -> None:
+    """Everything in `before` is in `after`, with the same value."""
+    if isinstance(before, dict):
+        for key, value in before.items():
+            assert key in after, f"{place}/{key}"
+            assert_all_is_there(value, after[key], f"{place}/{key}")
+    elif isinstance(before, list):
+        assert len(before) == len(after), place
+        for i, (old, new) in enumerate(zip(before, after, strict=True)):
+            assert_all_is_there(old, new, f"{place}/{i}")
+    else:
+        assert before == after, place
+
+
+def test_a_profile_that_was_saved_before_is_written_as_it_was() -> None:
+    assert through_json(profile_to_json(profile_from_json(saved()))) == saved()
+
+
+@pytest.mark.parametrize("path", sorted(RAW.glob("profile-*.json")), ids=lambda path: path.stem)
+def test_the_profiles_of_the_benchmarks_lose_nothing(path: Path) -> None:
+    with pytest.raises(ProfileError, match="of version 1, not 2; run `specrun tune` again"):
+        profile_from_json(json.loads(path.read_text(encoding="utf-8")))
+    before = version_1_as_2(path)
+    after = through_json(profile_to_json(profile_from_json(before)))
+    assert_all_is_there(before, after)
+    assert through_json(profile_to_json(profile_from_json(after))) == after
+
+
+def test_values_have_types() -> None:
+    profile = profile_from_json(saved())
+    assert [plan.plan.method.name for plan in profile.plans] == ["off", "off"]
+    other = profile.plans[0].other
+    assert other is not None
+    assert other.shape is not None
+    assert profile.predictions[0.8][0].tokens_per_second == saved()["predictions"]["0.8"][0]["tokens_per_second"]
+    assert profile.tried[0].ms[16] == saved()["tried"][0]["ms"]["16"]
+    assert profile.costs.draft is not None
+    assert profile.costs.draft.ms(1, 64) == saved()["tables"]["draft"][0]["ms"]
+    assert profile.acceptance_at(0.0).n_positions == saved()["acceptance"][1]["positions"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (["identity"], 3),
+        (["pair"], DELETED),
+        (["settings", "flash_attn"], "sometimes"),
+        (["settings", "warp"], 9),
+        (["tables", "target"], []),
+        (["tables", "target", 0, "ms"], "fast"),
+        (["tables", "overhead"], None),
+        (["exact_up_to"], float("inf")),
+        (["acceptance", 0, "calibration", "seen"], [1.0]),
+        (["acceptance", 0, "positions"], DELETED),
+        (["plans", 0, "method"], "magic"),
+        (["plans", 0, "budget"], 10**6),
+        (["plans", 0, "other", "children"], [5, 0]),
+        (["validation", 0, "measured"], DELETED),
+        (["predictions"], [1]),
+        (["tried", 0, "ms"], {"one": 1.0}),
+    ],
+)
+def test_a_damaged_profile_is_refused(keys: list[Any], value: Any) -> None:
+    damaged = saved()
+    place = damaged
+    for key in keys[:-1]:
+        place = place[key]
+    if value is DELETED:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    with pytest.raises(ProfileError, match="not a profile of `specrun tune`"):
+        profile_from_json(damaged)
+
+
+def test_the_codecs_library_is_imported_only_when_a_profile_is_read_or_written() -> None:
+    code = "import sys, specrun.cli.app, specrun.engine.model; sys.exit('cattrs' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
