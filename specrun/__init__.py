@@ -51,11 +51,7 @@ __all__ = [
     "load",
 ]
 
-_LAZY = {
-    "Completion": "specrun.engine.completion",
-    "Model": "specrun.engine.model",
-    "Session": "specrun.engine.session",
-}
+_LAZY = {"Completion": "completion", "Model": "model", "Session": "session"}  # modules of specrun.engine
 
 
 def load(target: str | Path | None = None, draft: str | Path | None = None, **options: Any) -> Model:

@@ -166,7 +166,7 @@ def test_max_tokens_cuts_and_the_completion_says_so(demo: Engine, by_schema: Gra
         completion = Completion(demo, request, FixedPlan(CHAIN.plan(depth=4)), by_schema)
         assert "".join(completion.stream()) == completion.text
         assert completion.is_unfinished is is_unfinished
-    assert not Completion(demo, replace(request, grammar=None)).is_unfinished
+    assert not Completion(demo, request, FixedPlan(OFF.plan())).is_unfinished
 
 
 def test_a_draft_with_fewer_tokens_drafts_what_it_can(tmp_path: Any) -> None:

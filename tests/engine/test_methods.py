@@ -94,7 +94,7 @@ def test_what_a_rule_samples_follows_the_targets_distribution(method: Method, pa
     prompt = code_prompts(engine, 1, 40, seed=3)[0]
     expected = two_tokens(pair, prompt, sampling)
     shape = TreeShape.chain(2) if method.is_chain else TreeShape.branching((3, 2))
-    plan = Plan(method.name, 9, 2, 4) if method.name == "spectr" else method.plan().shaped(shape)
+    plan = Plan(method, 9, 2, 4) if method.name == "spectr" else method.plan().shaped(shape)
     counts = dict.fromkeys(expected, 0)
     lengths, n_seeds = 0, 1000
     for seed in range(n_seeds):
