@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from specrun.catalog.local_pair import Fetcher, SilentFetcher
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
+from specrun.engine.default_settings import with_defaults
 from specrun.engine.exact_passes import keep_exact, measured_limit
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
@@ -181,6 +182,8 @@ def open_model(
     Raises the errors of `Model`, MissingModelError and HubError.
     """
     options = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
+    if options.profile is None:
+        options = with_defaults(options)
     return Model(replace(options, largest=largest))
 
 

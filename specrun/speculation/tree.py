@@ -178,18 +178,38 @@ class TokenTree:
 
     def limited(self, max_nodes: int, max_leaves: int) -> TokenTree:
         """The likeliest sub-tree with at most `max_nodes` nodes (root included) and `max_leaves` leaf paths."""
+        tree = self._with_nodes(max_nodes)
+        if tree.n_leaves <= max_leaves:
+            return tree
+        # Leaf paths are chosen among all nodes, so that nodes which lose their path make room for others.
+        return self._with_leaves(max_leaves)._with_nodes(max_nodes)
+
+    def _with_nodes(self, max_nodes: int) -> TokenTree:
+        """The `max_nodes` likeliest nodes."""
+        if len(self) <= max_nodes:
+            return self
         mask = np.ones(len(self), np.bool_)
-        if len(self) > max_nodes:
-            # Scores never rise along a path and a stable sort keeps parents first, so the best nodes form a tree.
-            mask[np.argsort(-self.scores, kind="stable")[max(max_nodes, 1) :]] = False
-        tree = self if mask.all() else self.keep(mask)
-        return tree if tree.n_leaves <= max_leaves else tree._with_leaves(max_leaves)
+        # Scores never rise along a path and a stable sort keeps parents first, so the best nodes form a tree.
+        mask[np.argsort(-self.scores, kind="stable")[max(max_nodes, 1) :]] = False
+        return self.keep(mask)
 
     def _with_leaves(self, max_leaves: int) -> TokenTree:
-        """The paths to the `max_leaves` likeliest leaves."""
-        leaves = np.array([node for node, children in enumerate(self.children) if not children])
-        best = leaves[np.argsort(-self.scores[leaves], kind="stable")[:max_leaves]]
+        """The sub-tree of `max_leaves` leaf paths with the largest sum of chances.
+
+        Every node goes on to the child with the best path below it; its other children begin paths of their own. A path
+        is worth less than the one it branches from, so the best paths form a tree.
+        """
+        worth = np.exp(self.scores)  # of the best path from each node down
+        next_of = np.full(len(self), NO_PARENT)
+        for node in range(len(self) - 1, -1, -1):
+            if self.children[node]:
+                next_of[node] = max(self.children[node], key=lambda child: worth[child])
+                worth[node] += worth[next_of[node]]
+        heads = np.array([node for node in range(len(self)) if node == ROOT or next_of[self.parents[node]] != node])
         mask = np.zeros(len(self), np.bool_)
-        for leaf in best.tolist():
-            mask[self.path_to(leaf)] = True
+        for head in heads[np.argsort(-worth[heads], kind="stable")[:max_leaves]]:
+            node = int(head)
+            while node != NO_PARENT:
+                mask[node] = True
+                node = int(next_of[node])
         return self.keep(mask)

@@ -134,3 +134,14 @@ def test_penalties_see_a_short_text_whole(n_tokens: int) -> None:
     sampler = Sampler(SamplingParameters(repeat_penalty=1.1, repeat_last_n=32), N_VOCAB)
     assert sampler.recent(text) == text[max(0, n_tokens - 32) :]
     assert Sampler(SamplingParameters(), N_VOCAB).recent(text) == []
+
+
+def test_a_draft_may_propose_what_only_its_own_top_p_and_min_p_cut() -> None:
+    row = np.full(N_VOCAB, -20.0, np.float32)
+    row[[3, 5, 8]] = [6.0, 3.0, 2.0]  # with these filters the sampler takes token 3 alone
+    sampler = Sampler(SamplingParameters(temperature=0.8, top_k=3, top_p=0.9, min_p=0.2), N_VOCAB)
+    for position in range(50):
+        assert sampler.sample(row, position, ()) == 3
+        candidates = sampler.candidates(row, position, (), 8)
+        assert candidates.tokens[0] == 3
+        assert set(candidates.tokens.tolist()) == {3, 5, 8}

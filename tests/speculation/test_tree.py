@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,26 @@ def test_child_with_token_finds_only_children() -> None:
 def test_a_tree_that_is_none_is_refused(parents: list[int]) -> None:
     with pytest.raises(ValueError, match=r"root|parent"):
         TokenTree.build(list(range(len(parents))), parents, [0.0] * len(parents))
+
+
+def test_leaf_paths_are_chosen_by_all_of_their_nodes() -> None:
+    """A likely inner node on the way to an unlikely leaf is worth more than a leaf of middling chance."""
+    tree = TokenTree.build([0, 1, 2, 3, 4, 5, 6], [-1, 0, 1, 2, 0, 0, 0], [0, -0.2, -0.9, -2.5, -1.9, -2, -2.1])
+    assert sorted(tree.limited(7, 3).tokens.tolist()) == [0, 1, 2, 3, 4, 5]
+    assert sorted(tree.limited(4, 2).tokens.tolist()) == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_choice_of_as_many_leaf_paths_is_worth_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, n_nodes=int(rng.integers(2, 25)), n_vocab=1000)
+    max_leaves = int(rng.integers(1, 5))
+    leaves = [node for node, children in enumerate(tree.children) if not children]
+
+    def worth(chosen: tuple[int, ...]) -> float:
+        return float(np.exp(tree.scores[list({node for leaf in chosen for node in tree.path_to(leaf)})]).sum())
+
+    best = max(worth(chosen) for chosen in combinations(leaves, min(max_leaves, len(leaves))))
+    limited = tree.limited(len(tree), max_leaves)
+    assert limited.n_leaves <= max_leaves
+    assert np.isclose(np.exp(limited.scores).sum(), best)

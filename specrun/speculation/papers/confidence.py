@@ -50,7 +50,9 @@ def adaedl_stops(shares: NDArray[np.float64], _kept: float) -> bool:
 
 
 class ConfidenceDrafter:
-    """Drafts a chain of the draft's best candidates until `stop` ends it; the first token is always drafted."""
+    """Drafts a chain of the draft's best candidates that ends with the token at which `stop` says so; the first token
+    never ends it.
+    """
 
     def __init__(self, source: CandidateSource, stop: Stop) -> None:
         self._source = source
@@ -68,9 +70,11 @@ class ConfidenceDrafter:
             if not len(shares):
                 break
             kept *= float(shares[0])
-            if node != ROOT and self._stop(shares, kept):
-                break
+            is_last = node != ROOT and self._stop(shares, kept)
+            # The token at which the chain stops costs no further draft pass, so it is kept.
             node = growth.add(int(candidates.tokens[0]), node, math.log(max(kept, 1e-300)), float(shares[0]))
+            if is_last:
+                break
         return growth.tree(limits)
 
 

@@ -1,0 +1,50 @@
+"""The settings of a target that nobody has tuned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine import placing
+from specrun.engine.default_settings import with_defaults
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.memory import Memory
+from specrun.llama.quantizer import quantize
+from specrun.llama_settings import UNDECIDED, LlamaSettings
+from specrun.speculation.method import OFF
+
+_Q4_0 = 2  # llama_ftype
+
+
+@pytest.fixture(scope="module")
+def q4_0(random_model: Path, made: Path) -> Path:
+    path = made / "random-q4_0.gguf"
+    quantize(str(random_model), str(path), _Q4_0, [], 1)
+    return path
+
+
+def options(target: Path) -> RunOptions:
+    return RunOptions(target, None, (OFF.plan(),))
+
+
+def test_weights_are_reordered_as_by_llama_cpp_where_no_exactness_is_lost(q4_0: Path) -> None:
+    assert with_defaults(options(q4_0)).settings == LlamaSettings(repack=True)
+
+
+def test_weights_whose_bits_do_not_depend_on_the_pass_stay() -> None:
+    assert with_defaults(options(embedded.TARGET)).settings == UNDECIDED
+
+
+def test_what_the_user_decided_stays(q4_0: Path) -> None:
+    decided = replace(options(q4_0), settings=LlamaSettings(repack=False))
+    exact = replace(options(q4_0), exact=True)
+    assert with_defaults(decided) == decided
+    assert with_defaults(exact) == exact
+
+
+def test_weights_that_are_streamed_stay(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    assert with_defaults(options(q4_0)).settings == UNDECIDED
