@@ -40,7 +40,10 @@ def test_vocabularies_that_are_padded_to_other_sizes(tmp_path: Path) -> None:
     for extra in (0, 64):
         padded = random_llama(tmp_path / "padded.gguf", vocab_extra=extra)
         theirs = read_target(random_llama(tmp_path / "target.gguf", vocab_extra=64 - extra, n_layer=3), ignore, ignore)
-        assert 0 <= measure(padded, theirs, ignore).overlap <= 1
+        quality = measure(padded, theirs, ignore)
+        # Two models with random weights share almost nothing, but each gives every token a probability above 0.
+        assert 0 < quality.overlap < 0.02
+        assert quality.agreement < 0.02
 
 
 def test_a_recurrent_target_has_no_draft(tmp_path: Path) -> None:
