@@ -24,7 +24,7 @@ class LlamaSettings:
 
     threads: int | None = None  # CPU threads of a pass over one token; default: the number of physical cores
     threads_batch: int | None = None  # CPU threads of larger passes; default: as `threads`
-    repack: bool | None = None  # whether weights are re-ordered for this CPU; default: False
+    repack: bool | None = None  # whether weights are re-ordered for this CPU; default: no
     flash_attn: FlashAttention | None = None  # default: on
     type_k: CacheType | None = None  # type of K in the KV cache; default: f16
     type_v: CacheType | None = None  # type of V in the KV cache; default: f16

@@ -24,7 +24,7 @@ def datastore(
     from specrun.catalog.local_pair import local_pair
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import run_sources as sources
-    from specrun.engine.source_files import datastore as store
+    from specrun.engine.source_files import datastore_file as store
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
     from specrun.units import size_text

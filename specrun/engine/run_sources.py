@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from specrun.engine.source_files import datastore, successor_table
+from specrun.engine.source_files import datastore_file, successor_table
 from specrun.engine.source_files.history import History
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
@@ -47,7 +47,7 @@ class RunSources:
         if store or history:
             self._fingerprint = fingerprint(model)
         if store:
-            sources["rest"] = datastore.load(store, self._fingerprint)
+            sources["rest"] = datastore_file.load(store, self._fingerprint)
         if history:
             folder = data_dir() / "history"
             self._history = History(folder, self._fingerprint)

@@ -88,7 +88,7 @@ class MachineOptions:
     repack: Annotated[bool | None, _option(
         "--repack/--no-repack",
         help="Reorder weights for this CPU: often faster, but large and small passes then differ in a token's last "
-        "bits. By default off, or as `specrun tune` chose."
+        "bits. By default as `specrun tune` chose; untuned, where all weights are in RAM and are not bit-exact anyway."
     )] = None
     load_mode: Annotated[LoadMode | None, _option(
         "--load-mode", "-lm", metavar="MODE",

@@ -9,7 +9,7 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Method
-from specrun.speculation.papers.methods import PAPERS
+from specrun.speculation.papers.compared import PAPERS
 
 METHODS = {
     method.name: method for method in (OFF, CHAIN, SPECEXEC, SEQUOIA_MATCH, ADAPTIVE, MERGED, DRAFTLESS, *PAPERS)

@@ -15,7 +15,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_sources import fingerprint
-from specrun.engine.source_files import datastore
+from specrun.engine.source_files import datastore_file
 from specrun.llama import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stores") / "stdlib.datastore"
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:40]
     with LlamaModel(embedded.TARGET, UNDECIDED) as model:
-        datastore.build(path, files, lambda text: model.tokenize(text, add_special=False), fingerprint(model))
+        datastore_file.build(path, files, lambda text: model.tokenize(text, add_special=False), fingerprint(model))
     return path
 
 

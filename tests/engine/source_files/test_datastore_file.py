@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specrun.engine.source_files import datastore
+from specrun.engine.source_files import datastore_file
 from specrun.errors import DraftSourceError, UsageError
 from specrun.speculation.sources import SuffixArraySource
 from specrun.speculation.sources.suffix_array import SuffixArray
@@ -24,14 +24,14 @@ def test_files_become_a_datastore(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content.encode())
     seen: list[tuple[int, int]] = []
     paths = [tmp_path / name for name in names]
-    n = datastore.build(tmp_path / "new" / "store", paths, tokenize, "tok", lambda *done: seen.append(done))
+    n = datastore_file.build(tmp_path / "new" / "store", paths, tokenize, "tok", lambda *done: seen.append(done))
     n_bytes = sum(len(content.encode()) for content in contents)
     assert n == n_bytes - 1  # the carriage return
     assert seen == sorted(seen)
     assert len(seen) > 2
     assert seen[-1] == (n_bytes, n_bytes)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["store"]
-    source = datastore.load(tmp_path / "new" / "store", "tok")
+    source = datastore_file.load(tmp_path / "new" / "store", "tok")
     texts = [tokenize(content.replace("\r\n", "\n")) for content in contents]
     fresh = SuffixArraySource("test", SuffixArray.build([np.array(text, np.int32) for text in texts]))
     for phrase in ("one two ", "é", "t", "three\none", "zzz"):
@@ -51,24 +51,24 @@ def test_a_text_file_that_cannot_be_used_is_told_and_leaves_nothing(
         ([tmp_path], "cannot be read"),
     ):
         with pytest.raises(UsageError, match=message):
-            datastore.build(store, paths, tokenize, "tok")
+            datastore_file.build(store, paths, tokenize, "tok")
     text.write_text("abc" * 10)
     monkeypatch.setattr(datastore, "MAX_TOKENS", 20)
     with pytest.raises(UsageError, match="name fewer"):
-        datastore.build(store, [text], tokenize, "tok")
+        datastore_file.build(store, [text], tokenize, "tok")
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 def test_a_file_that_is_no_datastore_for_this_tokenizer_is_refused(tmp_path: Path) -> None:
     text, store = tmp_path / "text", tmp_path / "store"
     text.write_text("one two three")
-    datastore.build(store, [text], tokenize, "tok")
+    datastore_file.build(store, [text], tokenize, "tok")
     with pytest.raises(DraftSourceError, match="another tokenizer"):
-        datastore.load(store, "other")
+        datastore_file.load(store, "other")
     with pytest.raises(DraftSourceError, match="is not a datastore"):
-        datastore.load(text, "tok")
+        datastore_file.load(text, "tok")
     whole = store.read_bytes()
     for content in (whole[:-4], whole.replace(b'"tokens": 14', b'"tokens": 13'), whole[:40]):
         store.write_bytes(content)
         with pytest.raises(DraftSourceError, match="damaged"):
-            datastore.load(store, "tok")
+            datastore_file.load(store, "tok")
