@@ -53,7 +53,7 @@ def test_a_text_file_that_cannot_be_used_is_told_and_leaves_nothing(
         with pytest.raises(UsageError, match=message):
             datastore_file.build(store, paths, tokenize, "tok")
     text.write_text("abc" * 10)
-    monkeypatch.setattr(datastore, "MAX_TOKENS", 20)
+    monkeypatch.setattr(datastore_file, "MAX_TOKENS", 20)
     with pytest.raises(UsageError, match="name fewer"):
         datastore_file.build(store, [text], tokenize, "tok")
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
