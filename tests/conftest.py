@@ -151,6 +151,9 @@ class Result:
 class Specrun:
     """The `specrun` command, in a process of its own and with one thread."""
 
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
+
     def __call__(self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
         """Run it to its end."""
         process = self.start(*arguments, stdin=subprocess.PIPE, **environment)
@@ -165,7 +168,7 @@ class Specrun:
         **environment: str,
     ) -> subprocess.Popen[bytes]:
         """Start it, with a pipe on stderr."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command(*arguments),
             bufsize=0,
             env=os.environ | environment,
@@ -173,6 +176,8 @@ class Specrun:
             stdout=stdout,
             stderr=subprocess.PIPE,
         )
+        self.started.append(process)
+        return process
 
     @staticmethod
     def command(*arguments: str | Path) -> list[str]:
@@ -189,9 +194,14 @@ class Specrun:
 
 
 @pytest.fixture
-def specrun() -> Specrun:
-    """The command, run in processes of its own."""
-    return Specrun()
+def specrun() -> Iterator[Specrun]:
+    """The command, run in processes of its own. What a failed test leaves running is killed."""
+    command = Specrun()
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 class SpecrunHere:
