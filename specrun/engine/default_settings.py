@@ -7,6 +7,7 @@ from dataclasses import replace
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
+from specrun.errors import ModelFileError
 from specrun.hardware.device import offload_devices
 from specrun.hardware.placement import place
 from specrun.llama import devices
@@ -21,12 +22,16 @@ def with_defaults(options: RunOptions) -> RunOptions:
     """The options, with weights re-ordered for this CPU where llama.cpp would and bit-exactness is not lost by it.
 
     That makes a pass over one token of Q4_K_M a quarter faster. Weights that are streamed from disk, or that a GPU may
-    hold, stay as they are in the file. Raises ModelFileError for a file that cannot be read.
+    hold, stay as they are in the file.
     """
     if options.exact or options.settings.repack is not None:
         return options
-    if set(GgufFile.read(options.target).types) <= _EXACT_TYPES:
-        return options
-    if not place(placement_request(options, offload_devices(devices.devices()))).can_repack:
+    try:
+        if set(GgufFile.read(options.target).types) <= _EXACT_TYPES:
+            return options
+        placement = place(placement_request(options, offload_devices(devices.devices())))
+    except ModelFileError:
+        return options  # loading the file says what is wrong with it
+    if not placement.can_repack:
         return options
     return replace(options, settings=options.settings.over(LlamaSettings(repack=True)))
