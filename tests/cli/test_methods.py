@@ -69,7 +69,7 @@ def test_a_growth_map_is_shown_saved_drawn_and_followed(here: SpecrunHere, tmp_p
     followed = here(*WRITE, "--method", "sequoia-match", "--growth-map", file, "--stats")
     assert f"tree of 12 nodes, {shape.depth} deep" in followed.stderr
     file.write_text('{"children": [2, 0]}', encoding="utf-8")
-    here(*WRITE, "--method", "sequoia", "--growth-map", file).assert_fails(2, "no growth map", "map.json")
+    here(*WRITE, "--method", "sequoia", "--growth-map", file).assert_fails(2, "is not a growth map", "map.json")
     here(*WRITE, "--method", "sequoia", "--growth-map", tmp_path / "none").assert_fails(2, "cannot be read")
 
 
@@ -98,7 +98,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> N
         assert written["passes"] < off["passes"] / 2, options
     result = here(*repeating, "--draft", "none", "--stats")
     assert json.loads(result.stdout)["token_ids"] == off["token_ids"]
-    assert "drafting from the text itself" in result.stderr
+    assert "drafts from the text itself" in result.stderr
     assert "draftless" in result.stderr
 
 
