@@ -79,7 +79,7 @@ def test_mistakes_are_named(model: specrun.Model) -> None:
         model.generate(PROMPT, top_kk=3)
     with pytest.raises(specrun.UsageError, match="--temp"):
         model.generate(PROMPT, temp=-1)
-    with pytest.raises(specrun.UsageError, match="--draft needs the --target"):
+    with pytest.raises(specrun.UsageError, match="--draft needs a target"):
         specrun.load(draft=embedded.DRAFT)
     with pytest.raises(specrun.ModelFileError, match="nowhere"):
         specrun.load("nowhere.gguf", draft="none")
