@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,16 +27,16 @@ Format = Literal["table", "md", "csv", "json", "jsonl"]
 OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="Format of the result on stdout.")]
 
 
-@app.callback()
-@expanded
-def bench(
-    context: typer.Context,
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is measured, as the user gave it."""
+
     kinds: Annotated[
         str,
         typer.Option(
             "--kinds", metavar="LIST", help="Kinds of shipped prompts: code, chat, prose, structured, edit, summary."
         ),
-    ] = "code,chat,prose,structured",
+    ] = "code,chat,prose,structured"
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -43,7 +44,7 @@ def bench(
             help='Your own prompts: JSONL of {"prompt"}, or MT-bench\'s question.jsonl.',
             show_default=False,
         ),
-    ] = None,
+    ] = None
     methods: Annotated[
         str,
         typer.Option(
@@ -51,19 +52,26 @@ def bench(
             metavar="LIST",
             help="Rows beside off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all.",
         ),
-    ] = "chain,tree,auto",
-    datastore: Datastore = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Measure a grid of budgets and depths instead.")] = False,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64,
-    temp: Temperature = 0.0,
-    seed: Seed = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False,
+    ] = "chain,tree,auto"
+    datastore: Datastore = None
+    sweep: Annotated[bool, typer.Option("--sweep", help="Measure a grid of budgets and depths instead.")] = False
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64
+    temp: Temperature = 0.0
+    seed: Seed = 0
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False
+
+
+@app.callback()
+@expanded
+def bench(
+    context: typer.Context,
+    *,
+    what: BenchOptions,
     form: OutputFormat = "table",
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False)
     ] = None,
-    *,
     models: ModelOptions,
     machine: MachineOptions,
 ) -> None:
@@ -84,29 +92,29 @@ def bench(
     from specrun.views import bench_plot, plot_file
 
     allowed = tuple(dict.fromkeys((*ROWS, *ALL, *OVERLAPPED)))
-    chosen = ALL if methods == "all" else _listed(methods, allowed, "--methods")
+    chosen = ALL if what.methods == "all" else _listed(what.methods, allowed, "--methods")
     texts = (
-        bench_prompts.load(prompts)
-        if prompts
-        else bench_prompts.shipped(_listed(kinds, bench_prompts.KINDS, "--kinds"))
+        bench_prompts.load(what.prompts)
+        if what.prompts
+        else bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
     )
     if plot:
         plot_file.check(plot)
-    if repeat < 1 or max_tokens < 2:
+    if what.repeat < 1 or what.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
-    sampling = SamplingParameters(temperature=temp, seed=max(seed, 0))
-    settings = BenchSettings(sampling, max_tokens, repeat, chosen, raw)
-    speculation = SpeculationOptions(datastore=datastore)
-    largest = SPECEXEC.plan(max(SWEEP_BUDGETS if sweep else [budget for budget, _ in TREE_SIZES]), 16)
+    sampling = SamplingParameters(temperature=what.temp, seed=max(what.seed, 0))
+    settings = BenchSettings(sampling, what.max_tokens, what.repeat, chosen, what.raw)
+    speculation = SpeculationOptions(datastore=what.datastore)
+    largest = SPECEXEC.plan(max(SWEEP_BUDGETS if what.sweep else [budget for budget, _ in TREE_SIZES]), 16)
     fetcher = AskingFetcher(models.pull)
     with (
-        open_model(models, speculation, machine, temp, fetcher, output.note, largest) as model,
+        open_model(models, speculation, machine, what.temp, fetcher, output.note, largest) as model,
         output.progress() as display,
     ):
         for notice in model.notices:
             output.note(notice)
         runner = Bench(model, settings, Run(display, output.note))
-        rows = runner.sweep(texts) if sweep else runner.run(texts)
+        rows = runner.sweep(texts) if what.sweep else runner.run(texts)
     _print(rows, form)
     if plot:
         bench_plot.plot(rows, plot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +24,36 @@ if TYPE_CHECKING:
 _PROFILES = "Profiles"
 
 
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What to do with saved profiles instead of measuring, as the user gave it."""
+
+    show: Annotated[
+        bool, typer.Option("--show", help="Show the profile of this pair again.", rich_help_panel=_PROFILES)
+    ] = False
+    list_: Annotated[bool, typer.Option("--list", help="List all profiles.", rich_help_panel=_PROFILES)] = False
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete the profile of this pair.", rich_help_panel=_PROFILES)
+    ] = False
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Copy the profile of this pair.", show_default=False, rich_help_panel=_PROFILES
+        ),
+    ] = None
+    import_: Annotated[
+        Path | None,
+        typer.Option(
+            "--import", metavar="FILE", help="Add a profile from a file.", show_default=False, rich_help_panel=_PROFILES
+        ),
+    ] = None
+
+    @property
+    def uses_saved(self) -> bool:
+        """Whether the saved profile of this pair is wanted."""
+        return self.show or self.forget or self.export is not None
+
+
 @expanded
 def tune(
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")] = False,
@@ -40,26 +70,8 @@ def tune(
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the profile (.png, .svg).", show_default=False)
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the report.")] = False,
-    show: Annotated[
-        bool, typer.Option("--show", help="Show the profile of this pair again.", rich_help_panel=_PROFILES)
-    ] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List all profiles.", rich_help_panel=_PROFILES)] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Delete the profile of this pair.", rich_help_panel=_PROFILES)
-    ] = False,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Copy the profile of this pair.", show_default=False, rich_help_panel=_PROFILES
-        ),
-    ] = None,
-    import_: Annotated[
-        Path | None,
-        typer.Option(
-            "--import", metavar="FILE", help="Add a profile from a file.", show_default=False, rich_help_panel=_PROFILES
-        ),
-    ] = None,
     *,
+    profiles: ProfileOptions,
     models: ModelOptions,
     machine: MachineOptions,
 ) -> int:
@@ -71,14 +83,14 @@ def tune(
     """
     if quick and thorough:
         raise UsageError("--quick and --thorough exclude each other; choose one")
-    if sum([show, list_, forget, export is not None, import_ is not None]) > 1:
+    if sum(bool(value) for value in astuple(profiles)) > 1:
         raise UsageError("--show, --list, --forget, --export and --import exclude each other; choose one")
-    if list_:
+    if profiles.list_:
         return _list(json)
-    if import_:
-        return _import(import_)
-    if show or forget or export:
-        return _use_saved(_options(models, machine), show, forget, export, json, plot)
+    if profiles.import_:
+        return _import(profiles.import_)
+    if profiles.uses_saved:
+        return _use_saved(_options(models, machine), profiles, json, plot)
     temperatures = _temperatures(temp)
     if plot:
         from specrun.views import plot_file
@@ -154,21 +166,19 @@ def _show(profile: Profile, json: bool, plot: Path | None) -> None:
         profile_plot.plot(profile, plot)
 
 
-def _use_saved(
-    options: RunOptions, show: bool, forget: bool, export: Path | None, json: bool, plot: Path | None
-) -> int:
+def _use_saved(options: RunOptions, profiles: ProfileOptions, json: bool, plot: Path | None) -> int:
     from specrun.engine.resolving import identity_of
     from specrun.profiles import lookup, profile_files
 
     result = lookup.find(identity_of(options))
     if result.profile is None:
         raise UsageError(result.notice or "no profile of this pair on this machine; `specrun tune` makes one")
-    if forget:
+    if profiles.forget:
         output.note(f"deleted {profile_files.forget(result.profile)}")
-    elif export:
-        profile_files.export(result.profile, export)
-        output.note(f"wrote {export}")
-    elif show:
+    elif profiles.export:
+        profile_files.export(result.profile, profiles.export)
+        output.note(f"wrote {profiles.export}")
+    else:
         _show(result.profile, json, plot)
     return 0
 
