@@ -120,13 +120,11 @@ class Sampler:
         if self.parameters.temperature == 0:
             tokens = _possible(logits, filters.top_k(logits, count))
             return Candidates(tokens, logits[tokens].astype(np.float64))
-        own = self._allowed(logits, position, margin=_DRAFT_MARGIN)
-        tokens = _possible(logits, self._draftable(logits, own))
-        scores = self._perturbed(logits, tokens, position)
-        if len(tokens) > len(own):
-            passes = np.isin(tokens, own, assume_unique=True)
-            # The first candidate stays the draft's own choice.
-            scores[~passes] = np.minimum(scores[~passes] - _FILTERED_PENALTY, scores[passes].max() - _ROUNDING)
+        if self.parameters.top_k > 0:
+            tokens, scores = self._proposed(logits, position)
+        else:
+            tokens = _possible(logits, self._allowed(logits, position, margin=_DRAFT_MARGIN))
+            scores = self._perturbed(logits, tokens, position)
         if len(tokens) > count:
             best = np.argpartition(scores, -count)[-count:]
             tokens, scores = tokens[best], scores[best]
@@ -182,27 +180,33 @@ class Sampler:
             return self._within_reach(logits, position, margin)
         return self._filtered(logits)
 
-    def _draftable(self, logits: Logits, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Ids that a draft may propose, ascending: `own`, which pass all filters, and with top-k those that pass it."""
-        p = self.parameters
-        if p.top_k == 0 or (p.top_p == 1 and p.min_p == 0):
-            return own
-        return np.sort(filters.top_k(logits, p.top_k))
+    def _proposed(self, logits: Logits, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids that pass top-k, ascending, and their scores; those that top-p or min-p cut rank behind the others."""
+        by_likelihood = _possible(logits, filters.top_k(logits, self.parameters.top_k))
+        n_passing = len(self._cut(logits, by_likelihood))
+        order = np.argsort(by_likelihood)
+        tokens = by_likelihood[order]
+        scores = self._perturbed(logits, tokens, position)
+        if n_passing < len(tokens):
+            passes = order < n_passing
+            # The first candidate stays the draft's own choice.
+            scores[~passes] = np.minimum(scores[~passes] - _FILTERED_PENALTY, scores[passes].max() - _ROUNDING)
+        return tokens, scores
 
     def _filtered(self, logits: Logits) -> NDArray[np.int64]:
         """Ids that pass the filters, ascending."""
         p = self.parameters
         if p.top_k > 0:
-            tokens = filters.top_k(logits, p.top_k)
-            if p.top_p < 1:
-                tokens = filters.top_p(logits, tokens, p.top_p)
-        elif p.top_p < 1:
-            tokens = filters.top_p_of_all(logits, p.top_p)
-        else:
-            tokens = np.arange(len(logits), dtype=np.int64)
-        if p.min_p > 0:
-            tokens = filters.min_p(logits, tokens, p.min_p)
-        return np.sort(tokens)
+            return np.sort(self._cut(logits, filters.top_k(logits, p.top_k)))
+        tokens = filters.top_p_of_all(logits, p.top_p) if p.top_p < 1 else np.arange(len(logits), dtype=np.int64)
+        return np.sort(filters.min_p(logits, tokens, p.min_p) if p.min_p > 0 else tokens)
+
+    def _cut(self, logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first of `tokens`, likeliest first, that pass top-p and min-p."""
+        p = self.parameters
+        if p.top_p < 1:
+            tokens = filters.top_p(logits, tokens, p.top_p)
+        return filters.min_p(logits, tokens, p.min_p) if p.min_p > 0 else tokens
 
     def _within_reach(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
         """Ids that pass min-p and whose score is at least the likeliest token's less `margin`.
