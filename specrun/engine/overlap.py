@@ -21,7 +21,7 @@ from specrun.speculation.growth import ModelCandidates, TreeGrowth
 from specrun.speculation.method import OFF, Drafting
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.outcomes import likeliest
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 _LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen by hand, as few passes last longer
 
@@ -98,7 +98,8 @@ class Overlap:
             return source.children(TreeGrowth([*text, *path]), [ROOT])[0]
 
         for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
-            next_limits = limits(len(path))
+            accepted = tree.path_of(path[:-1])
+            next_limits = replace(limits(len(path)), pending=len(accepted) - n_in_order(accepted))
             if ends_text(path[-1]) or next_limits.depth < 1:
                 continue
             guesses = drafting.guesses.behind(path) if drafting.guesses else None
@@ -131,7 +132,7 @@ class _WhileRunning:
         self._check()
         return self._model.start(tokens)
 
-    def expandable(self, parents: Sequence[int]) -> int:
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
         return self._model.expandable(parents)
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:

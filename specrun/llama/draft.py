@@ -65,22 +65,26 @@ class DraftContext:
         self.context.remove(ALL_SEQUENCES, 0)
         self._tokens = []
 
-    def expandable(self, parents: Sequence[int]) -> int:
-        """How many nodes one pass can expand with the sequences, cells and batch that are left.
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
+        """Places, ascending, of the nodes that one pass can expand with the sequences, cells and batch that are left.
 
-        parents: the parent of each node, in the order in which the nodes would be expanded.
+        parents: the parent of each node, in the order in which the nodes would be expanded. Once no sequence is left,
+        nodes that continue their parent's sequence can still be expanded.
         """
         free_sequences = self.context.config.n_seq_max - self._next_sequence
+        free_cells = self._free_cells()
         continued = set(self._continued)
-        count = 0
-        for parent in parents[: self._free_cells()]:
+        places: list[int] = []
+        for place, parent in enumerate(parents):
+            if len(places) == free_cells:
+                break
             if parent in continued:
                 if free_sequences == 0:
-                    break
+                    continue
                 free_sequences -= 1
             continued.add(parent)
-            count += 1
-        return count
+            places.append(place)
+        return places
 
     def _free_cells(self) -> int:
         config = self.context.config

@@ -33,8 +33,8 @@ class DraftModel(Protocol):
         """Bring the committed text into the cache; returns float32[n_vocab], the logits after its last token."""
         ...
 
-    def expandable(self, parents: Sequence[int]) -> int:
-        """How many nodes one pass can expand, counted from the first, if these are their parents."""
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
+        """Places, ascending, of the nodes that one pass can expand together. parents: the parent of each node."""
         ...
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:

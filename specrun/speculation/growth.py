@@ -93,8 +93,8 @@ class CandidateSource(Protocol):
         """The candidates below each of `nodes`, from one draft pass. The first call for a tree is for [ROOT]."""
         ...
 
-    def expandable(self, parents: Sequence[int]) -> int:
-        """How many nodes one draft pass can expand, counted from the first, if these are their parents."""
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
+        """Places, ascending, of the nodes that one draft pass can expand together. parents: the parent of each node."""
         ...
 
 
@@ -108,9 +108,18 @@ class ChainSource(CandidateSource, Protocol):
         ...
 
 
-def first_expandable(growth: TreeGrowth, source: CandidateSource, nodes: list[int]) -> list[int]:
-    """As many of `nodes`, counted from the first, as one draft pass can expand. The root alone always can be."""
-    return nodes if nodes == [ROOT] else nodes[: source.expandable([growth.parents[node] for node in nodes])]
+def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int]) -> list[int]:
+    """Those of `nodes`, best first, that one draft pass can expand together. The root alone always can be."""
+    if nodes == [ROOT]:
+        return nodes
+    left_out = set(nodes)
+    chosen = []
+    for place in source.expandable([growth.parents[node] for node in nodes]):
+        node = nodes[place]
+        if growth.parents[node] not in left_out:  # else its parent, which would come first in this pass, stays behind
+            left_out.remove(node)
+            chosen.append(node)
+    return chosen
 
 
 class ModelCandidates:
@@ -141,7 +150,7 @@ class ModelCandidates:
         recent = self.sampler.recent(growth.committed) + growth.path(node)
         return self.sampler.sample(row, len(growth.committed) + growth.depths[node], recent)
 
-    def expandable(self, parents: Sequence[int]) -> int:
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
         return self.model.expandable(parents)
 
 

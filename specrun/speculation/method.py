@@ -27,7 +27,6 @@ _DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselve
 _DEPTH = 8  # drafted tokens on a path of other trees
 _CHAIN = 4  # drafted tokens of other chains
 _BUDGET = 16  # nodes of a tree
-_WIDTH = 16  # nodes that one draft pass expands, for methods that decide by cost tables
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,7 @@ class Method:
     accept: its rule of acceptance at temperatures above 0; None is sample and match. At 0 all rules do the same.
     needs: what it needs besides the target.
     stops: whether it ends a tree by itself, so that the plan's depth is only a bound.
+    width: nodes that one of its draft passes expands; None is the mean width of a level.
     shape: gives the shape of its trees from budget and depth; None if these do not decide it.
     sources: names of the draft sources that it uses.
     lossless: whether the text is the target's, token for token or in distribution.
@@ -113,6 +113,7 @@ class Method:
     accept: AcceptTree | None = None
     needs: tuple[str, ...] = (DRAFT,)
     stops: bool = False
+    width: int | None = None
     shape: Callable[[int, int], TreeShape] | None = None
     sources: tuple[str, ...] = ()
     lossless: bool = True
@@ -176,7 +177,7 @@ class Method:
                 depth = _DEEP if self.stops else _DEPTH if self.needs_draft else budget - 1
             depth = min(depth, max(budget - 1, 0))
             if width is None:
-                width = _WIDTH if self.is_adaptive else -(-budget // max(depth, 1))  # the mean width of a level
+                width = self.width or -(-budget // max(depth, 1))  # the mean width of a level
             plan = Plan(self, budget, depth, width)
         return plan.shaped(self.shape(plan.budget, plan.depth)) if self.shape and plan.drafts else plan
 

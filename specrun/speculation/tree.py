@@ -164,6 +164,16 @@ class TokenTree:
             path.append(int(self.parents[path[-1]]))
         return path[::-1]
 
+    def path_of(self, tokens: Sequence[int]) -> list[int]:
+        """Node indices, root first, of the path that holds these drafted tokens, as far as the tree has it."""
+        path = [ROOT]
+        for token in tokens:
+            child = self.child_with_token(path[-1], token)
+            if child is None:
+                break
+            path.append(child)
+        return path
+
     def keep(self, mask: NDArray[np.bool_]) -> TokenTree:
         """The sub-tree of the nodes in `mask` (bool[n]), which must contain the parent of every node in it.
 

@@ -44,7 +44,7 @@ class _CountingSource:
         self.n_nodes += len(nodes)
         return self._source.children(growth, nodes)
 
-    def expandable(self, parents: Sequence[int]) -> int:
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
         return self._source.expandable(parents)
 
 

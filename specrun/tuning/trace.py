@@ -77,7 +77,7 @@ class _Recorder:
             self._position.children[tuple(growth.path(node))] = below
         return candidates
 
-    def expandable(self, parents: Sequence[int]) -> int:
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
         return self._source.expandable(parents)
 
 
@@ -99,8 +99,8 @@ class Replay:
         tokens = self.children(growth, [node])[0].tokens
         return int(tokens[0]) if len(tokens) else _NOT_RECORDED
 
-    def expandable(self, parents: Sequence[int]) -> int:
-        return len(parents)
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
+        return range(len(parents))
 
 
 def record(

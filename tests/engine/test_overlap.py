@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import cycle
@@ -13,14 +13,16 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine import overlap
 from specrun.engine.decoding import Engine
+from specrun.engine.overlap import Overlap
 from specrun.engine.request import Request
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch
 from specrun.llama.context import Logits
 from specrun.sampling import SamplingParameters
+from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
@@ -201,3 +203,30 @@ def test_ctrl_c_in_the_middle_leaves_both_caches_right(
     make_passes_wait(pair, monkeypatch)
     for prompt, reference in zip(prompts, plain, strict=True):
         assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference
+
+
+def test_trees_drafted_ahead_know_how_many_tokens_wait_in_front_of_them(
+    pair: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafted: dict[tuple[int, ...], int] = {}
+    pending: list[tuple[int, int]] = []
+    draft, take = SpecExecDrafter.draft, Overlap.take
+
+    def recorded(self: SpecExecDrafter, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+        drafted[tuple(tokens)] = limits.pending
+        return draft(self, tokens, limits)
+
+    def compared(self: Overlap, plan: Plan, limits: DraftLimits) -> TokenTree | None:
+        ready = take(self, plan, limits)
+        if ready:
+            pending.append((drafted[tuple(pair.target.tokens)], limits.pending))
+        return ready
+
+    monkeypatch.setattr(SpecExecDrafter, "draft", recorded)
+    monkeypatch.setattr(Overlap, "take", compared)
+    make_passes_wait(pair, monkeypatch)
+    for prompt in code_prompts(pair, 3, 40):
+        write(pair, prompt, SAMPLED, TREE, 64)
+    assert pending
+    assert all(ahead == now for ahead, now in pending)
+    assert any(now for _, now in pending)

@@ -46,7 +46,7 @@ def test_rows_are_those_of_the_path(draft: DraftContext, passes: list[list[int]]
     rows = {}
     draft.start(TEXT)
     for ids in passes:
-        assert draft.expandable([nodes[i].parent for i in ids]) == len(ids)
+        assert list(draft.expandable([nodes[i].parent for i in ids])) == list(range(len(ids)))
         found = draft.expand([nodes[i] for i in ids]).copy()
         rows.update(zip(ids, found, strict=True))
     for id_ in rows:
@@ -63,3 +63,14 @@ def test_the_text_before_is_kept_as_far_as_it_is_shared(draft: DraftContext) -> 
     np.testing.assert_allclose(after(draft, TEXT), whole, atol=2e-2)
     draft.reset()
     np.testing.assert_allclose(after(draft, TEXT), whole, atol=2e-2)
+
+
+def test_without_a_free_sequence_nodes_that_continue_one_are_still_expanded() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(2, 1)) as e:
+        draft = e.draft
+        assert draft
+        draft.start(TEXT)
+        assert list(draft.expandable([ROOT, ROOT, ROOT])) == [0, 1]
+        draft.expand([DraftNode(1, ROOT, 11)])
+        draft.expand([DraftNode(2, ROOT, 12)])
+        assert list(draft.expandable([ROOT, 1, 1, 2])) == [1, 3]

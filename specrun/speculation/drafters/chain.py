@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specrun.sampling import NO_TOKEN
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import ChainSource, TreeGrowth, first_expandable
+from specrun.speculation.growth import ChainSource, TreeGrowth, expandable_of
 from specrun.speculation.method import Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.plan_space import PlanSpace
@@ -28,7 +28,7 @@ class ChainDrafter:
         growth = TreeGrowth(tokens)
         node = ROOT
         for depth in range(1, min(limits.depth, limits.budget - 1) + 1):
-            if not first_expandable(growth, self._source, [node]):
+            if not expandable_of(growth, self._source, [node]):
                 break
             token = self._source.favourite(growth, node)
             if token == NO_TOKEN:

@@ -23,7 +23,7 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import DraftLimits, Guesses
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NODE, add_guesses
-from specrun.speculation.growth import CandidateSource, TreeGrowth, first_expandable
+from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import Milliseconds
@@ -126,7 +126,7 @@ class CostAwareDrafter:
         levels_row: float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes.
         """
         best = _next(growth, unexpanded, limits.depth, min(limits.width, len(levels_row) - 1))
-        best = first_expandable(growth, self._source, best)
+        best = expandable_of(growth, self._source, best)
         if not best:
             return []
         rate = self._guide.rate
@@ -200,6 +200,7 @@ MERGED = Method(
     drafter=_cost_aware,
     needs=(DRAFT, PROFILE),
     stops=True,
+    width=_MOST_WIDTH,
     sources=ALL_SOURCES,
     without_draft=DRAFTLESS,
     label=_label,

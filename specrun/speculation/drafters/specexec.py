@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth, first_expandable
+from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import Drafting, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.plan_space import PlanSpace
@@ -69,7 +69,7 @@ class SpecExecDrafter:
         """The nodes that the next pass expands, best first; empty when growth is over."""
         worst_kept = growth.worst_kept(limits.budget)
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-        return first_expandable(growth, self._source, growth.best(worth, limits.width))
+        return expandable_of(growth, self._source, growth.best(worth, limits.width))
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth, first_expandable
+from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning import sequoia
@@ -64,7 +64,7 @@ class StaticDrafter:
             return added
 
         shape = self._shape.cut(limits.budget, limits.depth)
-        fill_shape(shape, add_children, lambda nodes: first_expandable(growth, self._source, nodes))
+        fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self._source, nodes))
         return growth.tree(limits)
 
 

@@ -28,7 +28,7 @@ from specrun.speculation.papers.confidence import (
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
+from specrun.speculation.papers.dynamic_depth import BEAM, DynamicDepthDrafter
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.shape import TreeShape, widest_branching
@@ -85,7 +85,7 @@ PAPERS = (
     Method(
         "ddd", "tree", "Dynamic depth decoding, arXiv 2409.00142; EAGLE-2, 2406.16858",
         "where specexec does; it makes fewer draft passes where the draft's probabilities are low",
-        lambda d: DynamicDepthDrafter(d.need_source()), stops=True,
+        lambda d: DynamicDepthDrafter(d.need_source()), stops=True, width=BEAM,
     ),
     _source(
         "prompt-lookup", "Prompt lookup; n-gram speculation of llama.cpp",

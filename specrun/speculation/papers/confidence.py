@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_children
+from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
 from specrun.speculation.tree import ROOT, TokenTree
 
 Stop = Callable[[NDArray[np.float64], float], bool]
@@ -63,7 +63,7 @@ class ConfidenceDrafter:
         growth = TreeGrowth(tokens)
         node, kept = ROOT, 1.0
         while growth.depths[node] < min(limits.depth, limits.budget - 1):
-            if node != ROOT and self._source.expandable([growth.parents[node]]) == 0:
+            if not expandable_of(growth, self._source, [node]):
                 break
             candidates = self._source.children(growth, [node])[0]
             shares = candidates.shares
@@ -89,7 +89,7 @@ class CapeDrafter:
         growth = TreeGrowth(tokens)
         node = ROOT
         for _ in range(limits.depth if limits.budget > 1 else 0):
-            if node != ROOT and self._source.expandable([growth.parents[node]]) == 0:
+            if not expandable_of(growth, self._source, [node]):
                 break
             below = offer_children(growth, self._source, [node], _n_candidates)
             if not below:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_children
+from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
 from specrun.speculation.tree import ROOT, TokenTree
 
-_BEAM = 10  # nodes, as in EAGLE-2
+BEAM = 10  # nodes, as in EAGLE-2
 _LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
 
 
@@ -30,10 +30,10 @@ class DynamicDepthDrafter:
         beam = [ROOT]
         for _ in range(limits.depth if limits.budget > 1 else 0):
             below = offer_children(growth, self._source, beam)
-            beam = growth.best(below, min(_BEAM, limits.width))
+            beam = growth.best(below, limits.width)
             if np.exp([growth.scores[n] for n in beam]).sum() < _LEAST_SHARE:
                 break
-            beam = beam[: self._source.expandable([growth.parents[n] for n in beam])]
+            beam = expandable_of(growth, self._source, beam)
             if not beam:
                 break
         return growth.tree(limits)

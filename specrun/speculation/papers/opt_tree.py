@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth, offer_children
+from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -40,7 +40,7 @@ class OptTreeDrafter:
             # Only nodes among the best can have descendants among them.
             kept = set(growth.best(range(len(growth.scores)), limits.budget))
             best = growth.best(kept & set(below), limits.width)
-            level = best[: self._source.expandable([growth.parents[n] for n in best])]
+            level = expandable_of(growth, self._source, best)
             if not level:
                 break
         return growth.tree(limits)

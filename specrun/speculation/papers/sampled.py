@@ -16,7 +16,7 @@ from specrun.sampling import Distribution
 from specrun.sampling.randomness import fresh
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.static import fill_shape
-from specrun.speculation.growth import ModelCandidates, TreeGrowth, first_expandable
+from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.proposal import Proposal
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
@@ -113,7 +113,7 @@ class _Growth(TreeGrowth):
     def expandable(self, nodes: Sequence[int]) -> list[int]:
         """Those of `nodes` that one draft pass can expand; the draft has no token beyond its own vocabulary."""
         possible = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
-        return first_expandable(self, self._source, possible)
+        return expandable_of(self, self._source, possible)
 
     def tree_of_draws(self) -> TokenTree:
         """All nodes, with their proposals."""

@@ -44,15 +44,16 @@ class TableDraft:
         self.passes = []
         return self.logits(self._paths[ROOT])
 
-    def expandable(self, parents: Sequence[int]) -> int:
+    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
         used = len(self._parents) - len(set(self._parents))
-        fresh: list[int] = []
-        for parent in parents:
-            used += parent in self._parents or parent in fresh
-            if used >= self._n_sequences:
-                break
-            fresh.append(parent)
-        return len(fresh)
+        places: list[int] = []
+        for place, parent in enumerate(parents):
+            is_branch = parent in self._parents or parent in [parents[other] for other in places]
+            if is_branch and used + 1 >= self._n_sequences:
+                continue
+            used += is_branch
+            places.append(place)
+        return places
 
     def expand(self, nodes: Sequence[DraftNode]) -> np.ndarray:
         self.passes.append(len(nodes))

@@ -23,6 +23,7 @@ from specrun.speculation.papers.confidence import (
 from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.papers.sampled import SampledDrafter, SampledPathsDrafter
+from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.speculation.drafters.test_drafters import GREEDY, N_VOCAB, TableDraft, guide, limits, paths_of
@@ -183,3 +184,14 @@ def test_paths_that_begin_alike_share_nodes() -> None:
         for child in tree.children[node]:
             through[child] = proposal.draws.count(int(tree.tokens[child]))
     assert len(tree) < 49
+
+
+def test_a_plan_of_ddd_has_the_papers_beam() -> None:
+    assert METHODS["ddd"].plan().width == METHODS["ddd"].plan(60, 6).width == 10
+
+
+def test_the_token_at_which_a_chain_stops_is_kept() -> None:
+    """Its draft pass has been made, so it costs no more than its place in the target's pass."""
+    draft = Sure(0.0)
+    chain = ConfidenceDrafter(source(draft), disco_stops).draft([1], limits(16, 8))
+    assert (len(draft.passes), chain.depth) == (1, 2)
