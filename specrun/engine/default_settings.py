@@ -21,8 +21,8 @@ _EXACT_TYPES = {"F32", "Q8_0"}
 def with_defaults(options: RunOptions) -> RunOptions:
     """The options, with weights re-ordered for this CPU where llama.cpp would and bit-exactness is not lost by it.
 
-    That makes a pass over one token of Q4_K_M a quarter faster. Weights that are streamed from disk, or that a GPU may
-    hold, stay as they are in the file.
+    Re-ordered weights are faster to compute with. Weights that are streamed from disk, or that a GPU may hold, stay as
+    they are in the file.
     """
     if options.exact or options.settings.repack is not None:
         return options

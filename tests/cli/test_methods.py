@@ -44,6 +44,7 @@ def test_drafting_may_overlap_the_targets_passes(here: SpecrunHere) -> None:
     here(*WRITE, "--method", "draftless", "--overlap").assert_fails(2, "draftless", "--overlap", "draft model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sequoia", "block-verification", "spectr", "multi-candidate"])
 def test_what_draws_writes_a_text_of_its_own_that_a_seed_gives_again(here: SpecrunHere, name: str) -> None:
     texts = [json.loads(here(*WRITE, "--method", name, "--seed", seed).stdout) for seed in ("1", "1", "2")]

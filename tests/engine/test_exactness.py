@@ -132,6 +132,7 @@ def test_vocabularies_padded_to_different_sizes_are_the_same(
         assert [r.rows for r in results] == [r.rows for r in plain]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_a_draft_that_is_the_target_is_always_right(sampling: SamplingParameters) -> None:
     for plan in (CHAIN.plan(depth=7), SPECEXEC.plan(32, 7)):

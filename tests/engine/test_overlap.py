@@ -101,6 +101,7 @@ def test_the_text_is_the_same_bit_for_bit(
             assert written.statistics.overlapped_seconds > 0
 
 
+@pytest.mark.slow
 def test_with_draft_sources_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     merged = replace(METHODS["merged"].plan(32, 8), overlap=True)
     with engine(embedded.TARGET, embedded.DRAFT, merged) as e:

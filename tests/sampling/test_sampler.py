@@ -36,6 +36,7 @@ def textbook(row: np.ndarray, p: SamplingParameters) -> np.ndarray:
     return result / result.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parameters",
     [

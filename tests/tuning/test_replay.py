@@ -73,6 +73,7 @@ def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, d
     return request.param, prompt, trace, lengths
 
 
+@pytest.mark.slow
 def test_replays_commit_what_the_engine_commits(
     recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
 ) -> None:

@@ -99,6 +99,7 @@ def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -
     assert timed == ["defaults"]
 
 
+@pytest.mark.slow
 def test_a_real_model_is_timed_and_compared() -> None:
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=LlamaSettings(threads=1), exact=True)
     text = "def read(path):\n    return open(path).read()\n"
