@@ -6,6 +6,11 @@ import signal
 from types import FrameType, TracebackType
 
 
+def never() -> bool:
+    """The `interrupted` of work that nothing interrupts."""
+    return False
+
+
 class InterruptFlag:
     """A context manager. Inside it the first Ctrl-C sets the flag, and the second raises KeyboardInterrupt."""
 

@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from specrun.interrupts import never
+
 
 def _ignore(_text: str) -> None:
     """For runs that nobody watches."""
-
-
-def _never() -> bool:
-    """For runs that nothing interrupts."""
-    return False
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Run:
 
     display: Callable[[str], None] = _ignore
     note: Callable[[str], None] = _ignore
-    interrupted: Callable[[], bool] = _never
+    interrupted: Callable[[], bool] = never
     expected_end: float | None = None
     deadline: float = math.inf
 

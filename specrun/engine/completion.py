@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from specrun.engine.decoding import Engine, never
+from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
+from specrun.interrupts import never
 from specrun.llama.grammar import Grammar
 from specrun.speculation.controllers.chooser import PlanChooser
 

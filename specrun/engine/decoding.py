@@ -10,6 +10,7 @@ from specrun.engine.overlap import Overlap
 from specrun.engine.request import Request
 from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
 from specrun.errors import PromptError
+from specrun.interrupts import never
 from specrun.llama import DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
@@ -22,11 +23,6 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import TokenTree
-
-
-def never() -> bool:
-    """The `interrupted` of generations that nothing interrupts."""
-    return False
 
 
 class Engine:

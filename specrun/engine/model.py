@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
 from specrun.hardware.placement import Placement
 from specrun.llama import LlamaModel
+from specrun.llama.chat_template import ChatTemplate
 from specrun.llama.grammar import Grammar
 from specrun.options.expand import with_options_of
 from specrun.options.machine_options import MachineOptions
@@ -90,6 +92,11 @@ class Model:
         """Whether a datastore is among the draft sources."""
         return self._datastore is not None
 
+    @cached_property
+    def _template(self) -> ChatTemplate | None:
+        """The target's chat template, compiled once for all prompts; None if it has none."""
+        return chat_template(self.llama_model)
+
     @with_options_of(SamplingOptions)
     def generate(self, prompt: str, *, raw: bool = False, **options: Any) -> Completion:
         """Write the answer to a prompt.
@@ -130,7 +137,7 @@ class Model:
 
     def prompt_tokens(self, text: str, raw: bool = False) -> list[int]:
         """Token ids of a prompt, which is put into the model's chat template unless `raw`."""
-        return single_turn_tokens(self.llama_model, text, None if raw else chat_template(self.llama_model))
+        return single_turn_tokens(self.llama_model, text, None if raw else self._template)
 
     def forget(self, keep_caches: bool = False) -> None:
         """Replace the draft sources by empty ones, and empty both KV caches unless `keep_caches`."""

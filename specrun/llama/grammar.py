@@ -9,8 +9,7 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
 
 import llama_cpp
@@ -175,16 +174,6 @@ def check_grammar(gbnf: str | None) -> str | None:
             if "no vocab" not in str(error):  # a grammar that names tokens can be checked with a model only
                 raise
     return gbnf
-
-
-@contextmanager
-def loaded_grammar(gbnf: str | None, model: LlamaModel) -> Iterator[Grammar | None]:
-    """The grammar for `model`, closed when the block ends, or None if `gbnf` is None."""
-    if gbnf is None:
-        yield None
-        return
-    with Grammar(gbnf, model) as grammar:
-        yield grammar
 
 
 def _parsed(gbnf: str, vocab: llama_cpp.llama_vocab_p | None) -> llama_cpp.llama_sampler_p:

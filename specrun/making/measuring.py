@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
@@ -151,14 +150,13 @@ def _loaded(target: Path, draft: Path | None = None) -> Model:
 
 def _prompts(model: Model) -> list[list[int]]:
     """Token ids of the calibration prompts, cut off so that the written text fits into the context."""
-    template = chat_template(model.llama_model)
     room = model.engine.ctx_size
     n_max = room - _TOKENS
     if n_max < 1:
         raise ModelFileError(
             f"{model.llama_model.name} has a context of {model.engine.ctx_size} tokens, too few to measure"
         )
-    return [single_turn_tokens(model.llama_model, text.prompt, template)[:n_max] for text in texts.shipped("calibrate")]
+    return [model.prompt_tokens(text.prompt)[:n_max] for text in texts.shipped("calibrate")]
 
 
 def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str], None]) -> CostTable:

@@ -10,7 +10,6 @@ from typing import Any
 from specrun.engine import calibration_texts as texts
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
@@ -60,8 +59,7 @@ def tune_pair(
             run.note(notice)
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
-        template = None if raw else chat_template(model.llama_model)
-        prompts = [(text.kind, single_turn_tokens(model.llama_model, text.prompt, template)) for text in own or ()]
+        prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
     profile = Profile(
         fingerprint=fingerprint,

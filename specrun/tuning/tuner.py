@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.llama.invariance import exact_up_to
 from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
@@ -79,7 +78,6 @@ class Tuner:
         self._exact = exact
         self._started = time.perf_counter()
         self._notices: list[str] = []
-        self._template = chat_template(model.llama_model)
         self._tokens = [token for text in texts.shipped("calibrate") for token in self._prompt(text)]
 
     def measure(self, prompts: Sequence[Prompt] | None = None) -> Tuned:
@@ -246,7 +244,7 @@ class Tuner:
         return self._run.stage(max(seconds, min_seconds))
 
     def _prompt(self, text: texts.TuningText) -> list[int]:
-        return single_turn_tokens(self._model.llama_model, text.prompt, self._template)
+        return self._model.prompt_tokens(text.prompt)
 
     def _texts(self, prompts: Sequence[Prompt] | None) -> tuple[list[Prompt], list[list[int]]]:
         """The prompts to calibrate on and those to validate on, cut off so that what is written fits the context."""
