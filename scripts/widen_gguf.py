@@ -32,7 +32,7 @@ from specrun.making.candidates import FILE_TYPES, SAME, Candidate
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 HEADER_BYTES = 64_000_000  # room that we ask for besides the weights: metadata, and something to spare
-QUANTIZED_TYPES = tuple(name for name in FILE_TYPES if name not in TYPES and name != SAME)  # by llama.cpp's quantizer
+MIXTURES = tuple(name for name in FILE_TYPES if name not in ("q8_0", SAME))  # several types in a file, by llama.cpp
 SUPERBLOCK = 256  # weights of a row that K-quants encode together
 TOLERANCE_OF_COPIES = 0.1  # of the spread of logits, where the weights are the same and only sums round differently
 
@@ -76,6 +76,12 @@ def write(recipe: Recipe, tensors: list[Tensor], destination: Path) -> None:
         writer.close()
         partial.unlink(missing_ok=True)
         raise
+
+
+def is_quantized(source: Source, name: str) -> bool:
+    """Whether llama.cpp's quantizer makes the file, as its type stands for a mixture that the source does not have."""
+    types = {tensor.tensor_type for tensor in source.tensors.values() if len(tensor.shape) == 2}
+    return name in MIXTURES and types != {TYPES.get(name)}
 
 
 def unrounded_type(source: Source) -> Type:
@@ -143,7 +149,7 @@ def widen(options: argparse.Namespace) -> int:
     target = replace(source.shape, **given)
     check_sizes(source.shape, target)
     check_destination(options.source, options.destination, options.force)
-    quantized = options.type in QUANTIZED_TYPES
+    quantized = is_quantized(source, options.type)
     if quantized:
         check_superblocks(target, options.type)
     kind = unrounded_type(source) if quantized else TYPES[options.type]
@@ -201,7 +207,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--kv-heads", type=int, metavar="N", help="key/value heads, a divisor of the query heads")
     parser.add_argument("--vocab", type=int, metavar="N", help="tokens; added ones are never chosen")
     parser.add_argument(
-        "--type", choices=(*TYPES, *QUANTIZED_TYPES), default="q8_0", help="type of the matrices (default: q8_0)"
+        "--type",
+        choices=tuple(dict.fromkeys((*TYPES, *MIXTURES))),
+        default="q8_0",
+        help="type of the matrices (default: q8_0)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the weights that have no effect (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace the destination if it exists")

@@ -126,8 +126,8 @@ def test_another_type_than_the_source_has_is_close_and_says_so(
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [("q3_k_m", "Q3_K"), ("q4_k_m", "Q4_K"), ("q5_k_m", "Q5_K"), ("q6_k", "Q6_K"), ("iq4_nl", "IQ4_NL"),
-     ("iq4_xs", "IQ4_XS")],
+    [("q4_0", "Q4_0"), ("q3_k_m", "Q3_K"), ("q4_k_m", "Q4_K"), ("q5_k_m", "Q5_K"), ("q6_k", "Q6_K"),
+     ("iq4_nl", "IQ4_NL"), ("iq4_xs", "IQ4_XS")],
 )  # fmt: skip
 def test_the_other_types_are_made_by_llama_cpps_quantizer(
     script: ModuleType, source: Path, capsys: pytest.CaptureFixture[str], kind: str, expected: str
@@ -225,7 +225,8 @@ def test_added_tokens_never_win_and_change_no_bit(script: ModuleType, tmp_path: 
 
 def test_added_tokens_work_with_every_type(script: ModuleType, source: Path) -> None:
     for kind in ("f16", "q4_0"):
-        _, report = widened(script, source, "--embd", 128, "--vocab", 4096, "--type", kind)
+        wide = ["--embd", 256, "--ff", 256, "--heads", 8, "--vocab", 4096]
+        _, report = widened(script, source, *wide, "--type", kind)
         assert report.added < -1000, kind
         assert report.n_added == 0, kind
 
