@@ -3,11 +3,12 @@
     python scripts/bench_types.py [--types q4_0,q4_k_m] [--rounds N] [--threads N] [--rows FILE.json]
 
 Widens the embedded target to 0.39 billion parameters in each type (docs/widening.md), times passes over 1 to 32 tokens
-and over a prompt of 128, and deletes the file. A pass over one token of a Q8_0 file before and after each type shows
-how fast the machine was meanwhile; all times are scaled to the fastest such moment. The last column is the arithmetic
-of one plan from these times: the tokens per second of the best chain, if each drafted token is accepted with a chance
-of 0.7 and drafting costs nothing, and the length of that chain. --rows keeps what was measured in a file: a later call
-adds its types to it and prints all of them.
+and over a prompt of 128, and deletes the file. A machine may be half as fast a minute later, so the file as it is, the
+same re-ordered, and a Q8_0 file as the reference are all loaded and timed in turn: a pass is compared with those of its
+own round, and the medians over the rounds are kept. Milliseconds are those at the reference's fastest speed. The last
+column is the arithmetic of one plan from these times: the tokens per second of the best chain, if each drafted token is
+accepted with a chance of 0.7 and drafting costs nothing, and the length of that chain. --rows keeps what was measured
+in a file: a later call adds its types to it and prints all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,31 +45,33 @@ AGREEMENT = 0.7
 
 @dataclass(frozen=True)
 class Measured:
-    """ms: median milliseconds of a pass, by its tokens. reference_ms: a token of the reference at that time."""
+    """What passes over a type cost.
+
+    cost: of a pass over one token, in passes of the reference over one token.
+    factors: of the passes over n tokens, in passes over one token of the same weights, by n.
+    reference_ms: milliseconds of the reference's pass meanwhile.
+    """
 
     name: str
     repack: bool
     n_bytes: int
-    ms: dict[int, float]
+    cost: float
+    factors: dict[int, float]
     reference_ms: float
 
     def chain(self) -> tuple[float, int]:
-        """Tokens per second of the best chain, and its drafted tokens; 0 for plain decoding."""
-        rates = {}
-        for n in SIZES:
-            committed = sum(AGREEMENT**k for k in range(n))
-            rates[n - 1] = 1e3 * committed / self.ms[n]
-        length = max(rates, key=lambda n: rates[n])
-        return rates[length], length
+        """Tokens in the time of a pass over one token, by the best chain, and its drafted tokens; 0 is plain."""
+        gains = {n - 1: sum(AGREEMENT**k for k in range(n)) / self.factors[n] for n in SIZES}
+        length = max(gains, key=lambda n: gains[n])
+        return gains[length], length
 
-    def line(self, factor: float) -> str:
-        """A row of the table, times multiplied by `factor`."""
-        one = self.ms[1]
-        rate, length = self.chain()
-        cells = [self.name, "re-ordered" if self.repack else "", f"{self.n_bytes / 1e6:.0f}", f"{one * factor:.2f}"]
-        cells += [f"{self.ms[n] / one:.2f}" for n in SIZES[1:]]
-        cells += [f"{1e3 * N_PROMPT / self.ms[N_PROMPT] / factor:.0f}", f"{1e3 / one / factor:.0f}"]
-        cells += [f"{rate / factor:.0f} ({length})"]
+    def line(self, reference_ms: float) -> str:
+        """A row of the table, at a speed of the machine."""
+        plain = 1e3 / (self.cost * reference_ms)
+        gain, length = self.chain()
+        cells = [self.name, "re-ordered" if self.repack else "as in the file", f"{self.n_bytes / 1e6:.0f}"]
+        cells += [f"{1e3 / plain:.1f}", *(f"{self.factors[n]:.1f}" for n in SIZES[1:])]
+        cells += [f"{plain * N_PROMPT / self.factors[N_PROMPT]:.0f}", f"{plain:.0f}", f"{plain * gain:.0f} ({length})"]
         return "| " + " | ".join(cells) + " |"
 
 
@@ -99,20 +102,22 @@ def pass_ms(context: LlamaContext, n: int) -> float:
     return ms
 
 
-def reference_ms(path: Path, threads: int) -> float:
-    """Milliseconds of a pass over one token of the reference."""
-    with opened(path, False, threads) as context:
-        return statistics.median(pass_ms(context, 1) for _ in range(15))
-
-
-def measure(path: Path, repack: bool, rounds: int, threads: int) -> dict[int, float]:
-    """Median milliseconds by size. Every size is timed once a round; the first round is the warm-up."""
-    times: dict[int, list[float]] = {}
-    with opened(path, repack, threads) as context:
-        for _ in range(rounds + 1):
-            for n in (*SIZES, N_PROMPT):
-                times.setdefault(n, []).append(pass_ms(context, n))
-    return {n: statistics.median(ms[1:]) for n, ms in times.items()}
+def measure(path: Path, reference: Path, rounds: int, threads: int) -> list[Measured]:
+    """The rows of a file: with its weights as they are, and re-ordered. The first round is the warm-up."""
+    contexts = [opened(reference, False, threads), opened(path, False, threads), opened(path, True, threads)]
+    sizes = (*SIZES, N_PROMPT)
+    with ExitStack() as stack:
+        one, *both = [stack.enter_context(context) for context in contexts]
+        times = [
+            (pass_ms(one, 1), [[pass_ms(context, n) for n in sizes] for context in both]) for _ in range(rounds + 1)
+        ][1:]
+    rows = []
+    for i, repack in enumerate((False, True)):
+        costs = [ms[i][0] / reference_ms for reference_ms, ms in times]
+        factors = {n: statistics.median(ms[i][k] / ms[i][0] for _, ms in times) for k, n in enumerate(sizes)}
+        reference_ms = statistics.median(reference_ms for reference_ms, _ in times)
+        rows.append(Measured(path.stem, repack, path.stat().st_size, statistics.median(costs), factors, reference_ms))
+    return rows
 
 
 def made(folder: Path, name: str) -> Path:
@@ -128,21 +133,16 @@ def made(folder: Path, name: str) -> Path:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", default=",".join(TYPES), metavar="LIST")
-    parser.add_argument("--rounds", type=int, default=11, metavar="N")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N")
     parser.add_argument("--threads", type=int, default=usable_cores(), metavar="N")
     parser.add_argument("--rows", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     rows = read(options.rows) if options.rows else []
     with tempfile.TemporaryDirectory() as folder:
         reference = made(Path(folder), REFERENCE)
-        before = reference_ms(reference, options.threads)
         for name in options.types.split(","):
             path = reference if name == REFERENCE else made(Path(folder), name)
-            for repack in (False, True):
-                ms = measure(path, repack, options.rounds, options.threads)
-                after = reference_ms(reference, options.threads)
-                rows.append(Measured(name, repack, path.stat().st_size, ms, (before + after) / 2))
-                before = after
+            rows += measure(path, reference, options.rounds, options.threads)
             if path != reference:
                 path.unlink()
     if options.rows:
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def read(path: Path) -> list[Measured]:
     """The rows of earlier calls."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return [Measured(**{**row, "ms": {int(n): ms for n, ms in row["ms"].items()}}) for row in rows]
+    return [Measured(**{**row, "factors": {int(n): x for n, x in row["factors"].items()}}) for row in rows]
 
 
 def table(rows: Sequence[Measured]) -> list[str]:
@@ -162,7 +162,7 @@ def table(rows: Sequence[Measured]) -> list[str]:
     head = ["type", "weights", "MB", "ms of 1 token", *(f"of {n}" for n in SIZES[1:])]
     head += ["prompt, tokens/s", "plain, tokens/s", "best chain, tokens/s (length)"]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += [row.line(fastest / row.reference_ms) for row in rows]
+    lines += [row.line(fastest) for row in rows]
     return [*lines, "", f"A token of {REFERENCE} took {fastest:.2f} to {slowest:.2f} ms while this was measured."]
 
 
