@@ -19,6 +19,7 @@ from specrun.profiles.profile_files import folder
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.tuning.trace import MeasuredAcceptance, Position
 
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
@@ -33,7 +34,7 @@ class Stages:
     tried: list[TriedSettings] = field(default_factory=list)
     target: CostTable | None = None
     draft: CostTable | None = None
-    exact_up_to: int | None = None
+    exact_sizes: PassSizes | None = None
     overhead: Overhead | None = None
     acceptance: list[MeasuredAcceptance] = field(default_factory=list)
 
