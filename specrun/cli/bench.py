@@ -113,6 +113,8 @@ def bench(
     ):
         for notice in model.notices:
             output.note(notice)
+        if model.exactness.is_exact and not machine.exact:
+            output.note(str(model.exactness))
         runner = Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if what.sweep else runner.run(texts)
     _print(rows, form)

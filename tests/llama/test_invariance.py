@@ -23,7 +23,7 @@ PLAN = SPECEXEC.plan(64, 8)
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Engine]:
-    with engine(embedded.TARGET, None, PLAN) as e:
+    with engine(embedded.TARGET, embedded.DRAFT, PLAN) as e:
         yield e
 
 
@@ -84,7 +84,7 @@ def test_kernels_of_llama_cpp_have_classes(
     kind: str, repack: bool, groups: set[tuple[int, ...]], text: list[int], made: Path
 ) -> None:
     """The groups are those of x86 with AVX2; other processors have others, which must hold as well."""
-    with engine(wide_target(made, kind), None, PLAN, repack=repack) as e:
+    with engine(wide_target(made, kind), embedded.DRAFT, PLAN, repack=repack) as e:
         comparison = Comparison(e.target, text, 64, quick=True)
         survey = comparison.survey()
         if "AVX2 = 1" in devices.system_info():
