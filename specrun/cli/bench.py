@@ -140,6 +140,8 @@ def bench(
     ):
         for notice in model.notices:
             output.note(notice)
+        if model.exactness.is_exact and not machine.exact:
+            output.note(str(model.exactness))
         runner = bench_runner.Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if is_sweep else runner.run(texts)
     _print(rows, form)

@@ -75,7 +75,8 @@ def tune_pair(
         hardware={"summary": _summary(here), **here.as_json()},
         settings=settings,
         regime=placement.regime,
-        exact_up_to=tuned.exact_up_to,
+        exact_sizes=tuned.exact_sizes,
+        pads=tuned.pads,
         costs=tuned.costs,
         acceptance=tuned.acceptance,
         plans=tuned.plans,
@@ -93,7 +94,7 @@ def _choose_settings(
     """Try llama.cpp's settings for the target, and keep the fastest."""
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
-    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split, options.exact)
+    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split)
     chosen, tried = settings_trials.choose(options, list(variations), texts.together(), run)
     unfinished.stages.settings, unfinished.stages.tried = chosen, [trial.row for trial in tried]
     unfinished.save()

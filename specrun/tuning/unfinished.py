@@ -20,6 +20,7 @@ from specrun.profiles.profile_files import folder
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.tuning.trace import MeasuredAcceptance, Position
 
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
@@ -34,7 +35,7 @@ class Stages:
     tried: list[TriedSettings] = field(default_factory=list)
     target: CostTable | None = None
     draft: CostTable | None = None
-    exact_up_to: int | None = None
+    exact_sizes: PassSizes | None = None
     overhead: Overhead | None = None
     acceptance: list[MeasuredAcceptance] = field(default_factory=list)
 
@@ -62,7 +63,7 @@ class UnfinishedRun:
         stages = self.stages
         if stages.settings is None:
             stages.settings, stages.tried = profile.settings, profile.tried
-            stages.target, stages.exact_up_to = profile.costs.target, profile.exact_up_to
+            stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""

@@ -149,7 +149,7 @@ class ProfiledPlan:
         elif self._phase.passes >= _LEAST_PASSES and rate < _LOSES * plain:
             self._leave(plain)
         elif not self._rung:
-            self._since_check = 0 if record.n_target == 1 else self._since_check + 1
+            self._since_check = 0 if record.n_target <= self.guide.costs.target.pass_sizes[1] else self._since_check + 1
             self._is_check = rate < _NEAR * plain and self._is_check_due()
 
     def _is_check_due(self) -> bool:
