@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specrun.speculation.method import OFF
@@ -14,10 +14,11 @@ from specrun.speculation.record import PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers: by them `auto` loses at most 3 % of 96 tokens where nothing pays.
-_STAKE = 1.5  # plain passes that may be lost before anything is known
+_STAKE = 1.2  # plain passes that may be lost before anything is known
 _SHARE = 0.01  # share of the time without speculation that may be lost by trying plans
 _MOST_SAVED = 4.0  # plain passes to which that share adds up at most
-_DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left
+_DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
+_MOST_WON = 8.0  # and at most so many plain passes
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
 _AGING = 0.995  # the same after each pass of another plan, so that old observations give way to the prior
 _TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
@@ -26,6 +27,10 @@ _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is l
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
+_LEAST_LEARNED = 8  # passes that teach anything worth keeping
+# The first rate of a plan of which nothing is known, and its standard error, by whether it uses a draft model and
+# whether it uses draft sources.
+_UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True): (1.05, 0.05)}
 _BEHIND = 8  # passes without the draft model after which it has so much to read that the next pass tells nothing
 
 
@@ -87,7 +92,7 @@ class Auto:
     plain pass adds a small share of its time. A plan may be tried while the purse can pay for its next pass, and is
     left when the purse is empty, so the loss is bounded wherever nothing pays. A plan that wins fills the purse up to
     some standard deviations of a pass, so a few unlucky passes do not end it. Trees that pay for themselves by more
-    than the error are as large as the plan allows; others are no larger than the purse. Only the speed depends on this.
+    than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on this.
 
     guide: pass times, calibration and rate, which the passes of this run correct.
     """
@@ -112,6 +117,7 @@ class Auto:
         self._without_draft = 0
         self._debt = 0.0  # plain passes that the draft took to read the text after it was not asked for long
         self._ctx = 0
+        self._n_passes = 0
         self._expect()
         self._next = self._sized(self._held)
 
@@ -134,6 +140,22 @@ class Auto:
     def is_off(self) -> bool:
         """Whether speculation is off at present."""
         return not self._held.plan.drafts
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether there is anything to keep for a later run."""
+        return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Committed tokens of a recent pass by the plan that is followed."""
+        return self._held.tokens / self._held.passes if self._held.passes else 1.0
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Tokens per second that are expected of the plan that is followed, and of plain decoding."""
+        plain = self._plain()
+        return self._held.estimate(plain)[0] / plain, 1 / plain
 
     @property
     def expected(self) -> list[ExpectedPlan]:
@@ -165,10 +187,11 @@ class Auto:
         """Learn from a pass that followed `current`."""
         is_plain = self._is_check or not self.guide.knows_plain
         self._ctx = record.ctx
+        self._n_passes += 1
         self.guide.learn(record)
         if not is_plain:
             self._judge(record)
-        self._since_check = 0 if record.n_target == 1 else self._since_check + 1
+        self._since_check = 0 if len(record.tree) == 1 else self._since_check + 1
         self._is_check = not self.is_off and self._is_check_due()
         self._next = self._sized(self._held)
 
@@ -192,7 +215,8 @@ class Auto:
             self._debt += max(-won, 0.0)
             return
         arm.record(record.n_tokens, record.seconds)
-        self._purse = min(self._purse + won, max(_STAKE, _DEVIATIONS * arm.deviation()))
+        most = min(max(_DEVIATIONS * arm.deviation(), _STAKE), _MOST_WON)
+        self._purse = min(self._purse + won, most)
         self._reconsider()
 
     def _reconsider(self) -> None:
@@ -236,15 +260,15 @@ class Auto:
             self.guide.expect(max(self._held.estimate(self._plain())[0], 1.0) * 1e-3 / self._plain())
 
     def _sized(self, arm: _Arm) -> Plan:
-        """The arm's plan, with trees that the purse can pay for as long as it is not known to win."""
-        plan = arm.plan
-        if not _can_shrink(plan) or not self.guide.knows_plain:
+        """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
+        plan, plain = arm.plan, self._plain()
+        rate, error = arm.estimate(plain)
+        is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
+        self.guide.most_lost_ms = math.inf if is_known else max(self._purse, 0.0) * plain * 1e3
+        if is_known or not _can_shrink(plan) or not plan.method.needs_draft:
             return plan
-        rate, error = arm.estimate(self._plain())
-        if arm.passes and rate - error > 1:
-            return plan
-        smaller = [_bounded(plan, n) for n in self.guide.sizes if 2 <= n < plan.budget]
-        return next((p for p in (plan, *smaller[::-1]) if self._cost(p) <= self._purse), _smallest(plan))
+        levels = self._purse / 2 * plain * 1e3 / float(self.guide.levels_row(self._ctx)[1])
+        return replace(plan, depth=max(1, min(plan.depth, int(levels))))
 
     def _cost(self, plan: Plan) -> float:
         """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
@@ -261,6 +285,12 @@ class Auto:
         return True
 
 
+def untried(plans: Sequence[Plan], plain: float = 1.0) -> list[ExpectedPlan]:
+    """What is expected of plans of which nothing is known. plain: tokens per second of plain decoding."""
+    rates = [(plan, *_UNTRIED[plan.method.needs_draft, bool(plan.method.sources)]) for plan in plans if plan.drafts]
+    return [ExpectedPlan(plan, rate * plain, error * plain) for plan, rate, error in rates]
+
+
 def _complexity(plan: Plan) -> tuple[bool, ...]:
     """A plan is preferred to one that sorts before it only if it is faster by more than the error."""
     method = plan.method
@@ -271,54 +301,5 @@ def _can_shrink(plan: Plan) -> bool:
     return plan.drafts and plan.shape is None and (plan.method.is_adaptive or not plan.method.needs_draft)
 
 
-def _bounded(plan: Plan, budget: int) -> Plan:
-    return replace(plan, budget=min(budget, plan.budget), depth=min(plan.depth, budget - 1))
-
-
 def _smallest(plan: Plan) -> Plan:
-    return _bounded(plan, 2) if _can_shrink(plan) else plan
-
-
-class ByTemperature:
-    """Controllers for several temperatures. A generation follows the one that is nearest to its own.
-
-    now: the controller of the present generation, or of the last one.
-    """
-
-    def __init__(self, controllers: Mapping[float, Auto]) -> None:
-        self.controllers = dict(controllers)
-        self.now = next(iter(self.controllers.values()))
-
-    @property
-    def current(self) -> Plan:
-        """The plan of the next pass."""
-        return self.now.current
-
-    @property
-    def needs_draft(self) -> bool:
-        """Whether passes to come will use the draft model."""
-        return self.now.needs_draft
-
-    @property
-    def guide(self) -> Guide:
-        return self.now.guide
-
-    def begin(self, temperature: float) -> None:
-        """Change to the controller for this temperature."""
-        self.now = self.controllers[nearest(temperature, list(self.controllers))]
-
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Learn that the target read so many tokens of the prompt in so many seconds."""
-        self.now.read_prompt(n_tokens, seconds)
-
-    def record(self, record: PassRecord) -> None:
-        """Learn from a pass that followed `current`."""
-        self.now.record(record)
-
-    def __str__(self) -> str:
-        return str(self.now)
-
-
-def nearest(temperature: float, measured: list[float]) -> float:
-    """The nearest measured temperature: 0 for 0 and another one for others if possible, because 0 differs most."""
-    return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))
+    return replace(plan, budget=2, depth=1) if _can_shrink(plan) else plan

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specrun.speculation.planning.costs import CostModel, Milliseconds
+from specrun.speculation.planning.costs import CostModel, CostTable, Milliseconds, PassTime
 
 # All chosen by hand.
 _NEWEST_WEIGHT = 0.15  # weight of the newest pass in the factor on a table
@@ -65,11 +65,21 @@ class LearnedDraftTimes:
         self._products = np.zeros((2, 2))
         self._sums = np.zeros(2)
 
+    @classmethod
+    def of_table(cls, table: CostTable) -> LearnedDraftTimes:
+        """The times that an earlier run kept as a `table`."""
+        one, many = table.ms(1, 0), table.ms(_MOST_WIDTH, 0)
+        node = (many - one) / (_MOST_WIDTH - 1)
+        return cls((one - node, node))
+
+    def table(self, plain_ms: float) -> CostTable:
+        """What is known, for a later run."""
+        row = self.row(0, plain_ms)
+        return CostTable([PassTime(n, 0, float(row[n])) for n in (1, _MOST_WIDTH)])
+
     def parts(self, plain_ms: float) -> tuple[float, float]:
         """Milliseconds of a draft pass, and of each of its nodes."""
-        guess = self._known or tuple(
-            ms + share * plain_ms for ms, share in zip(_FIRST_MS, _FIRST_SHARES, strict=True)
-        )  # fmt: skip
+        guess = np.asarray(self._known or np.asarray(_FIRST_MS) + np.asarray(_FIRST_SHARES) * plain_ms)
         # Errors are relative, so a slow pass counts no more than a fast one.
         weight = _FIRST_WEIGHT / np.square(guess)
         both = np.linalg.solve(self._products + np.diag(weight), self._sums + weight * guess)

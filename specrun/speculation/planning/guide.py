@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
 _EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
+_DOUBTS = 8.0  # counted nodes after which half of the calibration's chances is believed
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
 
 
@@ -45,6 +46,8 @@ class Guide:
 
     costs: the measured tables; a guide without them has `learned` instead.
     learned: the pass times that runs teach; None with measured tables.
+    most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
+        rests on few nodes, its chances count for little in this.
     widths: the nodes of each draft pass before the current target pass, which drafters set.
     """
 
@@ -55,6 +58,7 @@ class Guide:
         self.calibration = calibration or Calibration()
         self.widths: list[int] = []
         self.learned = costs if isinstance(costs, LearnedCosts) else None
+        self.most_lost_ms = np.inf
         self._passes_without_draft = 0
         self._target: PassTimes
         self._draft: DraftTimes
@@ -114,7 +118,12 @@ class Guide:
         most = min(len(chances), budget, len(target_row) - 1 - pending)
         sizes = np.array([n - pending for n in self._target.sizes], np.intp)
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
-        value = np.cumsum(chances)[sizes - 1] - self.rate * target_row[sizes + pending]
+        tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
+        value = tokens - self.rate * ms
+        if self.most_lost_ms < np.inf:
+            trust = self.calibration.n_counted / (self.calibration.n_counted + _DOUBTS)
+            lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
+            value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
         return int(sizes[value.argmax()])
 
     def follow(self, record: PassRecord) -> None:

@@ -93,8 +93,9 @@ class LearnedTimes(PassTimes):
 
     @property
     def knows_plain(self) -> bool:
-        samples = self._samples.get(1, 0)
-        return samples > 1 or (samples == 1 and self._known[1] > _SLOW_MS)
+        # Where passes are padded, the smallest size that was run is that of a plain pass.
+        least = min(self._known, default=0)
+        return self._samples.get(least, 0) > 1 or self._known.get(least, 0.0) > _SLOW_MS
 
     @property
     def times(self) -> list[PassTime]:
@@ -128,17 +129,15 @@ class LearnedTimes(PassTimes):
 
     def _guessed(self) -> CostTable:
         """The table of all sizes up to the largest that a planner may choose."""
-        points = dict(self._known)
-        if 1 not in points:
-            points[1] = self._prompt[1] / self._prompt[0] if self._prompt else 1.0
-        largest, end = max(points), _LEARNED_SIZES[-1]
+        points = dict(self._known) or {1: self._prompt[1] / self._prompt[0] if self._prompt else 1.0}
+        least, largest, end = min(points), max(points), _LEARNED_SIZES[-1]
         if largest < end:
             if self._prompt and self._prompt[0] > largest:
                 slope = max(self._prompt[1] - points[largest], 0.0) / (self._prompt[0] - largest)
-            elif largest > 1:
-                slope = _FLATTER * max(points[largest] - points[1], 0.0) / (largest - 1)
+            elif largest > least:
+                slope = _FLATTER * max(points[largest] - points[least], 0.0) / (largest - least)
             else:
-                slope = _NODE_SHARE * points[1]
+                slope = _NODE_SHARE * points[least]
             points[end] = points[largest] + slope * (end - largest)
         return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
 

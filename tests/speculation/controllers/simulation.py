@@ -1,4 +1,4 @@
-"""Runs of a controller on simulated texts and machines: trees are drafted as in use, seconds are counted from tables."""
+"""Runs of a controller on simulated texts and machines: trees are drafted as in use, seconds come from tables."""
 
 from __future__ import annotations
 
