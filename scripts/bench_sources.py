@@ -65,18 +65,20 @@ class ByTheTables(Guide):
 
     def learn(self, step: PassRecord) -> None:
         """Which children were accepted; counts the step."""
+        self._timed_step = self._timed(step)
         self._total.tokens += step.n_tokens
         self._total.passes += 1
-        self._total.ms += self._timed(step).seconds * 1e3
-        super().learn(self._timed(step))
+        self._total.ms += self._timed_step.seconds * 1e3
+        super().learn(self._timed_step)
 
-    def follow(self, step: PassRecord) -> None:
+    def follow(self, _step: PassRecord) -> None:
         """The rate of the run."""
-        super().follow(self._timed(step))
+        super().follow(self._timed_step)
 
     def _timed(self, step: PassRecord) -> PassRecord:
         target = float(self.costs.target.row(step.ctx)[step.n_target])
-        draft = self.expected_draft_ms if len(step.tree) > 1 else 0.0
+        levels = self.levels_row(step.ctx)
+        draft = sum(float(levels[min(width, len(levels) - 1)]) for width in self.widths)
         whole = target + draft + self.costs.overhead.step
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 

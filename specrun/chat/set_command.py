@@ -11,6 +11,7 @@ from specrun.errors import UsageError
 from specrun.options.sampling_options import settled_max_tokens, settled_seed
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
+from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
@@ -72,9 +73,12 @@ class ChatSettings:
     def _chooser_of(self, word: str) -> PlanChooser:
         candidates = self._plans.candidates
         if word == "auto" and len(candidates) > 1:
-            return self._plans.auto()
-        # An adaptive plan needs a profile's cost tables, so only `auto` can follow one.
+            return self._plans.kept
+        # Adaptive plans need the pass times that `auto` learns. Its contexts have room for a chain and a tree as well.
         fixed = [plan for plan in (*candidates, OFF.plan()) if not plan.method.is_adaptive]
+        if any(plan.method.is_adaptive for plan in candidates):
+            largest = max(plan.budget for plan in candidates)
+            fixed += [plan for plan in (SPECEXEC.plan(), CHAIN.plan()) if plan.budget <= largest]
         for plan in fixed:
             if word in (plan.method.name, _word(plan)):
                 temperature = self._session.request.sampling.temperature

@@ -35,7 +35,12 @@ class ProfileOptions:
     ] = False
     list_: Annotated[bool, typer.Option("--list", help="List all profiles.", rich_help_panel=_PROFILES)] = False
     forget: Annotated[
-        bool, typer.Option("--forget", help="Delete the profile of this pair.", rich_help_panel=_PROFILES)
+        bool,
+        typer.Option(
+            "--forget",
+            help="Delete the profile of this pair, and what earlier runs have learned.",
+            rich_help_panel=_PROFILES,
+        ),
     ] = False
     export: Annotated[
         Path | None,
@@ -202,7 +207,7 @@ def _use_saved(options: RunOptions, profiles: ProfileOptions, json: bool, plot: 
     from specrun.engine.resolving import identity_of
     from specrun.profiles import lookup, profile_files
 
-    result = lookup.find(identity_of(options))
+    result = lookup.find_any(identity_of(options))
     if result.profile is None:
         raise UsageError(result.notice or "no profile of this pair on this machine; `specrun tune` makes one")
     if profiles.forget:
@@ -222,7 +227,7 @@ def _list(json: bool) -> int:
     from specrun.profiles.codec import profile_to_json
     from specrun.views import tune_report
 
-    profiles = list(profile_files.saved())
+    profiles = list(profile_files.saved(with_learned=True))
     if json:
         output.write_json([profile_to_json(profile) for profile in profiles])
         return 0
@@ -230,11 +235,11 @@ def _list(json: bool) -> int:
         output.note("no profiles yet; `specrun tune` makes one")
         return 0
     table = Table(box=None, pad_edge=False)
-    for name in ("fingerprint", "created", "target", "draft", "weights", "plan"):
+    for name in ("fingerprint", "created", "origin", "target", "draft", "weights", "plan"):
         table.add_column(name)
     for p in profiles:
         plan = tune_report.sentence(p, p.plans[0])
-        table.add_row(p.fingerprint, p.created, p.target, p.draft or "none", p.regime, plan)
+        table.add_row(p.fingerprint, p.created, p.origin, p.target, p.draft or "none", p.regime, plan)
     output.print_table(table)
     return 0
 

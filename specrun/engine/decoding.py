@@ -140,10 +140,12 @@ class Generation:
         self._plans.begin(self._request.sampling.temperature)
         if self._engine.overlap:
             self._engine.overlap.forget()
-        self.statistics.prompt_tokens_decoded = self._target.set_prompt(prompt, self._interrupted)
+        started = time.perf_counter()
+        n_decoded = self.statistics.prompt_tokens_decoded = self._target.set_prompt(prompt, self._interrupted)
         if self._target.n_cached < len(prompt) - 1:
             return False
-        if draft and self._plans.current.drafts and self._plans.current.method.needs_draft:
+        self._plans.read_prompt(n_decoded, time.perf_counter() - started)
+        if draft and self._plans.needs_draft:
             draft.start(prompt)
         return True
 

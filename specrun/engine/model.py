@@ -14,6 +14,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.exact_passes import ExactPasses
+from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
@@ -54,8 +55,10 @@ class Model:
     plans: RunPlans
     exactness: ExactPasses
 
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, learner: Learner | None = None) -> None:
+        """learner: keeps what the runs teach, and knows what earlier ones taught; None for neither."""
         options = options.with_profile
+        self._learner = learner
         self._pair = load_pair(options)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
@@ -81,7 +84,8 @@ class Model:
             if self.exactness.sizes == PLAIN_ONLY:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.draft or not options.draft else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow)
+        earlier = self._learner.earlier if self._learner else None
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
@@ -146,6 +150,8 @@ class Model:
 
     def complete(self, request: Request, plans: PlanChooser | None = None) -> Completion:
         """A completion, not written yet. plans: what chooses each pass's plan; None is this model's own chooser."""
+        if self._learner:
+            self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)
         return Completion(self.engine, request, plans, self._grammar(request.gbnf))
 
@@ -160,7 +166,10 @@ class Model:
         self.engine.sources = RunSources(self.llama_model, self._datastore, False, self.notices.append).set
 
     def close(self) -> None:
-        """Free everything. Safe to call twice."""
+        """Free everything, and keep what was learned. Safe to call twice."""
+        learner, self._learner = self._learner, None
+        if learner and hasattr(self, "plans"):
+            learner.keep(self.plans.kept)
         for grammar in self._grammars.values():
             grammar.close()
         self._grammars.clear()
@@ -205,7 +214,9 @@ def open_model(
     options = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     if options.profile is None:
         options = with_defaults(options)
-    return Model(replace(options, largest=largest))
+    options = replace(options, largest=largest)
+    learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
+    return Model(options, Learner.of(options, note) if learns and options.profile is None else None)
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:

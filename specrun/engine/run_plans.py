@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specrun.engine import growth_maps
+from specrun.engine import growth_maps, learning
 from specrun.engine.decoding import Engine
 from specrun.profiles.profile import Profile
-from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan, PlanChooser
+from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.plan import Plan
 
 
@@ -15,23 +15,39 @@ class RunPlans:
     """The plans of one loaded pair.
 
     candidates: the plans that can run.
-    profile: the profile of this pair on this machine; None if there is none.
+    profile: what `specrun tune` measured of this pair on this machine; None for nothing.
+    learned: what earlier runs of `auto` learned of it; None for nothing.
     follow: whether the profile's plans are followed instead of the candidates.
     """
 
-    def __init__(self, engine: Engine, candidates: Sequence[Plan], profile: Profile | None, follow: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        candidates: Sequence[Plan],
+        profile: Profile | None,
+        follow: bool,
+        learned: Profile | None = None,
+    ) -> None:
         self.candidates = tuple(candidates)
         self.profile = profile
+        self._learned = learned
         self._engine = engine
         self._follows_profile = profile is not None and follow
         self._auto = self.auto()
         self._fixed: dict[float, FixedPlan] = {}
 
     def auto(self) -> PlanChooser:
-        """A new chooser, which has measured nothing yet: by the profile, or else among the candidates."""
+        """A new chooser, which has seen nothing yet: by the profile, by what was learned, or among the candidates."""
         if self.profile and self._follows_profile:
             return self.profile.chooser()
-        return FixedPlan(self.candidates[0]) if len(self.candidates) == 1 else FastestPlan(self.candidates)
+        if len(self.candidates) == 1:
+            return FixedPlan(self.candidates[0])
+        return learning.chooser(self.candidates, self.profile or self._learned)
+
+    @property
+    def kept(self) -> PlanChooser:
+        """The chooser that `auto` keeps from one text to the next."""
+        return self._auto
 
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.

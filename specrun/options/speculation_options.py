@@ -19,6 +19,10 @@ Speculate = Literal["auto", "off", "chain", "tree"]
 
 _option = partial(typer.Option, rich_help_panel="Speculation")
 
+# Bounds of the trees of `auto` without a profile, which are as large as pays; chosen by hand.
+_AUTO_BUDGET = 64  # nodes
+_AUTO_DEPTH = 16  # drafted tokens on a path, without draft sources
+
 Datastore = Annotated[
     Path | None,
     _option("--datastore", metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."),
@@ -74,6 +78,10 @@ class SpeculationOptions:
     )] = None
     budget: Budget = None
     depth: Depth = None
+    learn: Annotated[bool, _option(
+        "--learn/--no-learn",
+        help="Whether auto begins with what earlier runs of this pair learned, and keeps what this one learns."
+    )] = True
     # fmt: on
 
     @property
@@ -89,6 +97,8 @@ class SpeculationOptions:
     def plans(self) -> tuple[Plan, ...]:
         """The plan of the options; with `auto`, the plans to choose from. Raises UsageError for impossible ones."""
         from specrun.speculation.drafters.chain import CHAIN
+        from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+        from specrun.speculation.drafters.guessed import DRAFTLESS
         from specrun.speculation.drafters.specexec import SPECEXEC
         from specrun.speculation.method import OFF
         from specrun.speculation.plan import MAX_BUDGET
@@ -99,13 +109,17 @@ class SpeculationOptions:
             return (self._plan_of_method(self.method),)
         if self.growth_map:
             raise UsageError("--growth-map goes with --method sequoia or sequoia-match")
-        if self.speculate == "off" or self.budget == 1:
+        if self.speculate == "off" or self.budget == 1 or (self.speculate == "auto" and self.depth == 0):
             return (OFF.plan(),)
-        chain = CHAIN.plan(depth=self.depth)
         if self.speculate == "chain":
-            return (chain,)
-        tree = SPECEXEC.plan(self.budget, self.depth)
-        return (tree,) if self.speculate == "tree" else (tree, OFF.plan(), chain)
+            return (CHAIN.plan(depth=self.depth),)
+        if self.speculate == "tree":
+            return (SPECEXEC.plan(self.budget, self.depth),)
+        # Where text is copied, a path of guesses may be as long as the tree is large.
+        budget = _AUTO_BUDGET if self.budget is None else self.budget
+        depth = min(budget - 1, MAX_BUDGET if self.depth is None else self.depth)
+        adaptive = ADAPTIVE.plan(budget, min(depth, _AUTO_DEPTH) if self.depth is None else depth)
+        return (MERGED.plan(budget, depth), adaptive, DRAFTLESS.plan(budget, depth), OFF.plan())
 
     def _plan_of_method(self, name: str) -> Plan:
         from specrun.speculation import registry

@@ -54,6 +54,18 @@ def _decided(settings: LlamaSettings) -> dict[str, Any]:
     return {name: value for name, value in asdict(settings).items() if value is not None}
 
 
+def find_any(identity: dict[str, Any]) -> Found:
+    """The profile with this identity, or without one what runs have learned; else as `find`."""
+    found = find(identity)
+    if found.profile:
+        return found
+    try:
+        learned = profile_files.find_learned(machine.fingerprint(identity))
+    except ProfileError:
+        return found  # it is replaced by what the next run learns
+    return Found(learned) if learned else found
+
+
 def find(identity: dict[str, Any]) -> Found:
     """The profile with this identity, or what has changed since the same files were tuned."""
     try:

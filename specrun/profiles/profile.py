@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.tuning_rows import PredictionRow, TriedSettings, ValidationRow
-from specrun.speculation.controllers.profiled import ByTemperature, ProfiledPlan, nearest
+from specrun.speculation.controllers.auto import Auto, untried
+from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+
+_UNKNOWN_ERROR = 0.1  # standard error of a rate whose error was not measured, as a share of the rate; chosen by hand
+Origin = Literal["tuned", "learned"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,21 @@ class TunedPlan:
     plain_tokens_per_second: float  # of plain decoding
     other: Plan | None = None  # the best plan that drafts, where `plan` does not
     other_tokens_per_second: float = 0.0
+    expected: list[ExpectedPlan] = field(default_factory=list)  # plans that were run, plain decoding too, fastest first
+
+    @property
+    def ladder(self) -> list[ExpectedPlan]:
+        """The plans that may be followed, with their rates. Profiles that lack errors get moderate ones."""
+        if self.expected:
+            return self.expected
+        plans = [(self.plan, self.predicted_tokens_per_second), (self.other, self.other_tokens_per_second)]
+        drafting = [ExpectedPlan(plan, rate, _UNKNOWN_ERROR * rate) for plan, rate in plans if plan and plan.drafts]
+        return [*drafting, off(self.plain_tokens_per_second)]
+
+
+def off(tokens_per_second: float) -> ExpectedPlan:
+    """Plain decoding at a rate that is known."""
+    return ExpectedPlan(OFF.plan(), tokens_per_second, 0.0)
 
 
 @dataclass(frozen=True)
@@ -52,6 +72,7 @@ class Profile:
     tried: list[TriedSettings] = field(default_factory=list)
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences about anything that disturbed the measurements
+    origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote
 
     @property
     def padding(self) -> PassSizes:
@@ -71,13 +92,9 @@ class Profile:
 
     def chooser(self) -> ByTemperature:
         """A controller that follows the plans of this profile while generating."""
-        return ByTemperature({
-            tuned.temperature: ProfiledPlan(
-                tuned.plan, tuned.predicted_tokens_per_second, self.guide(tuned.temperature), tuned.other,
-                tuned.other_tokens_per_second,
-            )
-            for tuned in self.plans
-        })  # fmt: skip
+        return ByTemperature(
+            {tuned.temperature: Auto(tuned.ladder, self.guide(tuned.temperature)) for tuned in self.plans}
+        )
 
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
@@ -95,7 +112,10 @@ class Profile:
         largest = self.padding.largest(min(COPIED_NODES, self.costs.target.largest))
         plan = DRAFTLESS.plan(largest) if largest > 1 else OFF.plan()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
-        plans = [TunedPlan(temperature, plan, rate, 1.0, rate) for temperature, rate in rates]
+        plans = [
+            TunedPlan(temperature, plan, rate, 1.0, rate, expected=[*untried([plan], rate), off(rate)])
+            for temperature, rate in rates
+        ]
         costs = CostModel(self.costs.target, None, self.costs.overhead)
         return replace(self, draft="", costs=costs, acceptance=[], plans=plans)
 
@@ -111,5 +131,4 @@ class Profile:
 
     def candidates(self) -> tuple[Plan, ...]:
         """Every plan that `chooser` may follow."""
-        plans = [plan for tuned in self.plans for plan in (tuned.plan, tuned.other) if plan]
-        return tuple(dict.fromkeys(plans))
+        return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.ladder))

@@ -35,9 +35,13 @@ def check_folder() -> None:
 
 
 def save(profile: Profile) -> Path:
-    """Write the profile to its file and return the path. Raises ProfileError if that is impossible."""
+    """Write the profile to its file, in place of what runs have learned, and return the path.
+
+    Raises ProfileError if that is impossible.
+    """
     path = path_of(profile.fingerprint)
     _write(profile, path, f"the profile cannot be written to {path}")
+    learned_path_of(profile.fingerprint).unlink(missing_ok=True)
     return path
 
 
@@ -56,13 +60,38 @@ def _write(profile: Profile, path: Path, failure: str) -> None:
 
 
 def forget(profile: Profile) -> Path:
-    """Delete the profile's file and return its path. Raises ProfileError if that is impossible."""
+    """Delete the profile's file, and what runs have learned of the same pair; returns the file's path.
+
+    Raises ProfileError if that is impossible.
+    """
     path = path_of(profile.fingerprint)
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ProfileError(f"{path} cannot be deleted: {error.strerror}") from error
-    return path
+    learned = learned_path_of(profile.fingerprint)
+    for one in (path, learned):
+        try:
+            one.unlink(missing_ok=True)
+        except OSError as error:
+            raise ProfileError(f"{one} cannot be deleted: {error.strerror}") from error
+    return learned if profile.origin == "learned" else path
+
+
+def learned_path_of(fingerprint: str) -> Path:
+    """The file of what runs have learned, which is apart from profiles so that it can never replace a tuned one."""
+    return folder() / "learned" / f"{fingerprint}.json"
+
+
+def save_learned(profile: Profile) -> None:
+    """Write what runs have learned. Of two processes, the one that writes last wins.
+
+    Raises ProfileError if that is impossible.
+    """
+    path = learned_path_of(profile.fingerprint)
+    _write(profile, path, f"{path} cannot be written")
+
+
+def find_learned(fingerprint: str) -> Profile | None:
+    """What runs have learned, or None. Raises ProfileError if its file is damaged."""
+    path = learned_path_of(fingerprint)
+    return load(path) if path.exists() else None
 
 
 def load(path: Path) -> Profile:
@@ -79,10 +108,11 @@ def load(path: Path) -> Profile:
         raise ProfileError(f"{path}: {error}") from error
 
 
-def saved() -> Iterator[Profile]:
-    """Every profile that can be read, newest first."""
+def saved(with_learned: bool = False) -> Iterator[Profile]:
+    """Every tuned profile that can be read, and with `with_learned` what runs have learned too, newest first."""
     profiles = []
-    for path in folder().glob("*.json"):
+    learned = (folder() / "learned").glob("*.json") if with_learned else ()
+    for path in (*folder().glob("*.json"), *learned):
         try:
             profiles.append(load(path))
         except ProfileError:

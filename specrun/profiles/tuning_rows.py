@@ -21,6 +21,7 @@ class PredictionRow:
     tokens_per_second: float
     tokens_per_pass: float
     accepted: list[int]  # passes by accepted length, from 1 on
+    error: float = 0.0  # standard error of the rate, tokens per second
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class ValidationRow:
     measured: float  # tokens per second
     predicted_tokens_per_pass: float
     measured_tokens_per_pass: float
+    predicted_error: float = 0.0  # standard error, tokens per second
+    measured_error: float = 0.0  # standard error, tokens per second
 
 
 @dataclass(frozen=True)

@@ -61,14 +61,11 @@ def as_text(completion: Completion, exactness: ExactPasses) -> str:
 
 
 def off_notice(completion: Completion) -> str | None:
-    """A sentence if speculation is off because trials, or `specrun tune`, showed that it does not pay; else None."""
-    from specrun.speculation.controllers.chooser import FastestPlan
-    from specrun.speculation.controllers.profiled import ByTemperature
+    """A sentence if speculation is off because passes, or `specrun tune`, showed that it does not pay; else None."""
+    from specrun.speculation.controllers.by_temperature import ByTemperature
 
     plans = completion.plans
-    is_off = (isinstance(plans, FastestPlan) and plans.winner and not plans.winner.depth) or (
-        isinstance(plans, ByTemperature) and plans.now.is_off
-    )
+    is_off = isinstance(plans, ByTemperature) and plans.now.is_off
     return f"speculation does not pay here, so it is off: {plans}" if is_off else None
 
 
@@ -81,22 +78,17 @@ def unfinished_notice(completion: Completion) -> str | None:
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:
     """A line about the plan that is followed, where it comes from, and the rate that is expected of it."""
-    from specrun.speculation.controllers.chooser import FastestPlan, FixedPlan
-    from specrun.speculation.controllers.profiled import ByTemperature
+    from specrun.speculation.controllers.by_temperature import ByTemperature
+    from specrun.speculation.controllers.chooser import FixedPlan
 
     if isinstance(plans, ByTemperature):
         plans.begin(temperature)
-        tuned = plans.now
-        plain = 1e3 / tuned.guide.plain_ms(0)
-        plain_text = f"plain decoding {rate_text(plain)} tokens/s"
-        expected = f"expected {rate_text(tuned.predicted)} tokens/s"
-        if not tuned.plan.method.needs_draft and tuned.plan.drafts:
-            return f"plan: {tuned.plan}, each tree as large as pays by the profile; {plain_text}"
-        if tuned.plan.depth:
-            return f"plan: {tuned.plan}, as tuned; {expected}, {plain_text}"
-        return f"plan: off, as tuned, because speculation does not pay here; {expected}"
-    if isinstance(plans, FastestPlan):
-        return "plan: the fastest, measured while writing; `specrun tune` measures it once for all texts"
+        auto = plans.now
+        if not auto.guide.knows_plain:
+            return "plan: whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
+        rate, plain = auto.rates
+        expected = f"; expected {rate_text(rate)} tokens/s, plain decoding {rate_text(plain)} tokens/s"
+        return f"plan: {auto}{'' if auto.is_off else expected}"
     if isinstance(plans, FixedPlan):
         method = plans.current.method
         if method.samples and method.lossless and temperature > 0:

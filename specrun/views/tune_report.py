@@ -34,7 +34,9 @@ def placement_text(placement: Placement) -> str:
 
 def render(profile: Profile) -> Group:
     """The whole report."""
-    parts: list[RenderableType] = [_head(profile), Text(), Text(profile.picture), Text()]
+    parts: list[RenderableType] = [_head(profile), Text()]
+    if profile.picture:
+        parts += [Text(profile.picture), Text()]
     if len(profile.tried) > 1:
         parts += [_tried(profile), Text()]
     parts.append(_costs(profile))
@@ -57,10 +59,14 @@ def _head(profile: Profile) -> Table:
     table.add_row("draft", profile.draft or "none")
     for name, value in profile.hardware.get("summary", {}).items():
         table.add_row(name, str(value))
-    table.add_row("weights", profile.regime)
+    if profile.regime:
+        table.add_row("weights", profile.regime)
     decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
     table.add_row("settings", ", ".join(decided) or "defaults")
-    table.add_row("exactness", exactness(profile))
+    if profile.origin == "tuned":
+        table.add_row("exactness", exactness(profile))
+    else:
+        table.add_row("origin", "learned while writing; `specrun tune` measures more")
     table.add_row("profile", f"{profile.fingerprint}, {profile.created}")
     return table
 

@@ -59,12 +59,11 @@ class CostAwareDrafter:
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree within `limits`; the root alone if no other node pays."""
         growth = TreeGrowth(tokens)
-        self._guide.expected_draft_ms = 0.0
+        self._guide.widths = []
         if limits.budget < 2 or limits.depth < 1:
             return growth.tree(limits)
         target_row = self._guide.target_row(len(tokens))
-        tables_row = self._guide.costs.levels_row(len(tokens))
-        levels_row = tables_row * self._guide.draft_slowness
+        levels_row = self._guide.levels_row(len(tokens))
         level, unexpanded = [ROOT], set[int]()  # `unexpanded`: nodes whose parents are expanded
         if self._sources:
             self._guess(growth, [ROOT], limits)
@@ -72,7 +71,7 @@ class CostAwareDrafter:
         for n_passes in range(1, limits.depth + 1):
             if not level:
                 break
-            self._guide.expected_draft_ms += float(tables_row[min(len(level), len(tables_row) - 1)])
+            self._guide.widths.append(len(level))
             for node, candidates in zip(level, self._source.children(growth, level), strict=True):
                 new = self._add_children(growth, node, candidates)
                 if self._sources:

@@ -48,7 +48,8 @@ class OptTreeDrafter:
     def _threshold(self, ctx: int, width: int) -> float:
         if self._guide is None:
             return _THRESHOLD
-        return min(self._guide.costs.level_ms(width, ctx) / self._guide.plain_ms(ctx), 1.0)
+        levels = self._guide.levels_row(ctx)
+        return min(float(levels[min(width, len(levels) - 1)]) / self._guide.plain_ms(ctx), 1.0)
 
 
 def _expected_length(scores: Sequence[float], budget: int) -> float:

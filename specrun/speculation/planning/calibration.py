@@ -35,6 +35,9 @@ _PRIOR_NODES = 1.0  # nodes that the prior counts as
 # Number of observations that a coarser estimate counts as when a cell has few of its own.
 _WEIGHT = 6.0  # from texts
 _PROFILE_WEIGHT = 12.0  # while generating, for the estimate from texts
+_UNTAUGHT_WEIGHT = 4.0  # while generating, for an estimate that rests on no texts
+_TAUGHT = 100.0  # counted nodes of texts by which the weight is halfway between the two
+_MOST_KEPT = 4000.0  # counted nodes that are kept for later runs; with more, old ones count less
 _DECAY = 0.97  # factor on the counts of generating after each pass, so that about the last 30 passes count
 
 
@@ -56,6 +59,8 @@ class Calibration:
             raise ValueError(f"the counts of a calibration have the shape {_SHAPE}")
         self._recent_seen = np.zeros(_SHAPE)
         self._recent_accepted = np.zeros(_SHAPE)
+        self._run_seen = np.zeros(_SHAPE)
+        self._run_accepted = np.zeros(_SHAPE)
         self.settle()
 
     def chances(self, depth: int, probabilities: Floats) -> Floats:
@@ -90,15 +95,18 @@ class Calibration:
         probabilities = probabilities[:MAX_RANK]
         cells = np.searchsorted(_PROBABILITY_EDGES, probabilities, side="right")
         bucket = _depth_bucket(depth)
-        seen, accepted = (self._recent_seen, self._recent_accepted) if recent else (self._seen, self._accepted)
-        np.add.at(seen[bucket], (_RANK_BUCKET[: len(cells)], cells), 1.0)
-        if matched is not None and matched < len(cells):
-            accepted[bucket, _RANK_BUCKET[matched], cells[matched]] += 1.0
+        of_texts, recently = (self._seen, self._accepted), (self._recent_seen, self._recent_accepted)
+        for seen, accepted in (recently, (self._run_seen, self._run_accepted)) if recent else (of_texts,):
+            np.add.at(seen[bucket], (_RANK_BUCKET[: len(cells)], cells), 1.0)
+            if matched is not None and matched < len(cells):
+                accepted[bucket, _RANK_BUCKET[matched], cells[matched]] += 1.0
 
     def settle(self) -> None:
         """Recompute the chances from all counts. Call it after counting texts."""
         self._base = _estimate(self._seen, self._accepted)
-        self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base)
+        n_texts = float(self._seen[:, 0].sum())
+        self._weight = _UNTAUGHT_WEIGHT + (_PROFILE_WEIGHT - _UNTAUGHT_WEIGHT) * n_texts / (n_texts + _TAUGHT)
+        self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base, self._weight)
         # float64 of the shape of `seen`: expected children of a node in each cell.
         n_nodes = self._seen[:, 0].sum(axis=1) + _PRIOR_NODES
         self._expected = (self._seen + _PRIOR_NODES * _PRIOR_CHILDREN) / n_nodes[:, None, None]
@@ -107,7 +115,18 @@ class Calibration:
         """Let counts from generating fade and recompute the chances. Call it after every pass."""
         self._recent_seen *= _DECAY
         self._recent_accepted *= _DECAY
-        self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base)
+        self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base, self._weight)
+
+    @property
+    def n_counted(self) -> int:
+        """Number of nodes whose children were counted, in texts and while generating."""
+        return int(self._seen[:, 0].sum() + self._run_seen[:, 0].sum())
+
+    def with_run(self) -> Calibration:
+        """A calibration in which what was counted while generating counts as texts, for a later run."""
+        seen, accepted = self._seen + self._run_seen, self._accepted + self._run_accepted
+        share = min(_MOST_KEPT / max(float(seen[:, 0].sum()), 1.0), 1.0)
+        return Calibration(share * seen, share * accepted)
 
     @property
     def counts(self) -> tuple[Floats, Floats]:
@@ -123,17 +142,18 @@ def _depth_bucket(depth: int) -> int:
     return int(np.searchsorted(_DEPTH_STARTS, depth, side="right")) - 1
 
 
-def _estimate(seen: Floats, accepted: Floats, prior: Floats | None = None) -> Floats:
+def _estimate(seen: Floats, accepted: Floats, prior: Floats | None = None, weight: float = 0.0) -> Floats:
     """Share of accepted children in each cell, shrunk towards a coarser estimate where few were seen.
 
     Without `prior` (texts) the coarser estimate is the share over all depths, itself shrunk towards the draft's
-    probability. With it (generating) it is `prior`, scaled for each rank by how acceptance differs from the texts.
+    probability. With it (generating) it is `prior`, scaled for each rank by how acceptance differs from the texts, and
+    counts as much as `weight` observations.
     """
     if prior is not None:
         expected = (prior * seen).sum(axis=(0, 2))
-        shift = (accepted.sum(axis=(0, 2)) + _WEIGHT) / (expected + _WEIGHT)
+        shift = (accepted.sum(axis=(0, 2)) + weight / 2) / (expected + weight / 2)
         prior = np.clip(prior * shift[None, :, None], 0.0, 1.0)
-        return np.asarray((accepted + _PROFILE_WEIGHT * prior) / (seen + _PROFILE_WEIGHT))
+        return np.asarray((accepted + weight * prior) / (seen + weight))
     own = np.broadcast_to(_BIN_MEANS, _SHAPE[1:])
     all_depths = (accepted.sum(axis=0) + _WEIGHT * own) / (seen.sum(axis=0) + _WEIGHT)
     return np.asarray((accepted + _WEIGHT * all_depths) / (seen + _WEIGHT))

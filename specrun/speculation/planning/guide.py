@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, Milliseconds
-from specrun.speculation.planning.pass_times import PassTimes
+from specrun.speculation.planning.draft_times import DraftTimes, LearnedDraftTimes, TabledDraftTimes
+from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
 from specrun.speculation.record import PassRecord
 
+if TYPE_CHECKING:
+    from specrun.speculation.plan import Plan
+
 # All chosen by hand.
-_NEWEST_WEIGHT = 0.15  # weight of the newest pass in `draft_slowness`
-_BOUNDS = (0.1, 10.0)  # bounds of one pass's measured drafting time divided by the expected one
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
 _EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
+_DOUBTS = 8.0  # counted nodes after which half of the calibration's chances is believed
+_BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
+
+
+@dataclass(frozen=True)
+class LearnedCosts:
+    """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them.
+
+    target: the target's passes, our own work included.
+    draft: the draft's passes; without a draft model, what asking the draft sources takes.
+    """
+
+    target: LearnedTimes = field(default_factory=LearnedTimes)
+    draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
 
 
 class Guide:
-    """Cost tables, calibration and rate of a run.
+    """Pass times, calibration and rate of a run.
 
     The best tree for a pass maximises `accepted tokens - rate * milliseconds`, where `rate` is the tokens per
     millisecond of the whole run. A pass for which this is positive raises the average, others lower it (Dinkelbach's
-    condition for the maximum of a ratio of sums). Measured pass times correct the tables (`PassTimes`).
+    condition for the maximum of a ratio of sums). Measured pass times correct the tables (`PassTimes`), or take their
+    place (`LearnedTimes`).
 
-    expected_draft_ms: milliseconds of drafting before the current pass by the tables, which drafters set.
-    draft_slowness: measured drafting time divided by the expected one.
+    costs: the measured tables; a guide without them has `learned` instead.
+    learned: the pass times that runs teach; None with measured tables.
+    most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
+        rests on few nodes, its chances count for little in this.
+    widths: the nodes of each draft pass before the current target pass, which drafters set.
     """
 
-    def __init__(self, costs: CostModel, calibration: Calibration | None = None, rate: float = 0.0) -> None:
+    def __init__(
+        self, costs: CostModel | LearnedCosts, calibration: Calibration | None = None, rate: float = 0.0
+    ) -> None:
         """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
-        self.costs = costs
         self.calibration = calibration or Calibration()
-        self.expected_draft_ms = 0.0
-        self.draft_slowness = 1.0
-        self._target = PassTimes(costs.target)
+        self.widths: list[int] = []
+        self.learned = costs if isinstance(costs, LearnedCosts) else None
+        self.most_lost_ms = np.inf
+        self._passes_without_draft = 0
+        self._target: PassTimes
+        self._draft: DraftTimes
+        if isinstance(costs, LearnedCosts):
+            self._target, self._draft, self._step_ms = costs.target, costs.draft, 0.0
+        else:
+            self.costs = costs
+            self._target, self._draft = PassTimes(costs.target), TabledDraftTimes(costs)
+            self._step_ms = costs.overhead.step
         self.expect(rate)
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether the time of plain decoding is known."""
+        return self._target.knows_plain
 
     def expect(self, rate: float) -> None:
         """Begin a run that is expected to reach `rate` tokens per millisecond; 0 if unknown."""
@@ -46,9 +85,27 @@ class Guide:
         """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens after `ctx` tokens."""
         return self._target.row(ctx)
 
+    def levels_row(self, ctx: int) -> Milliseconds:
+        """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens."""
+        return self._draft.row(ctx, self.plain_ms(ctx))
+
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
-        return self._target.ms(1, ctx) + self.costs.overhead.step
+        return self._target.ms(1, ctx) + self._step_ms
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The sizes of target passes among which plans are chosen, ascending."""
+        return self._target.sizes
+
+    def plan_ms(self, plan: Plan, ctx: int) -> float:
+        """Milliseconds of a pass that uses up all of the plan's budget and depth, with its drafting."""
+        ms = self._target.ms(plan.budget, ctx) + self._step_ms
+        if not (plan.drafts and plan.method.needs_draft):
+            return ms
+        levels = self.levels_row(ctx)
+        n_levels = min(plan.depth, plan.budget - 1)
+        return ms + n_levels * float(levels[min(-(-(plan.budget - 1) // n_levels), len(levels) - 1)])
 
     def best_size(self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int) -> int:
         """The number of nodes, root included, of the best tree.
@@ -59,9 +116,14 @@ class Guide:
         pending: committed tokens that the target decodes again before the tree.
         """
         most = min(len(chances), budget, len(target_row) - 1 - pending)
-        sizes = np.array([n - pending for n in self.costs.target.sizes], np.intp)
+        sizes = np.array([n - pending for n in self._target.sizes], np.intp)
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
-        value = np.cumsum(chances)[sizes - 1] - self.rate * target_row[sizes + pending]
+        tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
+        value = tokens - self.rate * ms
+        if self.most_lost_ms < np.inf:
+            trust = self.calibration.n_counted / (self.calibration.n_counted + _DOUBTS)
+            lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
+            value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
         return int(sizes[value.argmax()])
 
     def follow(self, record: PassRecord) -> None:
@@ -74,14 +136,20 @@ class Guide:
         self._run_ms = _RUN_DECAY * self._run_ms + record.seconds * 1e3
         self.rate = max(self._run_tokens / self._run_ms if self._run_ms else 0.0, 1 / self.plain_ms(record.ctx))
 
+    def read_prompt(self, n_tokens: int, seconds: float) -> None:
+        """Learn from the time in which the target read `n_tokens` tokens of a prompt."""
+        self._target.read_prompt(n_tokens, seconds * 1e3)
+
     def learn(self, record: PassRecord) -> None:
         """Update pass times, drafting times and the calibration after a pass."""
-        self._target.record(record.n_target, record.ctx, record.target_seconds * 1e3)
+        widths, self.widths = self.widths, []
+        seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
+        self._target.record(record.n_target, record.ctx, seconds * 1e3)
+        if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
+            self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), record.draft_seconds * 1e3)
+        self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
         if len(record.tree) == 1:
             return
-        if self.expected_draft_ms > 0:
-            ratio = min(max(record.draft_seconds * 1e3 / self.expected_draft_ms, _BOUNDS[0]), _BOUNDS[1])
-            self.draft_slowness += _NEWEST_WEIGHT * (ratio - self.draft_slowness)
         path = record.accepted.path
         for depth, node in enumerate(path, start=1):
             probabilities = record.tree.probabilities

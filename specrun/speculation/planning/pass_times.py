@@ -1,10 +1,12 @@
-"""Current times of target passes: the cost table, corrected by the passes of this run."""
+"""Current times of target passes: a cost table corrected by the passes of this run, or what these passes alone tell."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from specrun.speculation.planning.costs import CostTable, Milliseconds
+from specrun.speculation.planning.costs import CostTable, Milliseconds, PassTime
 
 # Each pass multiplies two factors by a power of measured time / expected time.
 _MACHINE_POWER = 0.15  # for the machine's factor, after the first passes
@@ -13,6 +15,14 @@ _SETTLED = 8.0  # passes after which a deviation counts mostly for the size and 
 _MAX_DEVIATION = 2.0  # a single pass counts as at most this many times slower or faster than expected
 _BOUNDS = (0.1, 10.0)  # limits of the factors
 
+# Learned times. Chosen by hand; on CPUs T(n) is concave, see docs/benchmarks.
+_LEARNED_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+_FEW = 4  # passes of a size up to which its time is the mean of them
+_NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
+_FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
+_SLOW_MS = 100.0  # one plain pass of so many milliseconds tells enough; of shorter ones the first may be cold
+_PROMPT_PASS = 512  # tokens that llama.cpp computes at once at most, by its defaults
+
 
 class PassTimes:
     """A cost table times two factors.
@@ -20,21 +30,31 @@ class PassTimes:
     One factor says how slow the machine is now, as other programs, heat and the file cache change its speed. The other
     corrects the entry of a size, padding included, relative to the other sizes; it is 1 until a pass of that size was
     run.
+
+    sizes: the sizes that a planner may choose.
     """
 
     def __init__(self, table: CostTable) -> None:
+        self.sizes = table.sizes
         self._table = table
         self._slowness = 1.0
         self._relative = np.ones(table.largest + 1)
         self._n_passes = np.zeros(table.largest + 1, np.int64)
+
+    @property
+    def knows_plain(self) -> bool:
+        """Whether the time of a pass over one token is known."""
+        return True
 
     def row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones."""
         return np.asarray(self._table.row(ctx) * self._relative[self._table.pass_sizes] * self._slowness)
 
     def ms(self, n: int, ctx: int) -> float:
-        """Milliseconds of a pass over `n` tokens; `n` is at most the largest measured size."""
-        return float(self._table.row(ctx)[n] * self._relative[self._table.pass_sizes[n]]) * self._slowness
+        """Milliseconds of a pass over `n` tokens; beyond the largest known size in proportion to `n`."""
+        known = min(n, self._table.largest)
+        factor = float(self._relative[self._table.pass_sizes[known]]) * self._slowness * (n / known)
+        return float(self._table.row(ctx)[known]) * factor
 
     def record(self, n: int, ctx: int, ms: float) -> None:
         """Learn that a pass over `n` tokens after `ctx` cached ones took `ms`. Sizes beyond the table are ignored."""
@@ -45,8 +65,84 @@ class PassTimes:
         n_before, n_of_size = int(self._n_passes.sum()), int(self._n_passes[n])
         size_power = max(_SIZE_POWER, n_before / (n_before + _SETTLED) / (2 + n_of_size))
         self._slowness = _bounded(self._slowness * deviation ** max(_MACHINE_POWER, 1 / (2 + n_before)))
-        self._relative[n] = _bounded(float(self._relative[n]) * deviation**size_power)
+        self._correct(n, deviation**size_power)
         self._n_passes[n] += 1
+
+    def _correct(self, n: int, factor: float) -> None:
+        """Multiply the entry of one size."""
+        self._relative[n] = _bounded(float(self._relative[n]) * factor)
+
+    def read_prompt(self, n_tokens: int, ms: float) -> None:
+        """Learn that `n_tokens` tokens of a prompt took `ms`. Changes nothing, because the table knows more."""
+
+
+class LearnedTimes(PassTimes):
+    """Times of passes without a table: they begin with what earlier runs learned, or with nothing.
+
+    A size that was run has its own time. Sizes between known ones are interpolated, and those beyond them rise more
+    slowly: pass times are concave, so both are more optimistic than the truth, a planner tries the size if it could
+    pay, and the pass corrects it. Reading a prompt tells the time of a large pass for nothing.
+    """
+
+    def __init__(self, known: Iterable[PassTime] = ()) -> None:
+        """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count."""
+        self._known: dict[int, float] = {}
+        self._samples: dict[int, int] = {}
+        self._prompt: tuple[int, float] | None = None
+        for t in known:
+            self._known[t.n], self._samples[t.n] = t.ms, t.samples
+        super().__init__(self._guessed())
+        self.sizes = _LEARNED_SIZES
+
+    @property
+    def knows_plain(self) -> bool:
+        # Where passes are padded, the smallest size that was run is that of a plain pass.
+        least = min(self._known, default=0)
+        return self._samples.get(least, 0) > 1 or self._known.get(least, 0.0) > _SLOW_MS
+
+    @property
+    def times(self) -> list[PassTime]:
+        """What is known, for a later run."""
+        return [PassTime(n, 0, self._known[n] * self._slowness, 0.0, self._samples[n]) for n in sorted(self._known)]
+
+    def record(self, n: int, ctx: int, ms: float) -> None:
+        samples = self._samples.get(n, 0)
+        if n > _LEARNED_SIZES[-1]:
+            return
+        self._samples[n] = samples + 1
+        if samples > _FEW:
+            super().record(n, ctx, ms)
+            return
+        now = ms / self._slowness
+        before = self._known.get(n, now)
+        # The first pass of a size may have touched memory for the first time, so a faster second one replaces it.
+        self._known[n] = min(before, now) if samples < 2 else before + (now - before) / (samples + 1)
+        self._n_passes[n] += 1
+        self._table = self._guessed()
+
+    def _correct(self, n: int, factor: float) -> None:
+        self._known[n] *= factor
+        self._table = self._guessed()
+
+    def read_prompt(self, n_tokens: int, ms: float) -> None:
+        n = min(n_tokens, _PROMPT_PASS)
+        if n > 1:
+            self._prompt = (n, ms * n / n_tokens / self._slowness)
+            self._table = self._guessed()
+
+    def _guessed(self) -> CostTable:
+        """The table of all sizes up to the largest that a planner may choose."""
+        points = dict(self._known) or {1: self._prompt[1] / self._prompt[0] if self._prompt else 1.0}
+        least, largest, end = min(points), max(points), _LEARNED_SIZES[-1]
+        if largest < end:
+            if self._prompt and self._prompt[0] > largest:
+                slope = max(self._prompt[1] - points[largest], 0.0) / (self._prompt[0] - largest)
+            elif largest > least:
+                slope = _FLATTER * max(points[largest] - points[least], 0.0) / (largest - least)
+            else:
+                slope = _NODE_SHARE * points[least]
+            points[end] = points[largest] + slope * (end - largest)
+        return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
 
 
 def _bounded(factor: float) -> float:

@@ -1,0 +1,153 @@
+"""What runs of `auto` learn of a pair without a profile of `specrun tune`, and keep for the next run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
+from specrun.errors import ProfileError
+from specrun.hardware import machine
+from specrun.profiles import profile_files
+from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Profile, TunedPlan
+from specrun.speculation.controllers.auto import Auto, untried
+from specrun.speculation.controllers.by_temperature import ByTemperature
+from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.calibration import Calibration
+from specrun.speculation.planning.costs import CostModel, CostTable
+from specrun.speculation.planning.draft_times import LearnedDraftTimes
+from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
+from specrun.speculation.planning.pass_times import LearnedTimes
+
+# Greedy texts and sampled ones differ in acceptance; temperatures above 0 differ little.
+_TEMPERATURES = (0.0, 0.8)
+_SECONDS_BETWEEN = 60.0  # time after which another text in the same process is begun with what was learned kept
+
+
+def chooser(plans: Sequence[Plan], begin_with: Profile | None) -> ByTemperature:
+    """A controller of `plans`.
+
+    begin_with: pass times, calibration and rates to begin with; None for nothing.
+    """
+    if begin_with and begin_with.origin == "tuned":
+        guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
+    else:
+        costs = _costs(begin_with) if begin_with else LearnedCosts()
+        guides = {t: Guide(costs, _calibration(begin_with, t)) for t in _TEMPERATURES}
+    return ByTemperature({t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()})
+
+
+def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: float) -> list[ExpectedPlan]:
+    """The rates of `plans`, as far as they are known, and of plain decoding."""
+    if begin_with is None or temperature not in [tuned.temperature for tuned in begin_with.plans]:
+        return untried(plans)
+    tuned = begin_with.at(temperature)
+    plain = tuned.plain_tokens_per_second
+    known = [expected for expected in tuned.ladder if expected.plan in plans or not expected.plan.drafts]
+    tried = {expected.plan for expected in known}
+    return [*known, *untried([plan for plan in plans if plan not in tried], plain)]
+
+
+def _calibration(learned: Profile | None, temperature: float) -> Calibration | None:
+    found = [a for a in learned.acceptance if a.temperature == temperature] if learned else []
+    return found[0].calibration.fresh() if found else None
+
+
+def _costs(learned: Profile) -> LearnedCosts:
+    draft = learned.costs.draft
+    return LearnedCosts(
+        LearnedTimes(learned.costs.target.times), LearnedDraftTimes.of_table(draft) if draft else LearnedDraftTimes()
+    )
+
+
+@dataclass
+class Learner:
+    """Keeps what a model's runs teach.
+
+    identity: what it depends on, as for a profile of `specrun tune`.
+    options: what the model was loaded with; the settings are those that are in use.
+    note: called with a sentence if it cannot be kept.
+    """
+
+    identity: Mapping[str, Any]
+    options: RunOptions
+    note: Callable[[str], None]
+    _kept_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(cls, options: RunOptions, note: Callable[[str], None]) -> Learner:
+        """The learner of a model that is loaded with these options, none of which is open any more."""
+        return cls(identity_of(options), options, note)
+
+    @property
+    def earlier(self) -> Profile | None:
+        """What earlier runs with the same settings have kept; None for nothing."""
+        try:
+            learned = profile_files.find_learned(machine.fingerprint(self.identity))
+        except ProfileError:
+            return None  # it is written again when this run ends
+        return learned if learned and learned.settings == self.options.settings else None
+
+    def keep_now_and_then(self, plans: PlanChooser) -> None:
+        """Keep what was learned if that was not done for a while."""
+        if time.monotonic() > self._kept_at + _SECONDS_BETWEEN:
+            self.keep(plans)
+
+    def keep(self, plans: PlanChooser) -> None:
+        """Keep what was learned. If that is impossible the run goes on, with a notice."""
+        self._kept_at = time.monotonic()
+        learned = self._profile(plans) if isinstance(plans, ByTemperature) else None
+        if learned is None:
+            return
+        try:
+            profile_files.save_learned(learned)
+        except ProfileError as error:
+            self.note(f"what this run learned is not kept: {error}")
+
+    def _profile(self, plans: ByTemperature) -> Profile | None:
+        """What the runs taught, as a profile; None if they were too short to teach anything."""
+        controllers = {t: auto for t, auto in plans.controllers.items() if auto.has_learned}
+        learned = plans.guide.learned
+        if not controllers or learned is None:
+            return None
+        options = self.options
+        return Profile(
+            fingerprint=machine.fingerprint(self.identity),
+            identity=dict(self.identity),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            target=options.target.name,
+            draft=options.draft.name if options.draft else "",
+            hardware={},
+            settings=options.settings,
+            regime="",
+            exact_sizes=PLAIN_ONLY,  # more is not known
+            pads=False,
+            costs=CostModel(
+                CostTable(learned.target.times), learned.draft.table(plans.guide.plain_ms(0)) if options.draft else None
+            ),
+            acceptance=[_acceptance(t, auto) for t, auto in controllers.items()],
+            plans=[_plan(t, auto) for t, auto in controllers.items()],
+            origin="learned",
+        )
+
+
+def _acceptance(temperature: float, auto: Auto) -> Acceptance:
+    calibration = auto.guide.calibration.with_run()
+    return Acceptance(temperature, calibration, [], [], calibration.n_counted)
+
+
+def _plan(temperature: float, auto: Auto) -> TunedPlan:
+    expected = auto.expected
+    rates = {e.plan: e.tokens_per_second for e in expected}
+    plain = next(e.tokens_per_second for e in expected if not e.plan.drafts)
+    return TunedPlan(
+        temperature, auto.held, rates.get(auto.held, plain), auto.tokens_per_pass, plain, expected=expected
+    )

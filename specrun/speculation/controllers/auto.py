@@ -1,0 +1,305 @@
+"""`auto`: the plan with the best expected rate, corrected by what the run sees (docs/adr/0008)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.record import PassRecord
+
+# Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
+# simulations of tests/speculation/controllers: by them `auto` loses at most 3 % of 96 tokens where nothing pays.
+_STAKE = 1.2  # plain passes that may be lost before anything is known
+_SHARE = 0.01  # share of the time without speculation that may be lost by trying plans
+_MOST_SAVED = 4.0  # plain passes to which that share adds up at most
+_DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
+_MOST_WON = 8.0  # and at most so many plain passes
+_DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
+_AGING = 0.995  # the same after each pass of another plan, so that old observations give way to the prior
+_TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
+_SHOT = 0.3  # least variance of the tokens of a pass, because a few equal passes do not prove that all are
+_LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
+_HOPELESS = 0.6  # a plan with a smaller prior is never tried
+_CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
+_NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
+_LEAST_LEARNED = 8  # passes that teach anything worth keeping
+# The first rate of a plan of which nothing is known, and its standard error, by whether it uses a draft model and
+# whether it uses draft sources.
+_UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True): (1.05, 0.05)}
+_BEHIND = 8  # passes without the draft model after which it has so much to read that the next pass tells nothing
+
+
+@dataclass
+class _Arm:
+    """One plan: its prior, and sums over its recent passes."""
+
+    plan: Plan
+    rate: float  # expected rate, relative to plain decoding's
+    error: float  # its standard error
+    passes: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * seconds, of seconds
+
+    def record(self, n_tokens: int, seconds: float) -> None:
+        self.fade(_DECAY)
+        self.passes += 1
+        self.tokens += n_tokens
+        self.seconds += seconds
+        tt, ts, ss = self.squares
+        self.squares = (tt + n_tokens**2, ts + n_tokens * seconds, ss + seconds**2)
+
+    def fade(self, share: float) -> None:
+        self.passes *= share
+        self.tokens *= share
+        self.seconds *= share
+        tt, ts, ss = self.squares
+        self.squares = (tt * share, ts * share, ss * share)
+
+    def deviation(self) -> float:
+        """Standard deviation of a pass's tokens from those that its seconds let expect."""
+        if not self.passes:
+            return 0.0
+        rate = self.tokens / self.seconds
+        tt, ts, ss = self.squares
+        variance = max(tt - 2 * rate * ts + rate**2 * ss, 0.0) / self.passes
+        return math.sqrt(variance + _SHOT)
+
+    def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
+        """The rate by prior and observations, and its standard error.
+
+        plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
+        """
+        rate = self.rate * text
+        error = math.hypot(self.error, _TEXTS * rate) if self.plan.drafts else self.error
+        if not self.passes:
+            return rate, error
+        observed = self.tokens / self.seconds * plain
+        observed_error = self.deviation() * math.sqrt(self.passes) / self.seconds * plain
+        weight = error**2 / (error**2 + observed_error**2)
+        return rate + weight * (observed - rate), math.sqrt(weight) * observed_error
+
+
+class Auto:
+    """Holds the plan with the best expected rate, by prior and observation.
+
+    What passes win or lose, compared with plain decoding, is kept in a purse. It begins with a small stake, and every
+    plain pass adds a small share of its time. A plan may be tried while the purse can pay for its next pass, and is
+    left when the purse is empty, so the loss is bounded wherever nothing pays. A plan that wins fills the purse up to
+    some standard deviations of a pass, so a few unlucky passes do not end it. Trees that pay for themselves by more
+    than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on this.
+
+    guide: pass times, calibration and rate, which the passes of this run correct.
+    """
+
+    def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide) -> None:
+        """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1."""
+        self.guide: Guide = guide
+        plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
+        arms = [_Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
+        self._off = _Arm(OFF.plan(), 1.0, 0.0)
+        self._arms = [self._off, *sorted(arms, key=lambda arm: _complexity(arm.plan))]
+        self._held = self._off
+        for arm in self._arms[1:]:
+            if arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error):
+                self._held = arm
+        proven = self._held.rate - self._held.error > 1 and not guide.learned
+        self._purse = _MOST_SAVED if proven else _STAKE
+        self._is_check = False
+        self._checks = [*_CHECKS]
+        self._since_check = 0
+        self._since_change = 0
+        self._without_draft = 0
+        self._debt = 0.0  # plain passes that the draft took to read the text after it was not asked for long
+        self._ctx = 0
+        self._n_passes = 0
+        self._expect()
+        self._next = self._sized(self._held)
+
+    @property
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        return OFF.plan() if self._is_check or not self.guide.knows_plain else self._next
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether passes to come will use the draft model."""
+        return self._held.plan.method.needs_draft
+
+    @property
+    def held(self) -> Plan:
+        """The plan that is followed, with its own bounds."""
+        return self._held.plan
+
+    @property
+    def is_off(self) -> bool:
+        """Whether speculation is off at present."""
+        return not self._held.plan.drafts
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether there is anything to keep for a later run."""
+        return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Committed tokens of a recent pass by the plan that is followed."""
+        return self._held.tokens / self._held.passes if self._held.passes else 1.0
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Tokens per second that are expected of the plan that is followed, and of plain decoding."""
+        plain = self._plain()
+        return self._held.estimate(plain)[0] / plain, 1 / plain
+
+    @property
+    def expected(self) -> list[ExpectedPlan]:
+        """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
+        plain = self._plain()
+        rates = [(arm.plan, *arm.estimate(plain)) for arm in self._arms if arm.passes or arm is self._off]
+        found = [ExpectedPlan(plan, rate / plain, error / plain) for plan, rate, error in rates]
+        return sorted(found, key=lambda e: -e.tokens_per_second)
+
+    def __str__(self) -> str:
+        source = "learned while writing" if self.guide.learned else "by the profile of this machine"
+        if not self.is_off:
+            return f"{self._held.plan}, {source}"
+        tried = [arm for arm in self._arms if arm.passes and arm is not self._off]
+        return f"off, {source}" + (", because nothing else pays on this text" if tried else "")
+
+    def begin(self, temperature: float) -> None:
+        """Changes nothing: what was seen in one text is the first estimate for another."""
+
+    def read_prompt(self, n_tokens: int, seconds: float) -> None:
+        """Learn that the target read so many tokens of the prompt in so many seconds."""
+        self.guide.read_prompt(n_tokens, seconds)
+        self._without_draft = 0 if self.needs_draft else _BEHIND
+        if self.is_off:
+            self._save(seconds)
+        self._next = self._sized(self._held)
+
+    def record(self, record: PassRecord) -> None:
+        """Learn from a pass that followed `current`."""
+        is_plain = self._is_check or not self.guide.knows_plain
+        self._ctx = record.ctx
+        self._n_passes += 1
+        self.guide.learn(record)
+        if not is_plain:
+            self._judge(record)
+        self._since_check = 0 if len(record.tree) == 1 else self._since_check + 1
+        self._is_check = not self.is_off and self._is_check_due()
+        self._next = self._sized(self._held)
+
+    def _judge(self, record: PassRecord) -> None:
+        """Count the pass, and change the plan if another one is expected to be faster."""
+        arm, plain = self._held, self._plain()
+        self._since_change += 1
+        for other in self._arms:
+            if other is not arm:
+                other.fade(_AGING)
+        if arm is self._off:
+            self.guide.rate = 1e-3 / plain
+            self._save(record.seconds)
+            self._try()
+            return
+        is_catching_up = arm.plan.method.needs_draft and self._without_draft >= _BEHIND
+        self._without_draft = 0 if arm.plan.method.needs_draft else self._without_draft + 1
+        won = record.n_tokens - record.seconds / plain
+        self.guide.follow(record)
+        if is_catching_up:
+            self._debt += max(-won, 0.0)
+            return
+        arm.record(record.n_tokens, record.seconds)
+        most = min(max(_DEVIATIONS * arm.deviation(), _STAKE), _MOST_WON)
+        self._purse = min(self._purse + won, most)
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        """Leave a plan that drafts if it loses, or if another one is expected to be faster."""
+        plain, passes = self._plain(), self._since_change
+        rate, error = self._held.estimate(plain)
+        if self._purse < 0 or (passes >= _LEAST_PASSES and rate + error < 1):
+            self._purse = min(self._purse, 0.0) - self._debt
+            self._change(self._off)
+        elif passes >= _LEAST_PASSES:
+            text = math.sqrt(rate / self._held.rate)
+            others = [arm for arm in self._arms if arm is not self._held]
+            best = max(others, key=lambda arm: arm.estimate(plain, text)[0])
+            if best.estimate(plain, text)[0] > rate + error:
+                self._change(best)
+
+    def _save(self, seconds: float) -> None:
+        """Put a share of the time without speculation into the purse."""
+        self._without_draft += 1
+        self._purse = min(self._purse + _SHARE * seconds / self._plain(), max(self._purse, _MOST_SAVED))
+
+    def _try(self) -> None:
+        """Take up the most promising plan if plain decoding turned out to be slower, or if the purse pays for it."""
+        plain = self._plain()
+        arms = [arm for arm in self._arms if arm.plan.drafts and arm.rate > _HOPELESS]
+        if not arms:
+            return
+        best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
+        rate, error = best.estimate(plain)
+        if (best.passes and rate - error > 1) or self._cost(_smallest(best.plan)) <= self._purse:
+            self._change(best)
+
+    def _change(self, arm: _Arm) -> None:
+        self._held = arm
+        self._since_change = 0
+        self._debt = 0.0
+        self._expect()
+
+    def _expect(self) -> None:
+        if self.guide.knows_plain:
+            self.guide.expect(max(self._held.estimate(self._plain())[0], 1.0) * 1e-3 / self._plain())
+
+    def _sized(self, arm: _Arm) -> Plan:
+        """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
+        plan, plain = arm.plan, self._plain()
+        rate, error = arm.estimate(plain)
+        is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
+        self.guide.most_lost_ms = math.inf if is_known else max(self._purse, 0.0) * plain * 1e3
+        if is_known or not _can_shrink(plan) or not plan.method.needs_draft:
+            return plan
+        levels = self._purse / 2 * plain * 1e3 / float(self.guide.levels_row(self._ctx)[1])
+        return replace(plan, depth=max(1, min(plan.depth, int(levels))))
+
+    def _cost(self, plan: Plan) -> float:
+        """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
+        return self.guide.plan_ms(plan, self._ctx) * 1e-3 / self._plain() - 1
+
+    def _plain(self) -> float:
+        """Seconds of a plain pass."""
+        return self.guide.plain_ms(self._ctx) * 1e-3
+
+    def _is_check_due(self) -> bool:
+        if self._since_check < self._checks[0] or self._held.estimate(self._plain())[0] > _NEAR:
+            return False
+        self._checks = self._checks[1:] or self._checks
+        return True
+
+
+def untried(plans: Sequence[Plan], plain: float = 1.0) -> list[ExpectedPlan]:
+    """What is expected of plans of which nothing is known. plain: tokens per second of plain decoding."""
+    rates = [(plan, *_UNTRIED[plan.method.needs_draft, bool(plan.method.sources)]) for plan in plans if plan.drafts]
+    return [ExpectedPlan(plan, rate * plain, error * plain) for plan, rate, error in rates]
+
+
+def _complexity(plan: Plan) -> tuple[bool, ...]:
+    """A plan is preferred to one that sorts before it only if it is faster by more than the error."""
+    method = plan.method
+    return (plan.overlap, method.needs_draft, not plan.is_chain, method.is_adaptive, bool(method.sources))
+
+
+def _can_shrink(plan: Plan) -> bool:
+    return plan.drafts and plan.shape is None and (plan.method.is_adaptive or not plan.method.needs_draft)
+
+
+def _smallest(plan: Plan) -> Plan:
+    return replace(plan, budget=2, depth=1) if _can_shrink(plan) else plan

@@ -1,0 +1,55 @@
+"""Controllers for several temperatures, because acceptance depends on the temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specrun.speculation.controllers.auto import Auto
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.record import PassRecord
+
+
+class ByTemperature:
+    """Controllers for several temperatures. A generation follows the one that is nearest to its own.
+
+    now: the controller of the present generation, or of the last one.
+    """
+
+    def __init__(self, controllers: Mapping[float, Auto]) -> None:
+        self.controllers = dict(controllers)
+        self.now = next(iter(self.controllers.values()))
+
+    @property
+    def current(self) -> Plan:
+        """The plan of the next pass."""
+        return self.now.current
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether passes to come will use the draft model."""
+        return self.now.needs_draft
+
+    @property
+    def guide(self) -> Guide:
+        return self.now.guide
+
+    def begin(self, temperature: float) -> None:
+        """Change to the controller for this temperature."""
+        self.now = self.controllers[nearest(temperature, list(self.controllers))]
+
+    def read_prompt(self, n_tokens: int, seconds: float) -> None:
+        """Learn that the target read so many tokens of the prompt in so many seconds."""
+        self.now.read_prompt(n_tokens, seconds)
+
+    def record(self, record: PassRecord) -> None:
+        """Learn from a pass that followed `current`."""
+        self.now.record(record)
+
+    def __str__(self) -> str:
+        return str(self.now)
+
+
+def nearest(temperature: float, measured: list[float]) -> float:
+    """The nearest measured temperature: 0 for 0 and another one for others if possible, because 0 differs most."""
+    return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))
