@@ -104,7 +104,7 @@ def bench(
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     sampling = SamplingParameters(temperature=what.temp, seed=max(what.seed, 0))
     settings = BenchSettings(sampling, what.max_tokens, what.repeat, chosen, what.raw)
-    speculation = SpeculationOptions(datastore=what.datastore)
+    speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     largest = SPECEXEC.plan(max(SWEEP_BUDGETS if what.sweep else [budget for budget, _ in TREE_SIZES]), 16)
     fetcher = AskingFetcher(models.pull)
     with (

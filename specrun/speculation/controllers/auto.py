@@ -96,6 +96,11 @@ class Auto:
         return not self._held.plan.drafts
 
     @property
+    def is_tried(self) -> bool:
+        """Whether passes, or `specrun tune`, showed what plans that draft do here."""
+        return not self.guide.learned or any(arm.passes for arm in self._arms[1:])
+
+    @property
     def has_learned(self) -> bool:
         """Whether there is anything to keep for a later run."""
         return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
@@ -123,8 +128,7 @@ class Auto:
         source = "learned while writing" if self.guide.learned else "by the profile of this machine"
         if not self.is_off:
             return f"{self._held.plan}, {source}"
-        tried = [arm for arm in self._arms if arm.passes and arm is not self._off]
-        return f"off, {source}" + (", because nothing else pays on this text" if tried else "")
+        return f"off, {source}" + (", because nothing else pays on this text" if self.is_tried else "")
 
     def begin(self, temperature: float) -> None:
         """Changes nothing: what was seen in one text is the first estimate for another."""
