@@ -130,7 +130,7 @@ def bench(
     settings = bench_runner.BenchSettings(
         sampling, what.max_tokens, what.repeat, chosen, budgets, depths, growth_map, what.raw
     )
-    speculation = SpeculationOptions(datastore=what.datastore)
+    speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     sizes = [*budgets, *(d + 1 for d in depths)] if is_sweep else [budget for budget, _ in bench_runner.TREE_SIZES]
     largest = SPECEXEC.plan(max(*sizes, growth_map.n_nodes if growth_map else 1), 16)
     fetcher = AskingFetcher(models.pull)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.hardware import machine
+from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import Profile, TunedPlan
@@ -72,20 +74,20 @@ def _costs(learned: Profile) -> LearnedCosts:
 class Learner:
     """Keeps what a model's runs teach.
 
-    identity: what it depends on, as for a profile of `specrun tune`.
-    options: what the model was loaded with; the settings are those that are in use.
+    options: what the user asks for, on which its fingerprint depends.
+    settings: the target's settings that are in use. They are kept, but never change those of a later run.
     note: called with a sentence if it cannot be kept.
     """
 
-    identity: Mapping[str, Any]
     options: RunOptions
+    settings: LlamaSettings
     note: Callable[[str], None]
     _kept_at: float = field(default_factory=time.monotonic)
 
-    @classmethod
-    def of(cls, options: RunOptions, note: Callable[[str], None]) -> Learner:
-        """The learner of a model that is loaded with these options, none of which is open any more."""
-        return cls(identity_of(options), options, note)
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What it depends on, as for a profile of `specrun tune`."""
+        return identity_of(self.options)
 
     @property
     def earlier(self) -> Profile | None:
@@ -94,7 +96,7 @@ class Learner:
             learned = profile_files.find_learned(machine.fingerprint(self.identity))
         except ProfileError:
             return None  # it is written again when this run ends
-        return learned if learned and learned.settings == self.options.settings else None
+        return learned if learned and learned.settings == self.settings else None
 
     def keep_now_and_then(self, plans: PlanChooser) -> None:
         """Keep what was learned if that was not done for a while."""
@@ -121,12 +123,12 @@ class Learner:
         options = self.options
         return Profile(
             fingerprint=machine.fingerprint(self.identity),
-            identity=dict(self.identity),
+            identity=self.identity,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             target=options.target.name,
             draft=options.draft.name if options.draft else "",
             hardware={},
-            settings=options.settings,
+            settings=self.settings,
             regime="",
             exact_sizes=PLAIN_ONLY,  # more is not known
             pads=False,

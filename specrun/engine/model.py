@@ -211,12 +211,12 @@ def open_model(
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
-    options = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
-    if options.profile is None:
-        options = with_defaults(options)
-    options = replace(options, largest=largest)
+    asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
+    if asked.profile:
+        return Model(replace(asked, largest=largest))
+    options = replace(with_defaults(asked), largest=largest)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
-    return Model(options, Learner.of(options, note) if learns and options.profile is None else None)
+    return Model(options, Learner(asked, options.settings, note) if learns else None)
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
@@ -227,10 +227,15 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
     machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
-    notices: list[str] = []
-    temperature = SamplingOptions().temp
-    model = open_model(models, speculation, machine, temperature, SilentFetcher(models.pull), notices.append)
-    model.notices[:0] = notices
+    early: list[str] = []
+    loaded: list[Model] = []
+
+    def note(notice: str) -> None:
+        (loaded[0].notices if loaded else early).append(notice)
+
+    model = open_model(models, speculation, machine, SamplingOptions().temp, SilentFetcher(models.pull), note)
+    model.notices[:0] = early
+    loaded.append(model)
     return model
 
 

@@ -117,7 +117,7 @@ class SpeculationOptions:
             return (SPECEXEC.plan(self.budget, self.depth),)
         # Where text is copied, a path of guesses may be as long as the tree is large.
         budget = _AUTO_BUDGET if self.budget is None else self.budget
-        depth = min(budget - 1, MAX_BUDGET if self.depth is None else self.depth)
+        depth = min(max(budget - 1, 0), MAX_BUDGET if self.depth is None else self.depth)
         adaptive = ADAPTIVE.plan(budget, min(depth, _AUTO_DEPTH) if self.depth is None else depth)
         return (MERGED.plan(budget, depth), adaptive, DRAFTLESS.plan(budget, depth), OFF.plan())
 

@@ -65,7 +65,7 @@ def off_notice(completion: Completion) -> str | None:
     from specrun.speculation.controllers.by_temperature import ByTemperature
 
     plans = completion.plans
-    is_off = isinstance(plans, ByTemperature) and plans.now.is_off
+    is_off = isinstance(plans, ByTemperature) and plans.now.is_off and plans.now.is_tried
     return f"speculation does not pay here, so it is off: {plans}" if is_off else None
 
 

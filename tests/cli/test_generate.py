@@ -110,7 +110,7 @@ def test_a_context_beyond_the_models_own_is_noted(here: SpecrunHere, script: Pat
 
 
 def test_json_is_one_object(here: SpecrunHere, script: Path) -> None:
-    result = here("generate", "x", "-m", script, "-md", script, "--json")
+    result = here("generate", "x", "-m", script, "-md", script, "--json", "--speculate", "tree")
     assert result.stdout.count("\n") == 1
     answer = json.loads(result.stdout)
     assert (answer["text"], answer["finish_reason"]) == (SCRIPT_TEXT, "stop")
@@ -177,7 +177,7 @@ def test_raw_leaves_the_chat_template_out(here: SpecrunHere, script: Path, tmp_p
 
 
 def test_statistics_go_to_stderr(here: SpecrunHere, script: Path) -> None:
-    result = here("generate", "x", "--stats", "-m", script, "-md", script)
+    result = here("generate", "x", "--stats", "-m", script, "-md", script, "--speculate", "tree")
     assert result.stdout == f"{SCRIPT_TEXT}\n"
     assert [line.split()[0] for line in result.stderr.splitlines()] == [
         "plan",

@@ -100,7 +100,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> N
     result = here(*repeating, "--draft", "none", "--stats")
     assert json.loads(result.stdout)["token_ids"] == off["token_ids"]
     assert "drafts from the text itself" in result.stderr
-    assert "draftless" in result.stderr
+    assert "learned while writing" in result.stderr
 
 
 def test_a_datastore_is_made_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:

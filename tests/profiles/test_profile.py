@@ -76,7 +76,7 @@ def test_its_chooser_follows_its_plans() -> None:
     chooser = profile.chooser()
     chooser.begin(0.0)
     assert chooser.current == ADAPTIVE
-    assert chooser.guide.rate == pytest.approx(25.0 / 1e3)
+    assert chooser.guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
     chooser.begin(1.0)
     assert chooser.current == OFF.plan()
 
@@ -88,9 +88,9 @@ def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int
     chooser = profile.chooser()
     chooser.begin(0.8)
     assert (chooser.current.method.name, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
-    assert chooser.guide.rate == pytest.approx(10.0 / 1e3), "nothing is promised but plain decoding"
+    assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.05), "hardly more than plain decoding is promised"
     assert chooser.guide.costs.draft is None
-    assert profile.candidates() == (chooser.current,)
+    assert profile.candidates() == (chooser.current, OFF.plan())
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:

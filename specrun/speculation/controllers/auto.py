@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from specrun.speculation.controllers.arm import Arm
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.expected import ExpectedPlan
@@ -19,10 +20,12 @@ _SHARE = 0.01  # share of the time without speculation that may be lost by tryin
 _MOST_SAVED = 4.0  # plain passes to which that share adds up at most
 _DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
 _MOST_WON = 8.0  # and at most so many plain passes
-_DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
 _AGING = 0.995  # the same after each pass of another plan, so that old observations give way to the prior
-_TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
-_SHOT = 0.3  # least variance of the tokens of a pass, because a few equal passes do not prove that all are
+_LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
+_FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
+_LOOKED = 8  # a tree of so many nodes
+_SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
+_LOSES = 0.985  # a plan is left if its rate, the error included, is below this
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
@@ -32,57 +35,6 @@ _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 # whether it uses draft sources.
 _UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True): (1.05, 0.05)}
 _BEHIND = 8  # passes without the draft model after which it has so much to read that the next pass tells nothing
-
-
-@dataclass
-class _Arm:
-    """One plan: its prior, and sums over its recent passes."""
-
-    plan: Plan
-    rate: float  # expected rate, relative to plain decoding's
-    error: float  # its standard error
-    passes: float = 0.0
-    tokens: float = 0.0
-    seconds: float = 0.0
-    squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * seconds, of seconds
-
-    def record(self, n_tokens: int, seconds: float) -> None:
-        self.fade(_DECAY)
-        self.passes += 1
-        self.tokens += n_tokens
-        self.seconds += seconds
-        tt, ts, ss = self.squares
-        self.squares = (tt + n_tokens**2, ts + n_tokens * seconds, ss + seconds**2)
-
-    def fade(self, share: float) -> None:
-        self.passes *= share
-        self.tokens *= share
-        self.seconds *= share
-        tt, ts, ss = self.squares
-        self.squares = (tt * share, ts * share, ss * share)
-
-    def deviation(self) -> float:
-        """Standard deviation of a pass's tokens from those that its seconds let expect."""
-        if not self.passes:
-            return 0.0
-        rate = self.tokens / self.seconds
-        tt, ts, ss = self.squares
-        variance = max(tt - 2 * rate * ts + rate**2 * ss, 0.0) / self.passes
-        return math.sqrt(variance + _SHOT)
-
-    def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
-        """The rate by prior and observations, and its standard error.
-
-        plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
-        """
-        rate = self.rate * text
-        error = math.hypot(self.error, _TEXTS * rate) if self.plan.drafts else self.error
-        if not self.passes:
-            return rate, error
-        observed = self.tokens / self.seconds * plain
-        observed_error = self.deviation() * math.sqrt(self.passes) / self.seconds * plain
-        weight = error**2 / (error**2 + observed_error**2)
-        return rate + weight * (observed - rate), math.sqrt(weight) * observed_error
 
 
 class Auto:
@@ -101,8 +53,8 @@ class Auto:
         """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1."""
         self.guide: Guide = guide
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
-        arms = [_Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
-        self._off = _Arm(OFF.plan(), 1.0, 0.0)
+        arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
+        self._off = Arm(OFF.plan(), 1.0, 0.0)
         self._arms = [self._off, *sorted(arms, key=lambda arm: _complexity(arm.plan))]
         self._held = self._off
         for arm in self._arms[1:]:
@@ -116,6 +68,8 @@ class Auto:
         self._since_change = 0
         self._without_draft = 0
         self._debt = 0.0  # plain passes that the draft took to read the text after it was not asked for long
+        self._looks = 0
+        self._is_looking = False  # the draft is only compared with what the target writes
         self._ctx = 0
         self._n_passes = 0
         self._expect()
@@ -140,6 +94,11 @@ class Auto:
     def is_off(self) -> bool:
         """Whether speculation is off at present."""
         return not self._held.plan.drafts
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether passes, or `specrun tune`, showed what plans that draft do here."""
+        return not self.guide.learned or any(arm.passes for arm in self._arms[1:])
 
     @property
     def has_learned(self) -> bool:
@@ -169,8 +128,7 @@ class Auto:
         source = "learned while writing" if self.guide.learned else "by the profile of this machine"
         if not self.is_off:
             return f"{self._held.plan}, {source}"
-        tried = [arm for arm in self._arms if arm.passes and arm is not self._off]
-        return f"off, {source}" + (", because nothing else pays on this text" if tried else "")
+        return f"off, {source}" + (", because nothing else pays on this text" if self.is_tried else "")
 
     def begin(self, temperature: float) -> None:
         """Changes nothing: what was seen in one text is the first estimate for another."""
@@ -191,6 +149,8 @@ class Auto:
         self.guide.learn(record)
         if not is_plain:
             self._judge(record)
+        elif not self._is_check and self.guide.knows_plain and not self._can_pay(self._held.plan):
+            self._change(self._off)
         self._since_check = 0 if len(record.tree) == 1 else self._since_check + 1
         self._is_check = not self.is_off and self._is_check_due()
         self._next = self._sized(self._held)
@@ -214,7 +174,9 @@ class Auto:
         if is_catching_up:
             self._debt += max(-won, 0.0)
             return
-        arm.record(record.n_tokens, record.seconds)
+        self._looks += self._is_looking
+        if not self._is_looking:
+            arm.record(record.n_tokens, record.seconds, len(record.tree) > 1)
         most = min(max(_DEVIATIONS * arm.deviation(), _STAKE), _MOST_WON)
         self._purse = min(self._purse + won, most)
         self._reconsider()
@@ -223,15 +185,23 @@ class Auto:
         """Leave a plan that drafts if it loses, or if another one is expected to be faster."""
         plain, passes = self._plain(), self._since_change
         rate, error = self._held.estimate(plain)
-        if self._purse < 0 or (passes >= _LEAST_PASSES and rate + error < 1):
-            self._purse = min(self._purse, 0.0) - self._debt
-            self._change(self._off)
+        if self._purse < 0 or (passes >= _LEAST_PASSES and rate + error < _LOSES):
+            self._leave()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)
             others = [arm for arm in self._arms if arm is not self._held]
             best = max(others, key=lambda arm: arm.estimate(plain, text)[0])
             if best.estimate(plain, text)[0] > rate + error:
                 self._change(best)
+
+    def _leave(self) -> None:
+        """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""
+        without = self._held.plan.method.without_draft
+        rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)
+        self._purse = min(self._purse, 0.0) - self._debt
+        if rest is not self._off:
+            self._purse = max(self._purse, _SOURCES_STAKE)
+        self._change(rest)
 
     def _save(self, seconds: float) -> None:
         """Put a share of the time without speculation into the purse."""
@@ -246,10 +216,17 @@ class Auto:
             return
         best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
         rate, error = best.estimate(plain)
-        if (best.passes and rate - error > 1) or self._cost(_smallest(best.plan)) <= self._purse:
+        if (best.passes and rate - error > 1) or self._can_pay(best.plan):
             self._change(best)
 
-    def _change(self, arm: _Arm) -> None:
+    def _can_pay(self, plan: Plan) -> bool:
+        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
+        levels = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain() if plan.method.needs_draft else 0.0
+        return max(_FEWEST_LOOKS * levels, self._cost(_smallest(plan))) <= self._purse
+
+    def _change(self, arm: Arm) -> None:
+        if self._held is self._off:
+            self.guide.resume(self._since_change)
         self._held = arm
         self._since_change = 0
         self._debt = 0.0
@@ -259,16 +236,23 @@ class Auto:
         if self.guide.knows_plain:
             self.guide.expect(max(self._held.estimate(self._plain())[0], 1.0) * 1e-3 / self._plain())
 
-    def _sized(self, arm: _Arm) -> Plan:
+    def _sized(self, arm: Arm) -> Plan:
         """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
         plan, plain = arm.plan, self._plain()
         rate, error = arm.estimate(plain)
+        self._is_looking = False
         is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse, 0.0) * plain * 1e3
         if is_known or not _can_shrink(plan) or not plan.method.needs_draft:
             return plan
-        levels = self._purse / 2 * plain * 1e3 / float(self.guide.levels_row(self._ctx)[1])
-        return replace(plan, depth=max(1, min(plan.depth, int(levels))))
+        level = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
+        if max(self._looks, self.guide.calibration.n_counted) < _LOOKS:
+            tree = replace(plan, budget=min(_LOOKED, plan.budget), depth=min(_LOOKED - 1, plan.depth))
+            if self._cost(tree) > self._purse:
+                self._is_looking = True
+                self.guide.most_lost_ms = -math.inf
+                return _smallest(plan)
+        return replace(plan, depth=max(1, min(plan.depth, int(self._purse / 2 / level))))
 
     def _cost(self, plan: Plan) -> float:
         """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""

@@ -59,7 +59,7 @@ class CostAwareDrafter:
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree within `limits`; the root alone if no other node pays."""
         growth = TreeGrowth(tokens)
-        self._guide.widths = []
+        self._guide.widths, self._guide.offered = [], None
         if limits.budget < 2 or limits.depth < 1:
             return growth.tree(limits)
         target_row = self._guide.target_row(len(tokens))
@@ -73,6 +73,8 @@ class CostAwareDrafter:
                 break
             self._guide.widths.append(len(level))
             for node, candidates in zip(level, self._source.children(growth, level), strict=True):
+                if node == ROOT:
+                    self._guide.offered = candidates
                 new = self._add_children(growth, node, candidates)
                 if self._sources:
                     self._guess(growth, new, limits)

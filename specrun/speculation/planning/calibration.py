@@ -111,10 +111,10 @@ class Calibration:
         n_nodes = self._seen[:, 0].sum(axis=1) + _PRIOR_NODES
         self._expected = (self._seen + _PRIOR_NODES * _PRIOR_CHILDREN) / n_nodes[:, None, None]
 
-    def fade(self) -> None:
+    def fade(self, n_passes: int = 1) -> None:
         """Let counts from generating fade and recompute the chances. Call it after every pass."""
-        self._recent_seen *= _DECAY
-        self._recent_accepted *= _DECAY
+        self._recent_seen *= _DECAY**n_passes
+        self._recent_accepted *= _DECAY**n_passes
         self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base, self._weight)
 
     @property

@@ -80,6 +80,9 @@ class LearnedDraftTimes:
     def parts(self, plain_ms: float) -> tuple[float, float]:
         """Milliseconds of a draft pass, and of each of its nodes."""
         guess = np.asarray(self._known or np.asarray(_FIRST_MS) + np.asarray(_FIRST_SHARES) * plain_ms)
+        spread = float(guess @ self._products @ guess)
+        if spread > 0:
+            guess = guess * float(guess @ self._sums) / spread  # of the right size, its proportions kept
         # Errors are relative, so a slow pass counts no more than a fast one.
         weight = _FIRST_WEIGHT / np.square(guess)
         both = np.linalg.solve(self._products + np.diag(weight), self._sums + weight * guess)

@@ -15,12 +15,14 @@ from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
 from specrun.speculation.record import PassRecord
 
 if TYPE_CHECKING:
+    from specrun.sampling import Candidates
     from specrun.speculation.plan import Plan
 
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
 _EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
-_DOUBTS = 8.0  # counted nodes after which half of the calibration's chances is believed
+_DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
+_SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
 
 
@@ -49,6 +51,8 @@ class Guide:
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
     widths: the nodes of each draft pass before the current target pass, which drafters set.
+    offered: the draft's candidates for the token after the root, which drafters set. They count for the calibration
+        even if no tree is worth a larger pass.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Guide:
         """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.calibration = calibration or Calibration()
         self.widths: list[int] = []
+        self.offered: Candidates | None = None
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
         self._passes_without_draft = 0
@@ -121,7 +126,8 @@ class Guide:
         tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
         value = tokens - self.rate * ms
         if self.most_lost_ms < np.inf:
-            trust = self.calibration.n_counted / (self.calibration.n_counted + _DOUBTS)
+            n_counted = self.calibration.n_counted
+            trust = n_counted / (n_counted + _DOUBTS) if self.offered else _SOURCES_TRUST
             lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
             value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
         return int(sizes[value.argmax()])
@@ -140,18 +146,28 @@ class Guide:
         """Learn from the time in which the target read `n_tokens` tokens of a prompt."""
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
+    def resume(self, n_passes: int) -> None:
+        """Let recent acceptance fade after so many passes without drafting."""
+        self.calibration.fade(n_passes)
+
     def learn(self, record: PassRecord) -> None:
         """Update pass times, drafting times and the calibration after a pass."""
         widths, self.widths = self.widths, []
+        offered, self.offered = self.offered, None
         seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
         self._target.record(record.n_target, record.ctx, seconds * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
             self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), record.draft_seconds * 1e3)
         self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
-        if len(record.tree) == 1:
+        if len(record.tree) == 1 and offered is None:
             return
-        path = record.accepted.path
+        path, tokens = record.accepted.path, record.accepted.tokens
+        if offered is not None:
+            found = np.flatnonzero(offered.tokens == tokens[0])
+            self.calibration.count(1, offered.shares, int(found[0]) if len(found) else None)
         for depth, node in enumerate(path, start=1):
+            if depth == 1 and offered is not None:
+                continue
             probabilities = record.tree.probabilities
             # Only children with a probability of the draft model count, in the order of their probabilities.
             children = [child for child in record.tree.children[node] if np.isfinite(probabilities[child])]

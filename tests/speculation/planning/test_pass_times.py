@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.speculation.planning.costs import CostTable, PassTime
-from specrun.speculation.planning.pass_times import PassTimes
+from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
 
 TABLE = CostTable([PassTime(1, 64, 100.0), PassTime(4, 64, 130.0), PassTime(8, 64, 200.0)])
 
@@ -48,3 +48,51 @@ def test_a_single_slow_pass_changes_little_and_is_forgotten() -> None:
 
 def test_sizes_beyond_the_table_say_nothing() -> None:
     assert list(after([(9, 5000.0)]).row(64)) == pytest.approx(list(TABLE.row(64)))
+
+
+def learned(passes: list[tuple[int, float]]) -> LearnedTimes:
+    """What a run without a table has learned from these passes of (size, milliseconds)."""
+    times = LearnedTimes()
+    for n, ms in passes:
+        times.record(n, 64, ms)
+    return times
+
+
+def test_without_a_table_sizes_between_known_ones_are_interpolated() -> None:
+    times = learned([(1, 100.0), (1, 100.0), (5, 140.0)])
+    assert times.ms(1, 0) == pytest.approx(100.0)
+    assert times.ms(3, 0) == pytest.approx(120.0)
+    assert 140.0 < times.ms(9, 0) < 180.0, "beyond the largest size the times rise more slowly"
+
+
+def test_a_prompt_tells_the_time_of_a_large_pass() -> None:
+    streamed, in_ram = learned([(1, 580.0)]), learned([(1, 22.0), (1, 22.0)])
+    streamed.read_prompt(100, 700.0)
+    in_ram.read_prompt(100, 500.0)
+    assert streamed.ms(64, 0) < 1.2 * 580.0
+    assert in_ram.ms(64, 0) > 10 * 22.0
+
+
+def test_the_first_pass_of_a_size_may_be_cold() -> None:
+    assert not learned([(1, 50.0)]).knows_plain
+    times = learned([(1, 50.0), (1, 22.0), (1, 23.0), (1, 22.0)])
+    assert times.knows_plain
+    assert times.ms(1, 0) == pytest.approx(22.0, rel=0.05)
+
+
+def test_where_passes_are_padded_the_smallest_one_is_plain() -> None:
+    times = learned([(8, 30.0), (8, 30.0), (16, 50.0)])
+    assert times.knows_plain
+    assert times.ms(1, 0) == times.ms(8, 0) == pytest.approx(30.0)
+
+
+def test_learned_times_follow_a_machine_that_grows_slower() -> None:
+    times = learned([(1, 100.0), (4, 130.0)] * 6 + [(4, 260.0)] * 30)
+    assert times.ms(1, 0) == pytest.approx(200.0, rel=0.25)
+
+
+def test_what_was_learned_begins_the_next_run() -> None:
+    first = learned([(1, 100.0), (1, 100.0), (16, 150.0)])
+    second = LearnedTimes(first.times)
+    assert second.knows_plain
+    assert list(second.row(0)) == pytest.approx(list(first.row(0)))

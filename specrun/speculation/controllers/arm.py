@@ -1,0 +1,68 @@
+"""A plan that `auto` may follow: what is expected of it, and what its recent passes brought."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from specrun.speculation.plan import Plan
+
+# All chosen by hand.
+_DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
+_TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
+_SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
+
+
+@dataclass
+class Arm:
+    """One plan: its prior, and sums over its recent passes."""
+
+    plan: Plan
+    rate: float  # expected rate, relative to plain decoding's
+    error: float  # its standard error
+    passes: float = 0.0
+    open: float = 0.0  # passes that could have committed more than one token
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * seconds, of seconds
+
+    def record(self, n_tokens: int, seconds: float, is_open: bool) -> None:
+        """is_open: whether the pass could have committed more than one token."""
+        self.fade(_DECAY)
+        self.passes += 1
+        self.open += is_open
+        self.tokens += n_tokens
+        self.seconds += seconds
+        tt, ts, ss = self.squares
+        self.squares = (tt + n_tokens**2, ts + n_tokens * seconds, ss + seconds**2)
+
+    def fade(self, share: float) -> None:
+        self.passes *= share
+        self.open *= share
+        self.tokens *= share
+        self.seconds *= share
+        tt, ts, ss = self.squares
+        self.squares = (tt * share, ts * share, ss * share)
+
+    def deviation(self) -> float:
+        """Standard deviation of a pass's tokens from those that its seconds let expect."""
+        if not self.passes:
+            return 0.0
+        rate = self.tokens / self.seconds
+        tt, ts, ss = self.squares
+        squares = max(tt - 2 * rate * ts + rate**2 * ss, 0.0) + _SHOT * self.open
+        return math.sqrt(squares / self.passes)
+
+    def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
+        """The rate by prior and observations, and its standard error.
+
+        plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
+        """
+        rate = self.rate * text
+        error = math.hypot(self.error, _TEXTS * rate) if self.plan.drafts else self.error
+        if not self.passes:
+            return rate, error
+        observed = self.tokens / self.seconds * plain
+        observed_error = self.deviation() * math.sqrt(self.passes) / self.seconds * plain
+        weight = error**2 / (error**2 + observed_error**2)
+        return rate + weight * (observed - rate), math.sqrt(weight) * observed_error

@@ -1,0 +1,181 @@
+"""`auto` on simulated texts and machines: it finds what pays, is off where nothing does, and follows the text."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.speculation.controllers.auto import Auto, untried
+from specrun.speculation.controllers.by_temperature import ByTemperature
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.guessed import DRAFTLESS
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.pass_times import LearnedTimes
+from specrun.speculation.record import PassRecord
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import TokenTree
+from tests.speculation.controllers.simulation import Machine, Text, best_fixed, run, text, useless
+
+OFF, CHAIN = OFF.plan(), CHAIN.plan(depth=4)
+PLANS = (MERGED.plan(64, 63, 16), ADAPTIVE.plan(64, 16, 16), DRAFTLESS.plan(64), OFF)
+FIXED = (OFF, CHAIN, SPECEXEC.plan(16, 8), SPECEXEC.plan(64, 12), *PLANS[:2])
+
+# Measured on two CPU cores: a target of 0.98 billion parameters in RAM, and the same with its weights streamed.
+Q4_K_M = Machine({1: 22, 2: 33, 4: 55, 8: 92, 16: 135, 32: 250})
+Q8_0 = Machine({1: 28, 2: 78, 4: 114, 8: 134, 16: 222, 32: 364})
+STREAMED = Machine({n: 571 + 0.3 * ms for n, ms in Q4_K_M.target.items()})
+TINY = Machine({1: 0.6, 2: 0.8, 4: 1.1, 8: 1.6, 16: 2.6, 32: 4.5}, level=0.5, python=0.5)
+
+
+def unknown() -> Auto:
+    """A controller that knows nothing of the pair."""
+    return Auto(untried(PLANS), Guide(LearnedCosts()))
+
+
+def tuned(machine: Machine, *expected: tuple[Plan, float]) -> Auto:
+    """A controller with true tables, and rates relative to plain decoding's."""
+    plain = 1e3 / machine.ms(1)
+    plans = [ExpectedPlan(plan, rate * plain, 0.05 * rate * plain) for plan, rate in expected]
+    return Auto([*plans, ExpectedPlan(OFF, plain, 0.0)], Guide(machine.costs))
+
+
+def share_of_plain(plans: Auto, of: Text, machine: Machine, n_tokens: int, place: int = 0) -> float:
+    return run(plans, of, machine, n_tokens, place=place).rate * machine.ms(1) / 1e3
+
+
+@pytest.mark.parametrize("machine", [Q4_K_M, Q8_0, STREAMED, TINY], ids=["q4", "q8", "streamed", "tiny"])
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_pays_at_most_three_percent_are_lost(machine: Machine, seed: int) -> None:
+    assert share_of_plain(unknown(), useless(96, seed), machine, 96) > 0.97
+
+
+def test_where_the_draft_is_poor_and_passes_are_cheap_it_is_off_soon() -> None:
+    for seed in range(3):
+        plans = unknown()
+        assert share_of_plain(plans, text(256, 0.2, seed), Q8_0, 96) > 0.96
+        assert plans.is_off
+
+
+@pytest.mark.parametrize("agreement", [0.5, 0.7, 0.9])
+def test_where_passes_are_slow_it_is_nearly_as_fast_as_the_best_fixed_plan(agreement: float) -> None:
+    of = text(256, agreement, 1)
+    _, best = best_fixed(FIXED, of, STREAMED, 256)
+    assert run(unknown(), of, STREAMED, 256).rate > 0.9 * best
+
+
+def test_where_passes_are_cheap_and_the_draft_is_good_too() -> None:
+    of = text(256, 0.9, 1)
+    _, best = best_fixed(FIXED, of, Q4_K_M, 256)
+    assert best > 1.2e3 / Q4_K_M.ms(1)
+    assert run(unknown(), of, Q4_K_M, 256).rate > 0.9 * best
+
+
+def test_slow_passes_lead_to_large_trees_at_once() -> None:
+    done = run(unknown(), text(256, 0.7, 0), STREAMED, 64)
+    assert not done.plans[0].drafts
+    assert max(done.sizes[1:3]) >= 16
+
+
+def test_it_follows_the_text_both_ways() -> None:
+    good, bad = text(300, 0.9, 2), useless(300, 2)
+    plans = unknown()
+    both = bad.then(good)
+    place = len(bad.ranks)
+    assert share_of_plain(plans, both, Q4_K_M, 150) > 0.97
+    assert share_of_plain(plans, both, Q4_K_M, 300, place) > 1.05
+    plans = unknown()
+    both = good.then(bad)
+    assert share_of_plain(plans, both, Q4_K_M, 250) > 1.2
+    assert share_of_plain(plans, both, Q4_K_M, 200, len(good.ranks)) > 0.93
+
+
+def test_a_few_unlucky_passes_do_not_end_a_plan_that_wins() -> None:
+    good, bad = text(200, 0.9, 3), useless(12, 3)
+    mixed = good.then(Text(*(part[:4] for part in bad.parts))).then(good)
+    plans = unknown()
+    run(plans, mixed, STREAMED, 400)
+    run(plans, mixed, STREAMED, 20, place=len(good.ranks) - 8)
+    assert plans.held == PLANS[0]
+
+
+def test_a_second_run_begins_where_the_first_ended() -> None:
+    of = text(600, 0.7, 4)
+    first = unknown()
+    run(first, of, STREAMED, 256)
+    assert first.guide.learned
+    costs = LearnedCosts(LearnedTimes(first.guide.learned.target.times), first.guide.learned.draft)
+    second = Auto(first.expected, Guide(costs, first.guide.calibration.with_run()))
+    done = run(second, of, STREAMED, 200, place=300)
+    assert done.plans[0].drafts, "the time of plain decoding is known"
+    guide = Guide(STREAMED.costs, first.guide.calibration.with_run(), rate=4 / STREAMED.ms(1))
+    assert done.rate > 0.95 * run(FixedPlan(PLANS[0], guide), of, STREAMED, 200, place=300).rate
+
+
+def test_a_plan_is_preferred_to_a_simpler_one_only_beyond_the_error() -> None:
+    assert tuned(STREAMED, (PLANS[0], 2.0), (CHAIN, 1.5)).held == PLANS[0]
+    assert tuned(STREAMED, (PLANS[0], 1.52), (CHAIN, 1.5)).held == CHAIN
+    assert tuned(STREAMED, (CHAIN, 1.02)).is_off
+
+
+def test_a_tuned_plan_that_loses_is_left_and_one_that_was_underrated_is_found() -> None:
+    overrated = tuned(Q4_K_M, (CHAIN, 1.5))
+    share_of_plain(overrated, useless(96, 0), Q4_K_M, 96)
+    assert overrated.is_off
+    underrated = tuned(STREAMED, (PLANS[0], 0.97))
+    assert underrated.is_off
+    assert share_of_plain(underrated, text(600, 0.9, 0), STREAMED, 600) > 2
+    assert not underrated.is_off
+
+
+def test_a_plan_that_is_hopeless_by_the_profile_is_never_tried() -> None:
+    done = run(tuned(Q4_K_M, (CHAIN, 0.4)), text(600, 0.9, 0), Q4_K_M, 600)
+    assert set(done.plans) == {OFF}
+
+
+def test_draft_sources_go_on_alone_where_the_draft_model_does_not_pay() -> None:
+    plans = unknown()
+    done = run(plans, useless(96, 1), Machine(Q8_0.target, level=40.0), 96)
+    assert done.share_of("draftless") > 0 or done.share_of("off") > 0.9
+
+
+def test_plain_decoding_is_checked_where_the_two_are_near() -> None:
+    machine = Machine({1: 100.0, 5: 140.0}, level=1.0)
+    plans = tuned(machine, (CHAIN, 1.5))
+    tree = TokenTree.chain([0, 1, 2, 3, 4])
+    drafted = []
+    for _ in range(60):
+        drafted.append(plans.current.drafts)
+        if plans.current.drafts:
+            plans.record(PassRecord(tree, Accepted([0, 1], [0, 0]), 0.15, 0.14, 0.01, 5, 64))
+        else:
+            plans.record(PassRecord(TokenTree.root_only(0), Accepted([0], [0]), 0.1, 0.1, 0.0, 1, 64))
+    assert drafted.count(False) == 2
+
+
+def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
+    plans = tuned(STREAMED, (CHAIN, 0.95))
+    plain = STREAMED.ms(1) / 1e3
+    plans.read_prompt(500, 2.0)
+    while not plans.current.drafts:
+        plans.record(PassRecord(TokenTree.root_only(0), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
+    plans.record(PassRecord(TokenTree.chain([0, 1]), Accepted([0, 1], [0, 0]), 20.0, plain, 19.0, 2, 64))
+    assert plans.held == CHAIN
+
+
+def test_a_generation_follows_the_controller_of_the_nearest_temperature() -> None:
+    plans = ByTemperature({0.8: tuned(STREAMED, (CHAIN, 2.0)), 0.0: tuned(STREAMED)})
+    for temperature, plan in ((0.0, OFF), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
+        plans.begin(temperature)
+        assert plans.current == plan
+
+
+def test_it_says_what_it_follows() -> None:
+    assert str(tuned(STREAMED, (CHAIN, 2.0))) == "chain of 4, by the profile of this machine"
+    plans = unknown()
+    run(plans, text(128, 0.2, 0), Q8_0, 96)
+    assert str(plans) == "off, learned while writing, because nothing else pays on this text"
