@@ -19,6 +19,7 @@ from specrun.profiles.tuning_rows import PredictionRow, TriedSettings, Validatio
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, Overhead, PassTime
+from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 
@@ -34,9 +35,23 @@ _DECIMALS: Mapping[type, Mapping[str, int]] = {
         "plain_tokens_per_second": 3,
         "other_tokens_per_second": 3,
     },
-    PredictionRow: {"tokens_per_second": 3, "tokens_per_pass": 3},
-    ValidationRow: {"predicted": 3, "measured": 3, "predicted_tokens_per_pass": 3, "measured_tokens_per_pass": 3},
-    TriedSettings: {"score": 6},
+    PredictionRow: {"tokens_per_second": 3, "tokens_per_pass": 3, "error": 3},
+    ValidationRow: {
+        "predicted": 3,
+        "measured": 3,
+        "predicted_tokens_per_pass": 3,
+        "measured_tokens_per_pass": 3,
+        "predicted_error": 3,
+        "measured_error": 3,
+    },
+    TriedSettings: {"score": 6, "prompt_ms": 3},
+}
+# Fields that profiles lacked before; they are left out where they hold nothing.
+_ADDED: Mapping[type, tuple[str, ...]] = {
+    TunedPlan: ("expected",),
+    PredictionRow: ("error",),
+    ValidationRow: ("predicted_error", "measured_error"),
+    TriedSettings: ("prompt_ms",),
 }
 
 
@@ -70,10 +85,13 @@ def converter() -> Converter:
     converter.register_structure_hook(CostTable, lambda value, _: CostTable(converter.structure(value, list[PassTime])))
     converter.register_unstructure_hook(Calibration, _calibration_to_json)
     converter.register_structure_hook(Calibration, _calibration_from_json)
+    converter.register_unstructure_hook(ExpectedPlan, _expected_to_json)
+    converter.register_structure_hook(ExpectedPlan, _expected_from_json)
     for cls, decimals in _DECIMALS.items():
-        rounded: dict[str, Any] = {}
+        added = _ADDED.get(cls, ())
+        rounded: dict[str, Any] = {name: override(omit_if_default=True) for name in added}
         for name, ndigits in decimals.items():
-            rounded[name] = override(unstruct_hook=partial(round, ndigits=ndigits))
+            rounded[name] = override(unstruct_hook=partial(round, ndigits=ndigits), omit_if_default=name in added)
         if cls is TriedSettings:
             rounded["ms"] = override(unstruct_hook=lambda ms: {n: round(one, 3) for n, one in ms.items()})
         converter.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, converter, **rounded))
@@ -104,6 +122,16 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
 
 def _calibration_from_json(value: dict[str, Any], _type: type) -> Calibration:
     return Calibration(np.array(value["seen"], np.float64), np.array(value["accepted"], np.float64))
+
+
+def _expected_to_json(expected: ExpectedPlan) -> dict[str, Any]:
+    rates = {"tokens_per_second": round(expected.tokens_per_second, 3), "error": round(expected.error, 3)}
+    return _plan_to_json(expected.plan) | rates
+
+
+def _expected_from_json(value: dict[str, Any], _type: type) -> ExpectedPlan:
+    rate, error = float(value["tokens_per_second"]), float(value["error"])
+    return ExpectedPlan(_plan_from_json(value, Plan), rate, error)
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:

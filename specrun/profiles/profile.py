@@ -13,6 +13,7 @@ from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
 
 
@@ -27,6 +28,7 @@ class TunedPlan:
     plain_tokens_per_second: float  # of plain decoding
     other: Plan | None = None  # the best plan that drafts, where `plan` does not
     other_tokens_per_second: float = 0.0
+    expected: list[ExpectedPlan] = field(default_factory=list)  # plans that were run, plain decoding too, fastest first
 
 
 @dataclass(frozen=True)

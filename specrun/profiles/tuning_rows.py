@@ -20,6 +20,7 @@ class PredictionRow:
     tokens_per_second: float
     tokens_per_pass: float
     accepted: list[int]  # passes by accepted length, from 1 on
+    error: float = 0.0  # standard error of the rate, tokens per second
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class ValidationRow:
     measured: float  # tokens per second
     predicted_tokens_per_pass: float
     measured_tokens_per_pass: float
+    predicted_error: float = 0.0  # standard error, tokens per second
+    measured_error: float = 0.0  # standard error, tokens per second
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class TriedSettings:
     name: str
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
     exact_up_to: int  # tokens of the largest pass whose logits are bit-exact; 1 if not even passes over two are
-    score: float  # tokens per millisecond of the best pass, with a draft of usual quality
+    score: float  # answered tokens per millisecond, see `specrun.tuning.settings_trials`
+    prompt_ms: float = 0.0  # milliseconds to read a token of a prompt
 
 
 def best_by_size(rows: Sequence[PredictionRow], is_wanted: Callable[[Method], bool]) -> dict[int, float]:
