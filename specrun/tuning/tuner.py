@@ -39,6 +39,7 @@ _EXACTNESS_CTX = 600
 _TARGET_TABLE, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.22, 0.25, 0.31, 0.62, 0.70
 _LEAST_VALIDATED, _MOST_RUN = (24, 2), (2, 5)  # tokens and texts that each plan should have; plans, without off
 _RECORDED = 128  # most nodes of a recorded tree: recordings of larger ones take time and memory for little
+_LEAST_PROMPT = 8  # tokens that are left of a prompt, however small the context
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
 
@@ -264,7 +265,8 @@ class Tuner:
 
     def _texts(self, prompts: Sequence[Prompt] | None) -> tuple[list[Prompt], list[list[int]]]:
         """The prompts to calibrate on and those to validate on, cut off so that what is written fits the context."""
-        room = self._model.engine.ctx_size - max(self._effort.n_positions + TAIL, UNTIMED + self._effort.n_tokens) - 1
+        n_new = max(self._effort.n_positions + TAIL, UNTIMED + self._effort.n_tokens)
+        room = max(self._model.engine.ctx_size - n_new - 1, _LEAST_PROMPT)
         if prompts:
             cut = [(kind, tokens[:room]) for kind, tokens in prompts]
             held_out = [tokens for _, tokens in cut[2::3]] or [tokens for _, tokens in cut]

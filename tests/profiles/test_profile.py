@@ -21,6 +21,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.expected import ExpectedPlan
 
 ADAPTIVE = ADAPTIVE.plan(32, 16, 8)
 
@@ -53,7 +54,14 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
         ),
         acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
         plans=[
-            TunedPlan(0.0, ADAPTIVE, 25.0, 3.1, 10.0),
+            TunedPlan(
+                0.0,
+                ADAPTIVE,
+                25.0,
+                3.1,
+                10.0,
+                expected=[ExpectedPlan(ADAPTIVE, 25.0, 1.5), ExpectedPlan(OFF.plan(), 10.0, 0.25)],
+            ),
             TunedPlan(0.8, OFF.plan(), 10.0, 1.0, 10.0, CHAIN.plan(depth=2), 9.0),
         ],
     )
@@ -63,6 +71,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
 def test_a_profile_is_read_back_as_it_was_written() -> None:
     path = storage.save(made())
     assert json.dumps(profile_to_json(storage.load(path))) == json.dumps(profile_to_json(made()))
+    assert storage.load(path).plans[0].expected == made().plans[0].expected
     assert storage.find("abc") is not None
     assert storage.find("abd") is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
