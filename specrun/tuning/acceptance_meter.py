@@ -88,7 +88,7 @@ class AcceptanceMeter:
         match, sampled = positional.vectors()
         depth = deepest(self._costs, match)
         # The target's passes commit more at once with a good draft, so the end of a text cuts more of them short.
-        tail = min(TAIL + depth // 4, len(texts[0].written) // 2)
+        tail = min(max(TAIL, depth // 3), len(texts[0].written) // 2)
         n_positions = max(len(texts[0].written) - tail, 1)
         limits = DraftLimits(self._budget, depth, self._width, self._engine.target.max_leaves)
         traces: list[Trace] = []

@@ -51,9 +51,10 @@ def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel
     deadline, on all of them.
     """
     acceptance = measured.acceptance
+    calibrations = measured.calibrations_of_others()
 
     def replayed(plan: Plan, n_texts: int) -> Prediction:
-        found = predict(plan, measured.traces[:n_texts], costs, acceptance.calibration, acceptance.temperature)
+        found = predict(plan, measured.traces[:n_texts], costs, calibrations, acceptance.temperature)
         if plan.method.is_adaptive and found.largest > 1:
             # A bound that the trees never reach only makes the contexts larger, and says nothing in the plan's name.
             bound = next(n for n in costs.target.sizes if n >= found.largest)

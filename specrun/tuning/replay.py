@@ -67,21 +67,32 @@ class _Passes:
 
 
 def predict(
-    plan: Plan, traces: Sequence[Trace], costs: CostModel, calibration: Calibration, temperature: float
+    plan: Plan,
+    traces: Sequence[Trace],
+    costs: CostModel,
+    calibrations: Sequence[Calibration],
+    temperature: float,
 ) -> Prediction:
-    """What `plan` does on the recorded texts, which were written at this temperature."""
-    guide = Guide(costs, calibration)
+    """What `plan` does on the recorded texts, which were written at this temperature.
+
+    calibrations: one for each text, for adaptive trees.
+    """
+    guides = [Guide(costs, calibration) for calibration in calibrations]
+
+    def replayed() -> Prediction:
+        texts = zip(traces, guides, strict=False)
+        return _prediction(plan, [_replay(plan, trace, guide, temperature) for trace, guide in texts])
+
     if not plan.method.is_adaptive:
-        return _prediction(plan, [_replay(plan, trace, guide, temperature) for trace in traces])
+        return replayed()
     # Adaptive trees depend on the rate of the whole replay, which depends on the trees: a few rounds settle it.
-    plain_rate = 1 / guide.plain_ms(traces[0].positions[0].ctx)
-    guide.rate = plain_rate
+    rate = plain_rate = 1 / guides[0].plain_ms(traces[0].positions[0].ctx)
     for _ in range(_DINKELBACH_ROUNDS):
-        prediction = _prediction(plan, [_replay(plan, trace, guide, temperature) for trace in traces])
-        rate = prediction.tokens_per_second / 1e3
-        is_settled = abs(rate - guide.rate) < 0.01 * guide.rate
-        guide.rate = max(rate, plain_rate)
-        if is_settled:
+        for guide in guides:
+            guide.rate = rate
+        prediction = replayed()
+        before, rate = rate, max(prediction.tokens_per_second / 1e3, plain_rate)
+        if abs(rate - before) < 0.01 * before:
             break
     return prediction
 

@@ -85,17 +85,18 @@ def variations(
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
         yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
-    if can_repack and not exact:
-        yield "repacked weights", LlamaSettings(repack=True)
+    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context,
+    # and for reading prompts, may be several times as fast. In f32 its sums do not depend on the size of the pass for
+    # some quantizations. These come first, because the time may not suffice for all.
+    yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
+    if not exact:
+        if can_repack:
+            yield "repacked weights", LlamaSettings(repack=True)
+        yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+        yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
-    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context
-    # may be several times as fast. In f32 its sums do not depend on the size of the pass for some quantizations.
-    yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
-    if not exact:
-        yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
-        yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
 
 
 def choose(

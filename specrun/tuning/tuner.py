@@ -39,6 +39,7 @@ _EXACTNESS_CTX = 600
 _TARGET_TABLE, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.22, 0.25, 0.31, 0.62, 0.70
 _LEAST_VALIDATED, _MOST_RUN = (24, 2), (2, 5)  # tokens and texts that each plan should have; plans, without off
 _RECORDED = 128  # most nodes of a recorded tree: recordings of larger ones take time and memory for little
+_MANY = 0.75  # share of the wanted positions below which the user is told
 _LEAST_PROMPT = 8  # tokens that are left of a prompt, however small the context
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
@@ -178,7 +179,7 @@ class Tuner:
         assert self._stages.overhead
         for one in self._stages.acceptance:
             n, wanted = one.acceptance.n_positions, self._effort.n_positions * len(one.traces)
-            if n < wanted:
+            if n < _MANY * wanted:
                 self._notices.append(
                     f"recorded {n} of {wanted} positions at temperature {one.acceptance.temperature:g}, because "
                     "passes take long; `specrun tune --thorough` takes more time"
@@ -237,8 +238,8 @@ class Tuner:
             expected = [ExpectedPlan(plain.plan, rate, rate * choose.TABLES_ERROR)]
             return TunedPlan(temperature, plain.plan, rate, 1.0, rate, expected=expected)
         off = next(result for result in results if not result.plan.drafts)
-        change = off.times.tokens_per_second / off.prediction.tokens_per_second - 1
-        if off.times.texts and abs(change) > _DRIFT:
+        change = off.table_seconds / off.plain_seconds - 1 if off.plain_seconds else 0.0
+        if abs(change) > _DRIFT:
             self._notices.append(
                 f"plain decoding was {abs(change):.0%} {'faster' if change > 0 else 'slower'} when plans were run than "
                 f"by the tables (temperature {temperature:g}): the speed of this machine varies"

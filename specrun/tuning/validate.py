@@ -49,6 +49,8 @@ class Validated:
     times: BlockTimes = field(default_factory=BlockTimes)
     tokens: int = 0  # of all texts
     passes: int = 0
+    plain_seconds: float = 0.0  # of plain passes that were timed
+    table_seconds: float = 0.0  # what these take by the cost tables
 
     @property
     def plan(self) -> Plan:
@@ -128,12 +130,12 @@ def validate(
             sampling = SamplingParameters(temperature=acceptance.temperature, seed=i)
             n_wanted = n_tokens if plan.drafts else math.ceil(n_tokens * rate / fastest_predicted)
             request = Request(prompt, sampling, UNTIMED + n_wanted, ignore_eos=True)
-            _add(result, passes_of(model.engine, plan, request, guide), n_tokens)
+            _add(result, passes_of(model.engine, plan, request, guide), n_tokens, costs)
         left = still_open(results, left)
     return results
 
 
-def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int) -> None:
+def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int, costs: CostModel) -> None:
     """Add a text. Of plain decoding, the mean pass stands for those that were not run."""
     lengths, seconds = [one.n_tokens for one in passes], [one.seconds for one in passes]
     result.tokens += sum(lengths)
@@ -141,8 +143,11 @@ def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int) -> None
     if result.plan.drafts:
         blocks = block_seconds(lengths, seconds, UNTIMED)
     else:
-        timed = seconds[UNTIMED:] or seconds
-        blocks = (BLOCK * sum(timed) / len(timed),) * (n_tokens // BLOCK)
+        timed = passes[UNTIMED:] or passes
+        total = sum(one.seconds for one in timed)
+        result.plain_seconds += total
+        result.table_seconds += sum(costs.plain_ms(one.ctx) for one in timed) / 1e3
+        blocks = (BLOCK * total / len(timed),) * (n_tokens // BLOCK)
     result.times = BlockTimes((*result.times.texts, blocks))
 
 

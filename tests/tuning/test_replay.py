@@ -82,7 +82,7 @@ def test_replays_commit_what_the_engine_commits(
     temperature, _, trace, lengths = recorded
     calibration = calibrate([trace])
     for plan, of_engine in lengths.items():
-        prediction = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
+        prediction = predict(plan, [trace], STREAMED, [calibration], sharpness_at(temperature))
         n_passes = sum(prediction.accepted)
         counts = [of_engine[:n_passes].count(length + 1) for length in range(len(prediction.accepted))]
         assert list(prediction.accepted) == counts, plan
@@ -128,8 +128,10 @@ def test_an_unfinished_run_keeps_its_recordings_and_tables(
     (again,) = stages.acceptance
     assert again.acceptance.positional == POSITIONAL
     for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8)):
-        before = predict(plan, [trace], STREAMED, calibration, sharpness_at(temperature))
-        assert predict(plan, again.traces, STREAMED, again.acceptance.calibration, sharpness_at(temperature)) == before
+        before = predict(plan, [trace], STREAMED, [calibration], sharpness_at(temperature))
+        assert (
+            predict(plan, again.traces, STREAMED, again.calibrations_of_others(), sharpness_at(temperature)) == before
+        )
     delete("fingerprint")
     assert not UnfinishedRun("fingerprint", "key").is_resumed
 
@@ -151,8 +153,8 @@ def test_the_meter_records_every_text_within_its_time_and_knows_our_own_overhead
         greedy, sampled = meter.measure(prompts, [0.0, 0.8], 40, Run().stage(0))
         assert (greedy.acceptance.temperature, sampled.acceptance.temperature) == (0.0, 0.8)
         for measured in (greedy, sampled):
-            assert [len(trace.positions) for trace in measured.traces] == [14] * 4, "half of the shortest texts"
-            assert measured.acceptance.n_positions == 4 * 14
+            assert [len(trace.positions) for trace in measured.traces] == [16] * 4
+            assert measured.acceptance.n_positions == 4 * 16
         assert greedy.acceptance.positional == greedy.acceptance.sampled, "greedily there is one rule"
         assert greedy.acceptance.positional[0] == max(greedy.acceptance.positional)
         assert 0.3 < sum(greedy.acceptance.positional) < 1.001
@@ -163,9 +165,9 @@ def test_predictions_know_their_error_and_compare_plans_by_the_same_texts() -> N
     with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
         prompts = [("code", prompt) for prompt in code_prompts(pair, 6, 32)]
         (measured,) = AcceptanceMeter(pair, STREAMED, 16, 8).measure(prompts, [0.0], 40, Run())
-    calibration = measured.acceptance.calibration
+    calibrations = measured.calibrations_of_others()
     off, chain, tree = (
-        predict(plan, measured.traces, STREAMED, calibration, 0.0)
+        predict(plan, measured.traces, STREAMED, calibrations, 0.0)
         for plan in (OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(16, 8))
     )
     assert off.error < 1e-6 * off.tokens_per_second, "all passes of plain decoding take as long"

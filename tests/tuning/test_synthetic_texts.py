@@ -54,11 +54,11 @@ def measured(agreement: float) -> MeasuredAcceptance:
 def test_a_good_draft_gains_from_deeper_trees(agreement: float, gain: float) -> None:
     found = measured(agreement)
     (plan,) = ADAPTIVE.candidates(PlanSpace(STREAMED, 128, 64, found.acceptance.positional))
-    calibration = found.acceptance.calibration
+    calibrations = found.calibrations_of_others()
 
     def rate(depth: int) -> float:
         sized = ADAPTIVE.plan(plan.budget, depth, plan.width)
-        return predict(sized, found.traces, STREAMED, calibration, 0.0).tokens_per_second
+        return predict(sized, found.traces, STREAMED, calibrations, 0.0).tokens_per_second
 
     assert rate(plan.depth) >= gain * rate(16)
     assert rate(plan.depth) >= 0.97 * rate(DEEPEST), "deeper ones would not bring more"
