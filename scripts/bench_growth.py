@@ -1,13 +1,15 @@
 """Tokens a pass by the size of the tree, for chain, SpecExec, OPT-Tree, Sequoia and specrun's own growth.
 
-    python scripts/bench_growth.py [--prompts N] [--max-tokens N] [--budgets LIST] [--plot FILE] [-o FILE.json]
+    python scripts/bench_growth.py [--prompts N] [--max-tokens N] [--budgets LIST] [--methods NAME ...] [--leaves N]
+        [--plot FILE] [-o FILE.json]
 
 On the embedded pair, greedy and at T=0.8. Own growth and Sequoia's trees are calibrated on passages of this Python's
 standard library and all are measured behind passages of the packages beside specrun, which neither model was trained
 on. Passes cost nothing here, so every method fills its budget: this is about what a node is worth, not about speed.
 
 What samples and matches commits the text that the target writes by itself, so the text is written once and only drafts
-are made; Sequoia's own rule runs whole.
+are made; Sequoia's own rule runs whole. As only drafts are made, --leaves can go beyond the 256 leaf paths that
+llama.cpp can score in one pass, which shows what that bound costs.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 from specrun.speculation.registry import METHODS
 from specrun.speculation.sample_and_match import Accepted
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.tuning.acceptance_meter import AcceptanceMeter
 from specrun.views.plot_file import save
@@ -161,18 +163,20 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
         engine.reset()
         by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
         for n in arguments.budgets:
-            limits = DraftLimits(n, min(DEPTH, n - 1), n, 256)
+            limits = DraftLimits(n, min(DEPTH, n - 1), n, arguments.leaves)
             own = free_guide(n, found.calibration.fresh())
-            shape = sequoia.best_shape(found.positional, n, DEPTH)
+            shape = sequoia.best_shape(found.positional, n, DEPTH, arguments.leaves)
             sums: dict[str, list[int]] = {}
             for prompt, text, seeded in zip(prompts, texts, seeds, strict=True):
                 for name, (drafter, guide) in growers(engine, seeded, shape, n, own).items():
+                    if name not in (arguments.methods or [name]):
+                        continue
                     tokens, passes = tokens_a_pass(drafter, guide, limits, prompt, text)
                     so_far = sums.setdefault(name, [0, 0])
                     sums[name] = [so_far[0] + tokens, so_far[1] + passes]
             for name, (tokens, passes) in sums.items():
                 by_method.setdefault(name, {})[n] = tokens / passes
-            if temperature:
+            if temperature and "Sequoia, whole" in (arguments.methods or ["Sequoia, whole"]):
                 rate = of_sequoias_rule(engine, prompts, sampling, found, n, arguments.max_tokens + DEPTH)
                 by_method.setdefault("Sequoia, whole", {})[n] = rate
             print(
@@ -221,6 +225,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--budgets", type=lambda text: [int(n) for n in text.split(",")], default=list(BUDGETS))
     parser.add_argument("--temps", type=lambda text: [float(t) for t in text.split(",")], default=[0.0, 0.8])
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="rows of the table; all by default")
+    parser.add_argument("--leaves", type=int, default=MAX_LEAVES, help="most leaf paths of a tree")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()

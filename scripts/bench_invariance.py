@@ -1,10 +1,15 @@
 """Whether a token's logits are the same bits in a pass of any size, and what each kind of KV cache costs.
 
     python scripts/bench_invariance.py [MODEL.gguf] [--threads N] [--repack]
+    python scripts/bench_invariance.py --types [q4_k_m,f16,...] [--threads N]
 
 Decodes the same 128 tokens one by one and in passes of n, behind prompts of several lengths, and prints the largest
 difference of any logit against one by one, and the median milliseconds of a pass. The text is argparse.py of this
 Python. Flash attention is on. --repack lets llama.cpp re-order weights for this CPU, as it does by default.
+
+--types prints, for each type of weights, the sizes of passes that give a token the same bits in logits and KV cache.
+The model is the embedded target, widened to rows that K-quants can have. A class is in bold if padded passes over one
+token were the same as padded passes over chains and trees; the first one is what --exact takes for this small model.
 """
 
 from __future__ import annotations
@@ -12,21 +17,29 @@ from __future__ import annotations
 import argparse
 import inspect
 import statistics
+import sys
+import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
 from specrun.catalog import embedded
 from specrun.hardware.cpu import usable_cores
-from specrun.llama import LlamaModel
+from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.invariance import Comparison
 from specrun.llama_settings import CacheType, LlamaSettings
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
+from tests.models import wide_target
 
 SIZES = (1, 2, 4, 8, 16, 32, 63, 64, 128)
 N_MEASURED = 128
 PROMPT_LENGTHS = (0, 300, 800)
+TYPES = "q8_0,q4_0,iq4_nl,iq4_xs,q3_k_m,q4_k_m,q5_k_m,q6_k,mxfp4,bf16,f16"
 KV_TYPES: tuple[tuple[CacheType, CacheType], ...] = (("f16", "f16"), ("f16", "bf16"))
 
 
@@ -57,12 +70,37 @@ def decode(
     return np.concatenate(rows), statistics.median(times)
 
 
+def print_classes(kinds: list[str], n_threads: int) -> None:
+    """A Markdown table of the classes of sizes for each type of weights, as they are in the file and re-ordered."""
+    print("| weights | re-ordered | groups of sizes with the same bits | classes |\n| --- | --- | --- | --- |")
+    settings = LlamaSettings(threads=n_threads, type_k="f16", type_v="bf16")
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in kinds:
+            for repack in (False, True):
+                model = LlamaModel(wide_target(Path(folder), kind), LlamaSettings(repack=repack))
+                config = ContextConfig(n_ctx=1024, n_seq_max=2, n_batch=512, n_outputs=64, settings=settings)
+                with model, LlamaContext(model, config) as context:
+                    tokens = model.tokenize(inspect.getsource(argparse), add_special=False)
+                    comparison = Comparison(TargetContext(context), tokens, 64)
+                    survey = comparison.survey()
+                    groups = "; ".join(", ".join(map(str, group)) for group in survey.groups if len(group) > 1)
+                    names = []
+                    for sizes in survey.classes:
+                        if sizes != PLAIN_ONLY and not sizes.is_single:
+                            names.append(f"**{sizes}**" if comparison.holds(sizes) else str(sizes))
+                print(f"| {kind.upper()} | {'yes' if repack else 'no'} | {groups} | {'; '.join(names)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path, default=embedded.TARGET)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--repack", action="store_true")
+    parser.add_argument("--types", nargs="?", const=TYPES, help=f"compare types of weights (default: {TYPES})")
     arguments = parser.parse_args()
+    if arguments.types:
+        print_classes(arguments.types.split(","), arguments.threads)
+        return
     with LlamaModel(arguments.model, LlamaSettings(repack=arguments.repack)) as model:
         tokens = model.tokenize(inspect.getsource(argparse), add_special=False)
         print(f"{'prompt':>6} {'K, V':<10} {'':<16}" + "".join(f"{f'n={size}':>9}" for size in SIZES))

@@ -20,16 +20,20 @@ from typing import NoReturn
 
 import gguf
 from widening import check
-from widening.blocks import TYPES
+from widening.blocks import TYPES, Type
 from widening.recipe import Recipe, Tensor
-from widening.shape import WideningError, check_sizes, read_source
+from widening.shape import Shape, Source, WideningError, check_sizes, read_source
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
+from specrun.making import quantizing
+from specrun.making.candidates import FILE_TYPES, SAME, Candidate
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 HEADER_BYTES = 64_000_000  # room that we ask for besides the weights: metadata, and something to spare
+MIXTURES = tuple(name for name in FILE_TYPES if name not in ("q8_0", SAME))  # several types in a file, by llama.cpp
+SUPERBLOCK = 256  # weights of a row that K-quants encode together
 TOLERANCE_OF_COPIES = 0.1  # of the spread of logits, where the weights are the same and only sums round differently
 
 
@@ -74,6 +78,31 @@ def write(recipe: Recipe, tensors: list[Tensor], destination: Path) -> None:
         raise
 
 
+def is_quantized(source: Source, name: str) -> bool:
+    """Whether llama.cpp's quantizer makes the file, as its type stands for a mixture that the source does not have."""
+    types = {tensor.tensor_type for tensor in source.tensors.values() if len(tensor.shape) == 2}
+    return name in MIXTURES and types != {TYPES.get(name)}
+
+
+def unrounded_type(source: Source) -> Type:
+    """A type that we can write and that holds the source's matrices as they are: their own, or F16."""
+    kind = source.tensors["blk.0.attn_q.weight"].tensor_type
+    return kind if kind in TYPES.values() else Type.F16
+
+
+def write_quantized(recipe: Recipe, tensors: list[Tensor], destination: Path, kind: str) -> None:
+    """Write the wider model in the source's type, and from that the destination with llama.cpp's quantizer."""
+    wide, partial = (destination.with_name(f"{destination.name}.{os.getpid()}.{part}") for part in ("wide", "partial"))
+    n_layers = recipe.target.layers
+    try:
+        write(recipe, tensors, wide)
+        quantizing.write(wide, partial, Candidate(kind, tuple(range(n_layers)), n_layers), wait=lambda: None)
+        partial.replace(destination)
+    finally:
+        wide.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+
+
 def n_parameters(tensors: list[Tensor]) -> int:
     """Weights of all tensors."""
     return sum(math.prod(tensor.shape) for tensor in tensors)
@@ -89,6 +118,16 @@ def check_destination(source: Path, destination: Path, force: bool) -> None:
         raise WideningError(f"{destination} is the source itself; give another destination")
     if destination.exists() and not force:
         raise WideningError(f"{destination} exists; --force replaces it")
+
+
+def check_superblocks(target: Shape, kind: str) -> None:
+    """Raise `WideningError` where llama.cpp's quantizer would give some matrices another type."""
+    widths = {"--embd": target.embd, "--ff": target.ff, "the width of all --heads": target.heads * target.head_dim}
+    for name, width in widths.items():
+        if width % SUPERBLOCK:
+            raise WideningError(
+                f"{name} {width} is not a multiple of {SUPERBLOCK}, as {kind} needs; give {width + -width % SUPERBLOCK}"
+            )
 
 
 def check_space(folder: Path, n_bytes: int) -> None:
@@ -110,12 +149,20 @@ def widen(options: argparse.Namespace) -> int:
     target = replace(source.shape, **given)
     check_sizes(source.shape, target)
     check_destination(options.source, options.destination, options.force)
-    recipe = Recipe(source, target, TYPES[options.type], options.seed)
+    quantized = is_quantized(source, options.type)
+    if quantized:
+        check_superblocks(target, options.type)
+    kind = unrounded_type(source) if quantized else TYPES[options.type]
+    recipe = Recipe(source, target, kind, options.seed)
     tensors = list(recipe.tensors())
-    check_space(options.destination.parent, sum(tensor.n_bytes for tensor in tensors))
-    if warning := closeness(recipe, options.type):
+    check_space(options.destination.parent, sum(tensor.n_bytes for tensor in tensors) * (2 if quantized else 1))
+    keeps_weights = recipe.keeps_weights and not quantized
+    if warning := closeness(recipe, options.type, keeps_weights):
         print(f"widen_gguf.py: note: {warning}", file=sys.stderr)
-    write(recipe, tensors, options.destination)
+    if quantized:
+        write_quantized(recipe, tensors, options.destination, options.type)
+    else:
+        write(recipe, tensors, options.destination)
     n_bytes, seconds = options.destination.stat().st_size, time.perf_counter() - started
     print(
         f"{options.destination}: {n_parameters(tensors):,} parameters, {n_bytes:,} bytes, {seconds:.1f} s", flush=True
@@ -124,15 +171,15 @@ def widen(options: argparse.Namespace) -> int:
         return 0
     report = check.compare(options.source, options.destination, options.threads)
     print("\n".join(report.lines()))
-    failure = report.failure(TOLERANCE_OF_COPIES if recipe.keeps_weights else float("inf"))
+    failure = report.failure(TOLERANCE_OF_COPIES if keeps_weights else float("inf"))
     if failure:
         print(f"check failed: {failure}", file=sys.stderr)
     return int(failure is not None)
 
 
-def closeness(recipe: Recipe, kind: str) -> str | None:
+def closeness(recipe: Recipe, kind: str, keeps_weights: bool) -> str | None:
     """Why the logits will not be those of the source bit for bit, or None."""
-    if not recipe.keeps_weights:
+    if not keeps_weights:
         return f"not all matrices of the source are {kind.upper()}; with other roundings, logits will differ"
     if not recipe.keeps_rounding:
         embd = recipe.source.shape.embd
@@ -159,7 +206,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--heads", type=int, metavar="N", help="query heads, each as wide as the source's")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="key/value heads, a divisor of the query heads")
     parser.add_argument("--vocab", type=int, metavar="N", help="tokens; added ones are never chosen")
-    parser.add_argument("--type", choices=TYPES, default="q8_0", help="type of the matrices (default: q8_0)")
+    parser.add_argument(
+        "--type",
+        choices=tuple(dict.fromkeys((*TYPES, *MIXTURES))),
+        default="q8_0",
+        help="type of the matrices (default: q8_0)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the weights that have no effect (default: 0)")
     parser.add_argument("--force", action="store_true", help="replace the destination if it exists")
     parser.add_argument(

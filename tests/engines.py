@@ -29,10 +29,13 @@ from specrun.speculation.tree import TokenTree
 
 
 @contextmanager
-def engine(target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024) -> Iterator[Engine]:
+def engine(
+    target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024, repack: bool | None = None
+) -> Iterator[Engine]:
     """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
     one_thread = LlamaSettings(threads=1)
-    options = RunOptions(target, draft, (plan,), ctx_size=ctx_size, settings=one_thread, draft_settings=one_thread)
+    settings = LlamaSettings(threads=1, repack=repack)
+    options = RunOptions(target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=one_thread)
     with Model(options) as model:
         yield model.engine
 

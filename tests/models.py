@@ -10,12 +10,15 @@
     split            a model in several files
     edited           a copy of a file with other metadata
     truncated        the first bytes of a file
+    wide_target      the embedded target in any of llama.cpp's types
 
 Every function writes `path` and returns it.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.catalog import embedded
+from specrun.llama.quantizer import quantize
 
 Floats = NDArray[np.float32]
 Metadata = Mapping[str, Any]
@@ -36,6 +40,11 @@ CHAT_TEMPLATE = "tokenizer.chat_template"
 _F32 = gguf.GGMLQuantizationType.F32
 _NORM_EPSILON = 1e-5
 _SCRIPT_SEED = 1
+# Names of llama.cpp's quantize tool -> llama_ftype
+_FILE_TYPES = {
+    "f16": 1, "q4_0": 2, "q8_0": 7, "q3_k_m": 12, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30,
+    "bf16": 32, "mxfp4": 38,
+}  # fmt: skip
 
 
 def random_llama(
@@ -463,4 +472,19 @@ def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+def wide_target(folder: Path, kind: str) -> Path:
+    """The embedded target with feed-forward layers of 1024, as llama.cpp quantizes it, in `folder`; made only once.
+
+    K-quants and i-quants need rows of a multiple of 256 weights. kind: a key of `_FILE_TYPES`.
+    """
+    path, wide = folder / f"wide-{kind}.gguf", folder / "wide.gguf"
+    if not wide.exists():
+        script = Path(__file__).parents[1] / "scripts" / "widen_gguf.py"
+        options = ["--ff", "1024", "--type", "f16", "--no-check"]
+        subprocess.run([sys.executable, script, embedded.TARGET, wide, *options], check=True, capture_output=True)
+    if not path.exists():
+        quantize(str(wide), str(path), _FILE_TYPES[kind], [], 1)
     return path

@@ -246,5 +246,5 @@ def _set(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueType
 
 
 def _file_type(kind: blocks.Type) -> int:
-    name = "ALL_F32" if kind == blocks.Type.F32 else f"MOSTLY_{kind.name}"
+    name = {"F32": "ALL_F32", "MXFP4": "MOSTLY_MXFP4_MOE"}.get(kind.name, f"MOSTLY_{kind.name}")
     return int(gguf.LlamaFileType[name])

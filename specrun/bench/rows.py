@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
+from specrun.engine.statistics import Statistics
 from specrun.speculation.plan import Plan
 
 
@@ -20,8 +21,25 @@ class Sample:
     passes: int
     first_token_seconds: float  # from the beginning of the prompt to the first token; mean over the prompts
     accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
+    offered: tuple[int, ...] = ()  # passes that reached a node with children, by the depth of these, from 1 on
+    matched: tuple[int, ...] = ()  # passes that accepted one of these children, by its depth, from 1 on
     target_seconds: float = 0.0  # in target passes
     draft_seconds: float = 0.0  # in drafting that the target waited for
+
+    @classmethod
+    def of(cls, runs: Sequence[Statistics]) -> Sample:
+        """The sample of these generations, one for each prompt."""
+        return cls(
+            tokens=sum(run.completion_tokens for run in runs),
+            seconds=sum(run.seconds for run in runs),
+            passes=sum(run.passes for run in runs),
+            first_token_seconds=statistics.mean(run.first_token_seconds for run in runs),
+            accepted=added(run.accepted for run in runs),
+            offered=added(run.offered for run in runs),
+            matched=added(run.matched for run in runs),
+            target_seconds=sum(run.target_seconds for run in runs),
+            draft_seconds=sum(run.draft_seconds for run in runs),
+        )
 
     @property
     def rate(self) -> float:
@@ -49,12 +67,14 @@ class Row:
     budget: int  # nodes of the plan's trees; for `auto`, of the plan that it followed at the end
     depth: int  # drafted tokens on a path of that plan
     accepted_lengths: list[int]  # passes by accepted length, from 1 on
+    acceptance_by_depth: list[float]  # of the passes offered nodes at a depth, the share that accepted one; from 1 on
     target_ms: float  # milliseconds of the mean target pass
     draft_ms: float  # milliseconds of drafting before the mean target pass, without drafting during the pass
 
     def as_json(self) -> dict[str, Any]:
         """The row as JSON values, rounded to 4 decimals."""
-        return {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
+        values = {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
+        return values | {"acceptance_by_depth": [round(share, 4) for share in self.acceptance_by_depth]}
 
 
 def summarise(
@@ -73,6 +93,7 @@ def summarise(
     """
     rates = [sample.rate for sample in samples]
     passes = sum(sample.passes for sample in samples)
+    by_depth = added(sample.matched for sample in samples), added(sample.offered for sample in samples)
     return Row(
         method=method,
         plan=plan,
@@ -89,7 +110,13 @@ def summarise(
         repetitions=len(samples),
         budget=followed.budget,
         depth=followed.depth,
-        accepted_lengths=[sum(counts) for counts in zip_longest(*(s.accepted for s in samples), fillvalue=0)],
+        accepted_lengths=list(added(sample.accepted for sample in samples)),
+        acceptance_by_depth=[matched / offered for matched, offered in zip(*by_depth, strict=True) if offered],
         target_ms=1e3 * sum(sample.target_seconds for sample in samples) / max(passes, 1),
         draft_ms=1e3 * sum(sample.draft_seconds for sample in samples) / max(passes, 1),
     )
+
+
+def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """The sums over lists of counts, place by place; shorter lists end in zeros."""
+    return tuple(sum(column) for column in zip_longest(*counts, fillvalue=0))

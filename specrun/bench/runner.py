@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import psutil
 
@@ -13,6 +12,7 @@ from specrun.bench.rows import Row, Sample, summarise
 from specrun.engine import growth_maps
 from specrun.engine.model import Model
 from specrun.engine.request import Request
+from specrun.engine.statistics import Statistics
 from specrun.errors import PromptError
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
@@ -22,6 +22,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, OFF, PROFILE, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import ALIASES, METHODS
+from specrun.speculation.shape import TreeShape
 
 # Sizes among which the best chain and the best tree are chosen: depths, and (budget, depth).
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
@@ -46,6 +47,9 @@ class BenchSettings:
     max_tokens: int  # tokens of every answer; text goes on past its end, so that all rows write the same count
     repetitions: int
     methods: tuple[str, ...] = ROWS  # names of rows beside `off`
+    budgets: tuple[int, ...] = SWEEP_BUDGETS  # of the grid
+    depths: tuple[int, ...] = SWEEP_DEPTHS  # of the grid
+    growth_map: TreeShape | None = None  # the shape of trees that have the same one in every pass
     raw: bool = False  # continue the prompts as they are, without the chat template
 
 
@@ -70,19 +74,27 @@ class Bench:
         return rows
 
     def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
-        """Measure all chains, all trees of the grid over budget and depth, and `auto`, on all prompts of each kind."""
+        """Measure the rows' methods at every budget and depth of the grid, and `auto`, on all prompts of each kind."""
         grid: dict[str, Plan] = {OFF_ROW: OFF.plan()}
-        grid |= {f"chain {depth}": CHAIN.plan(depth=depth) for depth in SWEEP_DEPTHS}
-        for budget in SWEEP_BUDGETS:
-            grid |= {
-                f"tree {budget} x {depth}": SPECEXEC.plan(budget, depth) for depth in SWEEP_DEPTHS if depth < budget
-            }
+        for name, method in self._runnable().items():
+            grid |= self._finished(self._sizes(name, method))
         rows: list[Row] = []
         for kind, texts in self._fitting(prompts).items():
             self._write(texts[:1], FixedPlan(OFF.plan()))
             tuned = self._model.plans.predicted(self._settings.sampling.temperature)
             rows += self._measure(kind, texts, grid, {AUTO_ROW: tuned} if tuned is not None else {}, keep_all=True)
         return rows
+
+    def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
+        """The plans of a method at every size of the grid, by the names of their rows."""
+        if method.wants_shape and self._settings.growth_map:
+            return {name: method.plan().shaped(self._settings.growth_map)}
+        if method.is_chain:
+            return {f"{name} {depth}": method.plan(depth=depth) for depth in self._settings.depths}
+        sizes = [
+            (b, d) for b in self._settings.budgets for d in dict.fromkeys(min(d, b - 1) for d in self._settings.depths)
+        ]
+        return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
 
     def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
         """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
@@ -129,21 +141,32 @@ class Bench:
         return plans, predicted
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
-        """The plans of the other rows. Rows whose method needs something that this run does not have are left out."""
-        plans: dict[str, Plan] = {}
+        """The plans of the other rows."""
+        runnable = {name: method for name, method in self._runnable().items() if name not in best}
+        return self._finished({name: self._sized(method, best) for name, method in runnable.items()})
+
+    def _runnable(self) -> dict[str, Method]:
+        """The methods of the rows. Rows whose method needs something that this run does not have are left out."""
+        runnable: dict[str, Method] = {}
         for name in self._settings.methods:
             method = _method(name)
-            if method is None or name in best or method is OFF:
+            if method is None or method is OFF:
                 continue
             if lacking := self._lacking(method):
                 self._run.note(f"left out {name}: it needs {lacking}")
             else:
-                plans[name] = self._sized(method, best)
+                runnable[name] = method
+        return runnable
+
+    def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
+        """The plans by row, with the tree shapes that some lack, and with overlap in the rows that ask for it."""
         shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
-        return {name: replace(plan, overlap=name.endswith(OVERLAP)) for name, plan in zip(plans, shaped, strict=True)}
+        return {name: replace(plan, overlap=OVERLAP in name) for name, plan in zip(plans, shaped, strict=True)}
 
     def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
         """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
+        if method.wants_shape and self._settings.growth_map:
+            return method.plan().shaped(self._settings.growth_map)
         if method in (CHAIN, SPECEXEC):
             return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
         profile = self._model.plans.profile
@@ -194,9 +217,7 @@ class Bench:
         return rows
 
     def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> Sample:
-        tokens, seconds, passes, first_token_seconds = 0, 0.0, 0, 0.0
-        target_seconds, draft_seconds = 0.0, 0.0
-        accepted: list[int] = []
+        runs: list[Statistics] = []
         for text in texts:
             # All rows write the same text, which draft sources would otherwise remember from the rows before.
             self._model.forget(keep_caches)
@@ -204,22 +225,20 @@ class Bench:
             generation = self._model.engine.generate(request, plans)
             for _ in generation:
                 pass
-            statistics = generation.statistics
-            tokens += statistics.completion_tokens
-            seconds += statistics.seconds
-            passes += statistics.passes
-            target_seconds += statistics.target_seconds
-            draft_seconds += statistics.draft_seconds
-            first_token_seconds += statistics.first_token_seconds
-            accepted = [sum(counts) for counts in zip_longest(accepted, statistics.accepted, fillvalue=0)]
-        first_token_seconds /= len(texts)
-        return Sample(tokens, seconds, passes, first_token_seconds, tuple(accepted), target_seconds, draft_seconds)
+            runs.append(generation.statistics)
+        return Sample.of(runs)
 
 
 def _method(name: str) -> Method | None:
     """The method that a row names; None for `auto`."""
     plain = name.removesuffix(OVERLAP)
     return METHODS.get(ALIASES.get(plain, plain))
+
+
+def takes_growth_map(name: str) -> bool:
+    """Whether the row's trees all have one shape, which a growth map can give."""
+    method = _method(name)
+    return method is not None and method.wants_shape
 
 
 def _sized_by_the_best(name: str) -> bool:

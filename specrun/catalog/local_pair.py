@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from specrun.catalog import download, embedded, made, resolve
+from specrun.catalog import download, embedded, fastest, made, resolve
 from specrun.catalog.hub import RemoteModel
 from specrun.catalog.names import HubName
 
@@ -63,12 +63,14 @@ def local_pair(
 ) -> tuple[Path, Path | None]:
     """The files of a target and its draft.
 
-    target: its name; None is the embedded pair. draft: its name, "none" for no draft, or None for the one that was made
-    from this target, else the one that the catalog recommends. drafting: whether a draft is needed. note: is told which
-    draft was chosen. Raises MissingModelError where something is missing and not fetched, PairError before fetching
-    what would not fit, HubError, and UsageError for an unknown name.
+    target: its name; None is the embedded pair. draft: its name, "none" for no draft, or None for the one that `specrun
+    tune` measured as the fastest, else the one that was made from this target, else the one that the catalog
+    recommends. drafting: whether a draft is needed. note: is told which draft was chosen.
+
+    Raises MissingModelError where something is missing and not fetched, PairError before fetching what would not fit,
+    HubError, and UsageError for an unknown name.
     """
-    if draft is None and drafting and (pair := _made_pair(target, note)):
+    if draft is None and drafting and (pair := _fastest_pair(target, note) or _made_pair(target, note)):
         return pair
     if not target:
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
@@ -87,6 +89,35 @@ def local_pair(
     assert choice.target.path is not None
     _note_draft(choice, note)
     return choice.target.path, choice.draft.path if choice.draft else None
+
+
+def drafts_here(target: str | None) -> list[str]:
+    """Names of all drafts for a target that are on this machine: the one made from it, and those that the catalog
+    recommends. Raises UsageError for an unknown name.
+    """
+    path = resolve.locate(target).path if target else embedded.TARGET
+    made_draft = made.find(path) if path else None
+    names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
+    if target is None:
+        return [*names, str(embedded.DRAFT)]
+    recommended = resolve.recommended_drafts(resolve.locate(target))
+    return names + [name for name in recommended if resolve.locate(name).path]
+
+
+def _fastest_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
+    """The target's file and the draft that was measured as its fastest, if both are here."""
+    path = resolve.locate(target).path if target else embedded.TARGET
+    draft = fastest.find(path) if path else None
+    if path is None or draft is None:
+        return None
+    if draft.path is None:
+        note("no draft: `specrun tune` measured that this target is fastest without one (--draft names one anyway)")
+        return path, None
+    if not draft.path.exists():
+        note(f"the draft {draft.path}, which was the fastest, is gone; `specrun tune` compares those that are here")
+        return None
+    note(f"draft: {draft.name}, the fastest that `specrun tune` measured (--draft none does without)")
+    return path, draft.path
 
 
 def _made_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:

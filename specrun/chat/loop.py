@@ -123,7 +123,7 @@ class ChatLoop:
             case "/set":
                 self._set(argument)
             case "/stats":
-                self._note(report.as_text(self._last) if self._last else "no answer yet")
+                self._note(report.as_text(self._last, self._model.exactness) if self._last else "no answer yet")
             case "/tree":
                 self._draw_tree()
             case "/save":

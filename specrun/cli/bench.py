@@ -14,8 +14,8 @@ from specrun.errors import UsageError
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import Seed, Temperature
-from specrun.options.speculation_options import Datastore, SpeculationOptions
+from specrun.options.sampling_options import MinP, Seed, Temperature, TopK, TopP
+from specrun.options.speculation_options import Datastore, GrowthMap, SpeculationOptions, read_growth_map
 
 if TYPE_CHECKING:
     from specrun.bench.rows import Row
@@ -54,10 +54,28 @@ class BenchOptions:
         ),
     ] = "chain,tree,auto"
     datastore: Datastore = None
-    sweep: Annotated[bool, typer.Option("--sweep", help="Measure a grid of budgets and depths instead.")] = False
+    growth_map: GrowthMap = None
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Measure each row's method on a grid of budgets and depths instead.")
+    ] = False
+    budgets: Annotated[
+        str | None,
+        typer.Option(
+            "--budgets", metavar="LIST", help="Nodes of the trees of that grid, such as 4,16,64.", show_default=False
+        ),
+    ] = None
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            "--depths", metavar="LIST", help="Drafted tokens on a path in that grid, such as 4,8.", show_default=False
+        ),
+    ] = None
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64
     temp: Temperature = 0.0
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
     seed: Seed = 0
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False
 
@@ -83,7 +101,7 @@ def bench(
     if context.invoked_subcommand:
         return
     from specrun.bench import bench_prompts
-    from specrun.bench.runner import ALL, OVERLAPPED, ROWS, SWEEP_BUDGETS, TREE_SIZES, Bench, BenchSettings
+    from specrun.bench import runner as bench_runner
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.long_run import Run
@@ -91,8 +109,8 @@ def bench(
     from specrun.speculation.drafters.specexec import SPECEXEC
     from specrun.views import bench_plot, plot_file
 
-    allowed = tuple(dict.fromkeys((*ROWS, *ALL, *OVERLAPPED)))
-    chosen = ALL if what.methods == "all" else _listed(what.methods, allowed, "--methods")
+    allowed = tuple(dict.fromkeys((*bench_runner.ROWS, *bench_runner.ALL, *bench_runner.OVERLAPPED)))
+    chosen = bench_runner.ALL if what.methods == "all" else _listed(what.methods, allowed, "--methods")
     texts = (
         bench_prompts.load(what.prompts)
         if what.prompts
@@ -102,10 +120,19 @@ def bench(
         plot_file.check(plot)
     if what.repeat < 1 or what.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
-    sampling = SamplingParameters(temperature=what.temp, seed=max(what.seed, 0))
-    settings = BenchSettings(sampling, what.max_tokens, what.repeat, chosen, what.raw)
+    sampling = SamplingParameters(what.temp, what.top_k, what.top_p, what.min_p, seed=max(what.seed, 0))
+    is_sweep = what.sweep or bool(what.budgets or what.depths)
+    budgets = _numbers(what.budgets, "--budgets", 2) if what.budgets else bench_runner.SWEEP_BUDGETS
+    depths = _numbers(what.depths, "--depths", 1) if what.depths else bench_runner.SWEEP_DEPTHS
+    growth_map = read_growth_map(what.growth_map) if what.growth_map else None
+    if growth_map and not any(map(bench_runner.takes_growth_map, chosen)):
+        raise UsageError("--growth-map goes with --methods sequoia or sequoia-match")
+    settings = bench_runner.BenchSettings(
+        sampling, what.max_tokens, what.repeat, chosen, budgets, depths, growth_map, what.raw
+    )
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
-    largest = SPECEXEC.plan(max(SWEEP_BUDGETS if what.sweep else [budget for budget, _ in TREE_SIZES]), 16)
+    sizes = [*budgets, *(d + 1 for d in depths)] if is_sweep else [budget for budget, _ in bench_runner.TREE_SIZES]
+    largest = SPECEXEC.plan(max(*sizes, growth_map.n_nodes if growth_map else 1), 16)
     fetcher = AskingFetcher(models.pull)
     with (
         open_model(models, speculation, machine, what.temp, fetcher, output.note, largest) as model,
@@ -113,8 +140,10 @@ def bench(
     ):
         for notice in model.notices:
             output.note(notice)
-        runner = Bench(model, settings, Run(display, output.note))
-        rows = runner.sweep(texts) if what.sweep else runner.run(texts)
+        if model.exactness.is_exact and not machine.exact:
+            output.note(str(model.exactness))
+        runner = bench_runner.Bench(model, settings, Run(display, output.note))
+        rows = runner.sweep(texts) if is_sweep else runner.run(texts)
     _print(rows, form)
     if plot:
         bench_plot.plot(rows, plot)
@@ -139,6 +168,14 @@ def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]
     if not names or not set(names) <= set(allowed):
         raise UsageError(f"{option} is a list of {', '.join(allowed)}; got {text}")
     return names
+
+
+def _numbers(text: str, option: str, least: int) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    numbers = tuple(dict.fromkeys(int(part) for part in parts if part.isdecimal()))
+    if not all(map(str.isdecimal, parts)) or min(numbers) < least:
+        raise UsageError(f"{option} is a list of numbers from {least} on, such as 4,16; got {text}")
+    return numbers
 
 
 def _print(rows: list[Row], form: Format) -> None:

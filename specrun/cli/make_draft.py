@@ -95,10 +95,13 @@ def _option(name: str | None) -> str:
 
 def forget_draft(target: Path) -> bool:
     """Delete the draft that was made from `target` and print a note. Returns False if there is none."""
-    from specrun.catalog import made
+    from specrun.catalog import fastest, made
 
     try:
         forgotten = made.forget(target)
+        compared = fastest.find(target)
+        if forgotten and compared and compared.path == forgotten[0].path:
+            fastest.forget(target)
     except OSError as error:
         raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
     if forgotten:

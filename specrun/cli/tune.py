@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specrun.cli import output
-from specrun.errors import INTERRUPTED_EXIT_CODE, UsageError
+from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from specrun.engine.run_options import RunOptions
     from specrun.profiles.profile import Profile
     from specrun.tuning.effort import EffortName
+    from specrun.tuning.which_draft import TunedDraft
 
 _PROFILES = "Profiles"
 
@@ -102,7 +104,23 @@ def tune(
 
         plot_file.check(plot)
     effort: EffortName = "quick" if quick else "thorough" if thorough else "default"
-    return _tune(_options(models, machine), effort, temperatures, prompts, raw, json, plot)
+    drafts = [(name, _options(replace(models, draft=name), machine)) for name in _draft_names(models)]
+    return _tune(drafts, effort, temperatures, prompts, raw, json, plot)
+
+
+def _draft_names(models: ModelOptions) -> Sequence[str | None]:
+    """The drafts to compare: those of a comma-separated list, or all that are here; None for the usual one."""
+    from specrun.catalog.local_pair import drafts_here
+
+    if models.draft is None:
+        here = drafts_here(models.target)
+        return here if len(here) > 1 else [None]
+    if Path(models.draft).exists():
+        return [models.draft]
+    names = [name.strip() for name in models.draft.split(",")]
+    if not all(names):
+        raise UsageError(f"--draft is a name, or a list of names to compare such as a,b; got {models.draft!r}")
+    return list(dict.fromkeys(names))
 
 
 def _options(models: ModelOptions, machine: MachineOptions) -> RunOptions:
@@ -123,7 +141,7 @@ def _temperatures(text: str) -> tuple[float, ...]:
 
 
 def _tune(
-    options: RunOptions,
+    drafts: Sequence[tuple[str | None, RunOptions]],
     effort: EffortName,
     temperatures: tuple[float, ...],
     prompts: Path | None,
@@ -133,30 +151,44 @@ def _tune(
 ) -> int:
     from specrun.bench import bench_prompts
     from specrun.engine.calibration_texts import TuningText
-    from specrun.engine.resolving import identity_of
     from specrun.long_run import Run
     from specrun.profiles import profile_files
     from specrun.tuning import unfinished
-    from specrun.tuning.tune_pair import tune_pair
+    from specrun.tuning.which_draft import fastest_of, tune_drafts
     from specrun.views.tune_report import placement_text
 
     own = [TuningText(prompt.kind, prompt.text) for prompt in bench_prompts.load(prompts)] if prompts else None
     profile_files.check_folder()
-    identity = identity_of(options)
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     with output.progress() as display, InterruptFlag() as interrupted:
         run = Run(display, output.note, interrupted)
         try:
-            profile, placement = tune_pair(options, identity, effort, temperatures, own, raw, run)
+            tuned = tune_drafts(drafts, effort, temperatures, own, raw, run)
         except KeyboardInterrupt:
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
-    profile = replace(profile, picture=placement_text(placement))
-    path = profile_files.save(profile)
-    unfinished.delete(profile.fingerprint)
-    _show(profile, json, plot)
+    for one in tuned:
+        profile_files.save(replace(one.profile, picture=placement_text(one.placement)))
+        unfinished.delete(one.profile.fingerprint)
+    best = fastest_of(tuned)
+    if len(tuned) > 1:
+        _keep_fastest(tuned, best)
+    path = profile_files.path_of(best.profile.fingerprint)
+    _show(profile_files.load(path), json, plot)
     output.note(f"saved as {path}")
     return 0
+
+
+def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
+    """Say how fast the target is with each draft, and keep the fastest as the one that it is run with."""
+    from specrun.catalog import fastest
+
+    rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
+    try:
+        fastest.keep(best.options.target, fastest.FastestDraft(best.name, best.options.draft))
+    except OSError as error:
+        raise ProfileError(f"{error.filename} cannot be written: {error.strerror}") from error
+    output.note(f"tokens/s that can be expected: {rates}; from now on {best.name} drafts unless --draft names another")
 
 
 def _show(profile: Profile, json: bool, plot: Path | None) -> None:

@@ -174,14 +174,15 @@ class Generation:
         end = next((i for i, token in enumerate(accepted.tokens) if token == NO_TOKEN or self._ends_text(token)), None)
         if end is not None:
             accepted = accepted.first(end + 1)
-        n_target = target.n_pending + len(tree)
+        n_target = target.pass_size(tree)
+        padding = n_target - target.n_pending - len(tree)
         if sources:
             sources.learn(tree, rows, accepted)
         target.commit(tree, accepted.path, accepted.tokens[-1])
         seconds = time.perf_counter() - started
         self._plans.record(PassRecord(tree, accepted, seconds, scored - drafted, drafted - started, n_target, n_cached))
         committed = accepted.tokens if end is None else accepted.tokens[:-1]
-        return Pass(tree, accepted, committed, "stop" if end is not None else None)
+        return Pass(tree, accepted, committed, "stop" if end is not None else None, padding)
 
     def _limits(self, plan: Plan) -> DraftLimits:
         return DraftLimits(

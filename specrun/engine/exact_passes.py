@@ -1,34 +1,58 @@
-"""`--exact`: measuring which sizes of passes give the same bits as plain decoding, and keeping to these sizes."""
+"""Which sizes the target's passes are padded to, so that a token's logits are the same bits in each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specrun.llama import TargetContext
-from specrun.llama.invariance import exact_up_to
-from specrun.speculation.method import OFF
+from specrun.llama.invariance import exact_sizes
+from specrun.profiles.profile import Profile
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
-_CTX = 600  # tokens before the compared passes: from 512 cells on, llama.cpp uses other kernels
-_COMPARED = 4  # positions compared for each size; chosen by hand
-
-
-def measured_limit(target: TargetContext, plans: Sequence[Plan], ctx_size: int) -> int:
-    """Measure up to how many tokens a pass gives plain decoding's bits; 1 if even two do not. Empties the cache."""
-    budgets = [plan.budget for plan in plans if plan.drafts]
-    sizes = sorted({size for size in (2, 4, *budgets) if size <= max(budgets)})
-    ctx = max(1, min(_CTX, ctx_size - sizes[-1] - _COMPARED))
-    limit = exact_up_to(target, range(1, 32), sizes, ctx, _COMPARED)
-    target.reset()
-    return limit
+_NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of padding is mentioned
 
 
-def keep_exact(target: TargetContext, plans: tuple[Plan, ...], limit: int) -> tuple[tuple[Plan, ...], list[str]]:
-    """Let the target refuse passes over more than `limit` tokens. Returns the plans that can still run, and notices."""
-    target.largest_pass = limit
-    if limit == 1:
-        return (OFF.plan(),), ["--exact: speculation is off, because any larger pass changes a token's last bits here"]
-    if limit < max(plan.budget for plan in plans):
-        notice = f"--exact: passes have at most {limit} tokens, because larger ones change a token's last bits here"
-        return plans, [notice]
-    return plans, []
+@dataclass(frozen=True)
+class ExactPasses:
+    """The class of sizes to which the target's passes are padded.
+
+    sizes: the class; ANY_SIZE where nothing is padded.
+    is_exact: whether passes of these sizes were measured to give a token the same bits.
+    cost: what padding adds to a plain pass, as a share of its time.
+    """
+
+    sizes: PassSizes = ANY_SIZE
+    is_exact: bool = False
+    cost: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.is_exact:
+            return "exact up to near-ties, because the size of a pass may change the last bits of a token's logits"
+        if self.sizes == ANY_SIZE:
+            return "bit-exact in passes of every size"
+        if self.sizes == PLAIN_ONLY:
+            return "bit-exact without speculation, as no larger pass keeps the last bits of a token's logits here"
+        cost = f"; a plain pass takes {self.cost:.0%} longer" if self.cost >= _NOTEWORTHY else ""
+        return f"bit-exact, because every pass has {self.sizes}{cost}"
+
+    @property
+    def notices(self) -> list[str]:
+        """What a user who asked for exactness should know."""
+        if self.sizes == PLAIN_ONLY:
+            return ["--exact: speculation is off, because any larger pass changes a token's last bits here"]
+        return [] if self.sizes == ANY_SIZE else [f"--exact: {self}"]
+
+
+def of_profile(profile: Profile) -> ExactPasses:
+    """What `specrun tune` measured and chose."""
+    is_exact = profile.pads or profile.exact_sizes == ANY_SIZE
+    return ExactPasses(profile.padding, is_exact, profile.padding_cost if profile.pads else 0.0)
+
+
+def measured(target: TargetContext, plans: Sequence[Plan]) -> ExactPasses:
+    """Measure on the loaded target, for passes that `plans` may run. Empties the cache."""
+    sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
+    padded = min(size for size in survey.ms if size in sizes)
+    return ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1)

@@ -41,7 +41,7 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
         return plan
     acceptance = _saved(profile, temperature)[method.samples]
     if is_open:
-        costs = profile.costs
+        costs = profile.padded_costs
         chosen = sequoia.choose(acceptance, costs, _CTX, costs.target.largest, MAX_DEPTH, MAX_LEAVES)
         if chosen.shape.n_nodes > 1:
             return plan.shaped(chosen.shape)

@@ -26,6 +26,7 @@ from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.planning.pass_times import LearnedTimes
 
 # Greedy texts and sampled ones differ in acceptance; temperatures above 0 differ little.
@@ -129,7 +130,8 @@ class Learner:
             hardware={},
             settings=self.settings,
             regime="",
-            exact_up_to=1,
+            exact_sizes=PLAIN_ONLY,  # more is not known
+            pads=False,
             costs=CostModel(
                 CostTable(learned.target.times), learned.draft.table(plans.guide.plain_ms(0)) if options.draft else None
             ),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from specrun.catalog.local_pair import Fetcher, SilentFetcher
+from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
-from specrun.engine.exact_passes import keep_exact, measured_limit
+from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
@@ -32,7 +33,9 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
@@ -43,12 +46,14 @@ class Model:
     notices: sentences for the user, one for each difference from what the options ask.
     engine: the decode loop.
     plans: the plans that can run, and what chooses among them.
+    exactness: the sizes to which the target's passes are padded.
 
     Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
 
     engine: Engine
     plans: RunPlans
+    exactness: ExactPasses
 
     def __init__(self, options: RunOptions, learner: Learner | None = None) -> None:
         """learner: keeps what the runs teach, and knows what earlier ones taught; None for neither."""
@@ -72,14 +77,23 @@ class Model:
         self.engine = Engine(pair.target, pair.draft, pair.ctx_size, sources.set, options.overlap)
         pair.resources.callback(self.engine.close)
         plans = pair.plans
-        if options.exact and any(plan.drafts for plan in plans):
-            profile = options.profile
-            limit = profile.exact_up_to if profile else measured_limit(pair.target, plans, pair.ctx_size)
-            plans, notices = keep_exact(pair.target, plans, limit)
-            self.notices += notices
+        self.exactness = self._exactness(options, plans)
+        pair.target.padding = self.exactness.sizes
+        if options.exact:
+            self.notices += self.exactness.notices
+            if self.exactness.sizes == PLAIN_ONLY:
+                plans = (OFF.plan(),)
         profile = options.profile if pair.draft or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
         self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier)
+
+    def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
+        if options.profile:
+            return exact_passes.of_profile(options.profile)
+        # The cache of a recurrent target cannot drop padding. Speculation is off there, and every pass has one token.
+        if options.exact and self.llama_model.can_hold_tree:
+            return exact_passes.measured(self._pair.target, plans)
+        return ExactPasses()
 
     @property
     def llama_model(self) -> LlamaModel:

@@ -96,4 +96,4 @@ def _of_target(options: RunOptions) -> Profile | None:
     Its settings make the text without a draft the same as the text with one.
     """
     profile = profile_files.of_target(identity_of(options)) if profile_files.are_saved() else None
-    return profile.without_draft(options.exact) if profile else None
+    return profile.without_draft() if profile else None

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from specrun.errors import UsageError
 from specrun.llama.context import ContextConfig
+from specrun.llama.target import PROMPT_PASS
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.pass_sizes import MOST_PADDED
 from specrun.speculation.shape import MAX_LEAVES
 
 if TYPE_CHECKING:
     from specrun.profiles.profile import Profile
 
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
-_PROMPT_BATCH = 512  # tokens of one prefill pass: llama.cpp's default ubatch
-_MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree; chosen by hand
+_MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand
 _MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
 
 
@@ -35,7 +36,7 @@ class RunOptions:
     draft_settings: the same for the draft.
     profile: the profile of this pair on this machine, whose settings fill those that are not decided; None for none.
     follow: whether to follow the profile's plans instead of `plans`.
-    exact: whether to speculate only in passes whose logits are the same bits as those of plain decoding.
+    exact: whether every pass must give a token the same bits as without speculation.
     datastore: a file of `specrun datastore` to draft from; None for none.
     history: whether to draft from earlier sessions and save this one.
     overlap: whether to draft while the target's passes run; None does as the plan says.
@@ -65,6 +66,11 @@ class RunOptions:
         return replace(self, settings=settings, plans=plans)
 
     @property
+    def pads(self) -> bool:
+        """Whether passes may be padded to sizes that give a token the same bits."""
+        return self.exact or (self.profile is not None and self.profile.pads)
+
+    @property
     def drafts(self) -> bool:
         """Whether the draft will be loaded, which takes a plan that uses it."""
         return self.draft is not None and any(plan.drafts and plan.method.needs_draft for plan in self.plans)
@@ -74,12 +80,13 @@ class RunOptions:
         plans = [*plans, self.largest] if self.largest else plans
         budget = max(plan.budget for plan in plans)
         n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
-        n_seq_max = min(n_leaves, MAX_LEAVES)
+        # Two paths are compared where the sizes of exact passes are measured.
+        n_seq_max = min(max(n_leaves, 2 if self.pads else 1), MAX_LEAVES)
         return ContextConfig(
             n_ctx=context_length(self.ctx_size, n_ctx_train) + budget + _MAX_PENDING,
             n_seq_max=n_seq_max,
-            n_batch=max(_PROMPT_BATCH, budget + _MAX_PENDING),
-            n_outputs=max(budget, n_seq_max),
+            n_batch=max(PROMPT_PASS, budget + _MAX_PENDING),
+            n_outputs=max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0),
         )
 
 

@@ -22,12 +22,14 @@ class Pass:
     accepted: what was accepted of the tree.
     tokens: the committed token ids. An end-of-generation token is left out.
     finish: why the generation ends with this pass; None if it goes on.
+    padding: tokens of padding in the pass.
     """
 
     tree: TokenTree
     accepted: Accepted
     tokens: list[int]
     finish: FinishReason | None = None
+    padding: int = 0
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Statistics:
     prompt_tokens_decoded: tokens of the prompt that were not in the KV cache.
     completion_tokens: committed tokens.
     passes: target passes after the prompt.
+    padding: tokens of padding in these passes.
     prefill_seconds: time before the first pass.
     first_token_seconds: time from the start to the end of the first pass.
     seconds: time from the start of the first pass to the end of the last one.
@@ -54,6 +57,7 @@ class Statistics:
     prompt_tokens_decoded: int = 0
     completion_tokens: int = 0
     passes: int = 0
+    padding: int = 0
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0
     seconds: float = 0.0
@@ -83,6 +87,7 @@ class Statistics:
     def count(self, done: Pass) -> None:
         """Add one pass to the counts."""
         self.passes += 1
+        self.padding += done.padding
         self.completion_tokens += len(done.tokens)
         length = len(done.accepted.tokens)
         self.accepted += [0] * (length - len(self.accepted))

@@ -35,6 +35,20 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def padded(self, size: int, seq: int, position: int) -> Batch:
+        """The batch with further tokens behind it, `size` in all, which continue sequence `seq` from `position` on.
+
+        They repeat the last token, so that they read few further experts of a mixture. No logits of them are wanted.
+        """
+        n = size - len(self)
+        return Batch(
+            tokens=np.append(self.tokens, np.repeat(self.tokens[-1:], n)),
+            positions=np.append(self.positions, np.arange(position, position + n, dtype=np.int32)),
+            first_seq=np.append(self.first_seq, np.full(n, seq, np.int32)),
+            n_seq=np.append(self.n_seq, np.ones(n, np.int32)),
+            outputs=np.append(self.outputs, np.zeros(n, np.bool_)),
+        )
+
     def check(self, n_vocab: int, n_batch: int, n_outputs_max: int, seq_length: Int32Array) -> Int32Array:
         """Return int32[n_seq_max], the lengths of the sequences after a pass over this batch.
 

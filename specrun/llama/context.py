@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,6 +149,16 @@ class LlamaContext:
             raise ValueError(f"sequence {destination} cannot continue at {start} with {source}")
         llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
         self._seq_length[destination] = end
+
+    def sequence_state(self, seq: int) -> NDArray[np.uint8]:
+        """uint8[n]: positions and all K and V of `seq` as llama.cpp would save them."""
+        size = llama_cpp.llama_state_seq_get_size(self._context, seq)
+        state = np.empty(size, np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        written = llama_cpp.llama_state_seq_get_data(self._context, pointer, size, seq)
+        if written != size:
+            raise LlamaError("llama.cpp could not copy its KV cache")
+        return state
 
     def sequence_end(self, seq: int) -> int:
         """Number of positions of `seq` by llama.cpp's own count, for tests."""

@@ -1,48 +1,183 @@
-"""Measures up to which size a pass gives a token the same logits, bit for bit, as a pass over that token alone."""
+"""Finds by measurement the sizes of passes that give a token the same bits, in its logits and in the KV cache.
+
+First, passes of many sizes are run over the same tokens, and sizes with the same results form a group. Then the classes
+that these groups suggest are tried as they will be used: padded passes over one token against padded passes over chains
+and trees of several sizes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from specrun.llama.target import TargetContext
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
+from specrun.speculation.tree import ROOT, TokenTree
+
+# llama.cpp reads KV cells in blocks of 256, and changes kernels at 512 cells. The compared tokens lie on both sides of
+# a boundary between two blocks, the third if the context is long enough.
+_BLOCK = 256
+_BOUNDARY = 3 * _BLOCK
+# For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
+# Sizes above the number of tokens n are at least 2 n - 1. Chosen by hand.
+_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 24, 31, 32, 63, 64)
+_FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 32, 64)
+_EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
 
-def exact_up_to(
-    target: TargetContext,
-    tokens: Sequence[int],
-    sizes: Sequence[int],
-    ctx: int,
-    n_compared: int,
-    over: Callable[[], bool] = lambda: False,
-) -> int:
-    """The largest of `sizes` (ascending) such that passes of it and all smaller sizes equal passes over one token.
+@dataclass(frozen=True)
+class Survey:
+    """What passes of several sizes over the same tokens gave.
 
-    1 if not even the smallest size above 1 does. Compares the first `n_compared` rows of logits after `ctx` tokens of
-    text, which is made by repeating `tokens`. over: returns true when the time is up; then only the rows computed so
-    far, at least two, are compared.
+    groups: sizes whose passes gave equal bits, ascending.
+    ms: milliseconds of a pass by its tokens.
     """
-    text = [tokens[i % len(tokens)] for i in range(ctx + 1 + n_compared)]
-    target.set_prompt(text[: ctx + 1])
-    rows = []
-    for i in range(n_compared):
-        if i >= 2 and over():
-            break
-        rows.append(target.score(TokenTree.root_only(text[ctx + i])).copy()[0])
-        target.commit(TokenTree.root_only(text[ctx + i]), [0], text[(ctx + i + 1) % len(text)])
-    exact = 1
-    for size in sizes:
-        if size < 2:
-            continue
-        target.set_prompt(text[: ctx + 1])
-        following = [text[(ctx + i) % len(text)] for i in range(size)]
-        together = target.score(TokenTree.chain(following))
-        n = min(size, len(rows))
-        same = all(np.array_equal(together[i].view(np.uint32), rows[i].view(np.uint32)) for i in range(n))
-        target.drop_tree()
-        if not same:
-            break
-        exact = size
-    return exact
+
+    groups: tuple[tuple[int, ...], ...]
+    ms: Mapping[int, float]
+
+    @property
+    def classes(self) -> list[PassSizes]:
+        """The classes that the groups suggest, the one with the fastest passes first."""
+        # All plans must get the same class, so a size that only some of them have does not count.
+        ms = {n: ms for n, ms in self.ms.items() if n in _SIZES}
+        return sorted(classes_of(self.groups), key=lambda sizes: (sizes == PLAIN_ONLY, -best_rate(sizes, ms)))
+
+
+def exact_sizes(target: TargetContext, tokens: Sequence[int], largest: int) -> tuple[PassSizes, Survey]:
+    """The class of sizes with the fastest passes whose results are the same bits. Empties the cache.
+
+    PLAIN_ONLY if passes of no size above 1 are the same whatever else is in the pass. tokens: a text to decode,
+    repeated where it is too short. largest: tokens of the largest pass to be run.
+    """
+    comparison = Comparison(target, tokens, largest)
+    try:
+        survey = comparison.survey()
+        found = (sizes for sizes in survey.classes if sizes == PLAIN_ONLY or comparison.holds(sizes))
+        return next(found, PLAIN_ONLY), survey
+    finally:
+        target.reset()
+
+
+class Comparison:
+    """Compares passes over the same tokens behind the same text.
+
+    quick: compare fewer tokens in passes of fewer sizes. This is always done for slow targets.
+    """
+
+    def __init__(self, target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False) -> None:
+        self._target = target
+        config = target.context.config
+        largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs)
+        boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
+        self._start = max(boundary - _SIZES[-1] // 4, 1)
+        self._text = [tokens[i % len(tokens)] for i in range(self._start + 2 * largest)]
+        plain_ms = min(self._plain_ms() for _ in range(2))
+        efforts = _EFFORTS[1:] if quick else _EFFORTS
+        self._n_compared, sizes = next((n, sizes) for most_ms, n, sizes in efforts if plain_ms < most_ms)
+        self._sizes = sorted({*(size for size in sizes if size <= largest), largest})
+
+    def _plain_ms(self) -> float:
+        self._fill()
+        started = time.perf_counter()
+        self._target.score(TokenTree.root_only(self._text[self._start]))
+        seconds = time.perf_counter() - started
+        self._target.drop_tree()
+        return seconds * 1e3
+
+    def _fill(self, n_compared: int = 0) -> None:
+        """Bring the cache to the tokens before the compared ones, and `n_compared` of these."""
+        self._target.set_prompt(self._text[: self._start + n_compared + 1])
+
+    def survey(self) -> Survey:
+        """Run passes of every size, without padding, and compare what they give."""
+        groups: dict[bytes, list[int]] = {}
+        ms = {}
+        for size in self._sizes:
+            result, ms[size] = self._passes(size)
+            groups.setdefault(result, []).append(size)
+        return Survey(tuple(map(tuple, groups.values())), ms)
+
+    def _passes(self, size: int) -> tuple[bytes, float]:
+        """A digest of what passes over `size` tokens gave for the compared tokens, and the milliseconds of one."""
+        target, n = self._target, self._n_compared
+        digest = hashlib.blake2b()
+        done, ms = 0, float("inf")
+        while done < n:
+            begin = max(min(done, n - size), 0)  # the last pass begins earlier, so that it has the same size
+            self._fill(begin)
+            text = self._text[self._start + begin :]
+            tree = TokenTree.chain(text[:size]) if size <= n else _twice(text, n, size)
+            started = time.perf_counter()
+            rows = target.score(tree)
+            ms = min(ms, (time.perf_counter() - started) * 1e3)
+            digest.update(rows[done - begin : n - begin].tobytes())
+            if size > n and rows[1 - n :].tobytes() != rows[1:n].tobytes():
+                digest.update(b"the place in a pass matters %d" % size)
+            done = begin + min(size, n)
+            target.commit(tree, list(range(min(size, n))), self._text[self._start + done])
+        digest.update(target.context.sequence_state(0).data)
+        return digest.digest(), ms
+
+    def holds(self, sizes: PassSizes) -> bool:
+        """Whether padded passes over one token give the same bits as padded passes over chains and trees."""
+        target, n = self._target, self._n_compared
+        before, target.padding = target.padding, sizes
+        try:
+            alone = self._written([1] * n, n)
+            return all(self._written(counts, n) == alone for counts in self._real_tokens(sizes))
+        finally:
+            target.padding = before
+
+    def _real_tokens(self, sizes: PassSizes) -> list[list[int]]:
+        """The tokens without padding of the passes over chains and trees that are compared."""
+        n, largest = self._n_compared, self._sizes[-1]
+        some = [sizes.least, 2, sizes.least + 1, 3, 1, sizes.least + sizes.multiple, 5]
+        fitting = [count for count in some if count in range(2, (sizes.most or largest) + 1)]
+        most = sizes.largest(largest)
+        return [[fitting[i % len(fitting)] for i in range(n)] if fitting else [1] * n, [most] * n]
+
+    def _written(self, counts: Sequence[int], n: int) -> bytes:
+        """A digest of logits and cache when the compared tokens are committed in passes over so many nodes."""
+        target, text = self._target, self._text
+        self._fill()
+        digest = hashlib.blake2b()
+        done = 0
+        for i, count in enumerate(counts):
+            if done == n:
+                break
+            at = self._start + done
+            tree = _tree(text[at : at + min(count, target.room())], is_chain=i % 2 == 1)
+            path = _true_path(tree)[: n - done]
+            digest.update(target.score(tree)[path].tobytes())
+            done += len(path)
+            target.commit(tree, path, text[self._start + done])
+        # Committed tokens that still wait for a pass are decoded, as the next text would have it.
+        target.set_prompt(text[: self._start + n + 1])
+        digest.update(target.context.sequence_state(0).data)
+        return digest.digest()
+
+
+def _twice(text: Sequence[int], n: int, size: int) -> TokenTree:
+    """A tree of `size` nodes: the text as a chain, and its first `n` tokens again as the last nodes, on one root."""
+    first, again = list(text[: size - n + 1]), list(text[1:n])
+    parents = [*range(-1, len(first) - 1), ROOT, *range(len(first), size - 1)]
+    return TokenTree.build(first + again, parents, [-float(i) for i in range(size)])
+
+
+def _tree(tokens: Sequence[int], is_chain: bool) -> TokenTree:
+    """A tree over a text's next tokens: a chain of them, or of all but the last, with a likelier wrong first node."""
+    if is_chain or len(tokens) < 3:
+        return TokenTree.chain(tokens)
+    nodes = [tokens[0], tokens[0], *tokens[1:-1]]
+    return TokenTree.build(nodes, [-1, ROOT, ROOT, *range(2, len(nodes) - 1)], [-float(i) for i in range(len(nodes))])
+
+
+def _true_path(tree: TokenTree) -> list[int]:
+    """The nodes of the text: of two siblings, the second one."""
+    path = [ROOT]
+    while tree.children[path[-1]]:
+        path.append(tree.children[path[-1]][-1])
+    return path

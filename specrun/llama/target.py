@@ -4,6 +4,10 @@ Cells always stay in the order of their positions. llama.cpp puts new tokens int
 sums over cells in order, so a hole in front of an accepted token would change the order of later sums and with it the
 last bits of the logits. A tree is decoded in depth-first order, likeliest path first. Of the accepted path only the
 nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
+
+Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
+lies in the last cells, and is dropped with the tree. llama.cpp computes the end of the last layer and the logits for
+those tokens only whose logits are wanted, so the number of wanted rows is padded to the same sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.prefix import common_prefix
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
+
+PROMPT_PASS = 512  # tokens of one prefill pass: llama.cpp's default ubatch
 
 
 class TargetContext:
@@ -24,14 +31,15 @@ class TargetContext:
 
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
-    largest_pass: most tokens of a pass over a tree, pending ones included; None for as many as the context takes.
+    padding: the sizes that passes are padded to. The passes over new text of a prompt are the same with every plan, so
+        they may be larger than the largest of these sizes. The context needs room for the padding.
     """
 
     def __init__(self, context: LlamaContext) -> None:
         self.context = context
         self.tokens: list[int] = []
         self.n_cached = 0
-        self.largest_pass: int | None = None
+        self.padding: PassSizes = ANY_SIZE
 
     @property
     def n_vocab(self) -> int:
@@ -54,9 +62,12 @@ class TargetContext:
         """
         config = self.context.config
         n_pending = max(len(self.tokens) - self.n_cached, 1)
-        cells = config.n_ctx - self.n_cached - n_pending + 1
-        batch = config.n_batch if self.largest_pass is None else min(config.n_batch, self.largest_pass)
-        return min(cells, batch - n_pending + 1, config.n_outputs)
+        largest = self.padding.largest(min(config.n_ctx - self.n_cached, config.n_batch))
+        return min(largest - n_pending + 1, self.padding.largest(config.n_outputs))
+
+    def pass_size(self, tree: TokenTree) -> int:
+        """Tokens of the next pass over `tree`: pending ones and padding are included."""
+        return self.padding.padded(self.n_pending + len(tree))
 
     def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
         """Make `tokens` the committed text and decode all but the last, reusing the prefix that the cache shares.
@@ -77,18 +88,21 @@ class TargetContext:
         self.n_cached = kept
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
-        self._decode_committed(shared, interrupted)
-        self._decode_committed(end, interrupted)
+        self._decode_committed(shared, self.padding.largest(self.context.config.n_batch), interrupted)
+        self._decode_committed(end, min(PROMPT_PASS, self.context.config.n_batch), interrupted)
         return end - kept
 
-    def _decode_committed(self, end: int, interrupted: Callable[[], bool]) -> None:
-        config = self.context.config
+    def _decode_committed(self, end: int, largest: int, interrupted: Callable[[], bool]) -> None:
+        config, last_seq = self.context.config, self.max_leaves - 1
         if end > config.n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
         while self.n_cached < end and not interrupted():
-            chunk = self.tokens[self.n_cached : min(self.n_cached + config.n_batch, end)]
-            self.context.decode(committed_tokens(chunk, self.n_cached, config.n_seq_max, n_outputs=0))
-            self.n_cached += len(chunk)
+            chunk = self.tokens[self.n_cached : min(self.n_cached + largest, end)]
+            batch = committed_tokens(chunk, self.n_cached, config.n_seq_max, n_outputs=0)
+            after = self.n_cached + len(chunk)
+            self.context.decode(batch.padded(self.padding.padded(len(chunk)), last_seq, after))
+            self.n_cached = after
+            self.context.remove(last_seq, after)
 
     def score(self, tree: TokenTree) -> Logits:
         """One pass over the pending tokens and `tree`, whose root must be the last committed token.
@@ -115,7 +129,14 @@ class TargetContext:
             n_seq=np.concatenate([np.full(n_before, self.max_leaves, np.int32), n_seq]),
             outputs=np.arange(n_before + len(tree)) >= n_before,
         )
-        return self.context.decode(batch)
+        # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
+        depth = int(tree.depths[-1]) if tree.n_leaves == self.max_leaves else 0
+        batch = batch.padded(self.pass_size(tree), self.max_leaves - 1, root_position + depth + 1)
+        # Further rows are those of padding, and if that is too little, of pending tokens.
+        n_rows = self.padding.padded(len(tree))
+        first_row = min(n_before, len(batch) - n_rows)
+        batch.outputs[first_row : first_row + n_rows] = True
+        return self.context.decode(batch)[n_before - first_row :][: len(tree)]
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
         """Commit the accepted `path` (node indices, root first) of the tree scored last, and then `next_token`."""

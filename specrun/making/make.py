@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from specrun.catalog import made
+from specrun.catalog import fastest, made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.locations import file_bytes
@@ -62,6 +62,7 @@ def make_draft(
             path = output.absolute() if output else folder / best.candidate.file_name
             workplace.best.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
+            fastest.forget(target)  # it was compared with other drafts than this one
     except OSError as error:
         raise SpecrunError(f"{error.filename or folder} cannot be written: {error.strerror}; {_ELSEWHERE}") from error
     return Result(target, file.quantization, file.n_bytes, reference.plain_ms, outcomes, best, path, rival)

@@ -24,7 +24,8 @@ class ModelOptions:
     """The options as the user gave them.
 
     target: None is the embedded pair.
-    draft: None is the draft that the catalog recommends for the target, "none" is no draft.
+    draft: None is the draft that is usual for the target (see `local_pair`), "none" is no draft. `specrun tune` also
+        takes a comma-separated list.
     pull: whether to download missing models without asking.
     """
 
@@ -32,7 +33,8 @@ class ModelOptions:
     # fmt: off
     draft: Annotated[str | None, _option(
         "--draft", "-md", envvar="SPECRUN_DRAFT", metavar="MODEL",
-        help="A small model with the same tokenizer, or none. By default the one that the catalog recommends."
+        help="A small model with the same tokenizer, or none. By default the fastest that `specrun "
+        "tune` measured, else the one that the catalog recommends."
     )] = None
     # fmt: on
     pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False

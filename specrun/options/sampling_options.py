@@ -21,6 +21,17 @@ _option = partial(typer.Option, rich_help_panel="Sampling")
 Temperature = Annotated[
     float, _option("--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random.")
 ]
+TopK = Annotated[int, _option("--top-k", metavar="K", help="Sample from the K likeliest tokens only; 0 is off.")]
+TopP = Annotated[
+    float,
+    _option(
+        "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
+    ),
+]
+MinP = Annotated[
+    float,
+    _option("--min-p", metavar="P", help="Drop tokens less likely than P times the likeliest token; 0 is off."),
+]
 Seed = Annotated[
     int, _option("--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed.")
 ]
@@ -36,15 +47,9 @@ class SamplingOptions:
         help="Most tokens to write. By default until the model ends its text or the context is full."
     )] = None
     temp: Temperature = 0.8
-    top_k: Annotated[int, _option(
-        "--top-k", metavar="K", help="Sample from the K likeliest tokens only; 0 is off."
-    )] = 40
-    top_p: Annotated[float, _option(
-        "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
-    )] = 0.95
-    min_p: Annotated[float, _option(
-        "--min-p", metavar="P", help="Drop tokens less likely than P times the likeliest token; 0 is off."
-    )] = 0.05
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
     repeat_penalty: Annotated[float, _option(
         "--repeat-penalty", metavar="R", help="Divide the positive logits of tokens that occurred by R; 1 is off."
     )] = 1.0

@@ -13,6 +13,7 @@ from specrun.errors import UsageError
 
 if TYPE_CHECKING:
     from specrun.speculation.plan import Plan
+    from specrun.speculation.shape import TreeShape
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
@@ -32,6 +33,27 @@ Depth = Annotated[
     _option(metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."),
 ]
 
+GrowthMap = Annotated[
+    Path | None,
+    _option(
+        "--growth-map",
+        metavar="FILE",
+        help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured.",
+    ),
+]
+
+
+def read_growth_map(path: Path) -> TreeShape:
+    """The tree shape in a file. Raises UsageError if it cannot be read."""
+    from specrun.speculation.shape import TreeShape
+
+    try:
+        return TreeShape.from_text(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not a growth map: {error}; `specrun methods growth-map` makes one") from error
+
 
 @dataclass(frozen=True)
 class SpeculationOptions:
@@ -45,10 +67,7 @@ class SpeculationOptions:
     method: Annotated[str | None, _option(
         "--method", metavar="NAME", help="Draft and accept by a method that `specrun methods` lists."
     )] = None
-    growth_map: Annotated[Path | None, _option(
-        "--growth-map", metavar="FILE",
-        help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
-    )] = None
+    growth_map: GrowthMap = None
     datastore: Datastore = None
     history: Annotated[bool, _option(
         "--history", help="Also draft from earlier sessions with --history, and save this one on this machine."
@@ -105,7 +124,6 @@ class SpeculationOptions:
     def _plan_of_method(self, name: str) -> Plan:
         from specrun.speculation import registry
         from specrun.speculation.method import DATASTORE
-        from specrun.speculation.shape import TreeShape
 
         if self.speculate != "auto":
             raise UsageError("--method and --speculate exclude each other; choose one")
@@ -118,14 +136,7 @@ class SpeculationOptions:
             return method.plan(self.budget, self.depth)
         if not method.wants_shape or not self.is_open:
             raise UsageError("--growth-map goes with --method sequoia or sequoia-match, without --budget and --depth")
-        try:
-            return method.plan().shaped(TreeShape.from_text(self.growth_map.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise UsageError(f"{self.growth_map} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise UsageError(
-                f"{self.growth_map} is not a growth map: {error}; `specrun methods growth-map` makes one"
-            ) from error
+        return method.plan().shaped(read_growth_map(self.growth_map))
 
     def check_constrained(self, grammar: Path | None, json_schema: Path | None) -> None:
         """Raises UsageError for a grammar together with a method whose drafts cannot follow one."""

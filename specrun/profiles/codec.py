@@ -20,10 +20,11 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, Overhead, PassTime
 from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 
-VERSION = 2
+VERSION = 3
 
 # Decimals that are written, by class and field. Others are written as they are.
 _DECIMALS: Mapping[type, Mapping[str, int]] = {
@@ -82,6 +83,8 @@ def converter() -> Converter:
     converter.register_structure_hook(Plan, _plan_from_json)
     converter.register_unstructure_hook(CostTable, lambda table: converter.unstructure(list(table.times)))
     converter.register_structure_hook(CostTable, lambda value, _: CostTable(converter.structure(value, list[PassTime])))
+    converter.register_unstructure_hook(PassSizes, _sizes_to_json)
+    converter.register_structure_hook(PassSizes, _sizes_from_json)
     converter.register_unstructure_hook(Calibration, _calibration_to_json)
     converter.register_structure_hook(Calibration, _calibration_from_json)
     converter.register_unstructure_hook(ExpectedPlan, _expected_to_json)
@@ -121,6 +124,20 @@ def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
 
 def _calibration_from_json(value: dict[str, Any], _type: type) -> Calibration:
     return Calibration(np.array(value["seen"], np.float64), np.array(value["accepted"], np.float64))
+
+
+def _sizes_to_json(sizes: PassSizes) -> dict[str, int]:
+    if sizes.is_single:
+        return {"only": sizes.least}
+    value = {"least": sizes.least}
+    if sizes.multiple > 1:
+        value["multiple"] = sizes.multiple
+    return value if sizes.most is None else value | {"most": sizes.most}
+
+
+def _sizes_from_json(value: dict[str, Any], _type: type) -> PassSizes:
+    numbers = {name: int(number) for name, number in value.items()}
+    return PassSizes.only(numbers["only"]) if "only" in numbers else PassSizes(**numbers)
 
 
 def _expected_to_json(expected: ExpectedPlan) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 _UNKNOWN_ERROR = 0.1  # standard error of a rate whose error was not measured, as a share of the rate; chosen by hand
 Origin = Literal["tuned", "learned"]
@@ -61,7 +62,8 @@ class Profile:
     hardware: dict[str, Any]  # the machine as plain values, and under "summary" as lines to print
     settings: LlamaSettings  # the target's, which were measured
     regime: str  # where the weights lie
-    exact_up_to: int  # tokens of the largest pass whose logits are bit-exact; 1 if not even passes over two are
+    exact_sizes: PassSizes  # passes of these sizes give a token the same bits
+    pads: bool  # whether the plans were measured, and run, with every pass padded to these sizes
     costs: CostModel
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     plans: list[TunedPlan]  # one for each temperature
@@ -71,6 +73,22 @@ class Profile:
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences about anything that disturbed the measurements
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote
+
+    @property
+    def padding(self) -> PassSizes:
+        """The sizes that passes are padded to."""
+        return self.exact_sizes if self.pads else ANY_SIZE
+
+    @property
+    def padding_cost(self) -> float:
+        """What padding to `exact_sizes` adds to a plain pass, as a share of its time."""
+        ctx = self.costs.target.times[0].ctx
+        return self.costs.target.padded(self.exact_sizes).ms(1, ctx) / self.costs.target.ms(1, ctx) - 1
+
+    @property
+    def padded_costs(self) -> CostModel:
+        """The costs of passes that are padded as the plans run them."""
+        return self.costs.padded(self.padding)
 
     def chooser(self) -> ByTemperature:
         """A controller that follows the plans of this profile while generating."""
@@ -84,16 +102,14 @@ class Profile:
         rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
         # A calibration of its own, because it shifts with the texts that are written.
         calibration = self.acceptance_at(temperature).calibration.fresh() if self.acceptance else None
-        return Guide(self.costs, calibration, rate)
+        return Guide(self.padded_costs, calibration, rate)
 
-    def without_draft(self, exact: bool) -> Profile:
+    def without_draft(self) -> Profile:
         """The part of the profile that holds for the target without a draft: its settings and its pass times.
 
-        Its plans draft from the text itself. exact: only in passes whose logits are bit-exact.
+        Its plans draft from the text itself.
         """
-        largest = min(COPIED_NODES, self.costs.target.largest)
-        if exact:
-            largest = min(largest, self.exact_up_to)
+        largest = self.padding.largest(min(COPIED_NODES, self.costs.target.largest))
         plan = DRAFTLESS.plan(largest) if largest > 1 else OFF.plan()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
         plans = [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specrun.speculation.method import Method
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
 
 
@@ -46,7 +47,7 @@ class TriedSettings:
 
     name: str
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
-    exact_up_to: int  # tokens of the largest pass whose logits are bit-exact; 1 if not even passes over two are
+    exact_sizes: PassSizes  # passes of these sizes give a token the same bits
     score: float  # tokens per millisecond of the best pass, with a draft of usual quality
 
 

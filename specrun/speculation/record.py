@@ -17,7 +17,7 @@ class PassRecord:
     seconds: float  # of everything
     target_seconds: float = 0.0  # of the target pass
     draft_seconds: float = 0.0  # of the drafting
-    n_target: int = 1  # tokens of the target pass: the tree, and committed tokens that were decoded again
+    n_target: int = 1  # tokens of the target pass: tree, committed tokens that were decoded again, and padding
     ctx: int = 0  # tokens that the target had in its cache before the pass
 
     @property

@@ -14,22 +14,20 @@ from dataclasses import dataclass, replace
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.llama.invariance import exact_up_to
+from specrun.llama.invariance import Comparison
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_rate, is_free, tokens_of
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
 _CTX = 600  # tokens; long enough that llama.cpp's attention kernels for long contexts are at work
 _CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
-_TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
 _ROUNDS = 3
-_SLOW_MS = 100.0  # time of a plain pass above which fewer tokens are compared
 _VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
-_COMPARED, _COMPARED_IF_SLOW = 40, 4  # tokens whose logits are compared for exactness
 
 
 @dataclass(frozen=True)
@@ -39,33 +37,35 @@ class Tried:
     name: str
     settings: LlamaSettings
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
-    exact_up_to: int  # tokens of the largest pass whose logits are bit-exact; 1 if not even passes over two are
+    exact_sizes: PassSizes  # passes of these sizes give a token the same bits
 
     @property
     def score(self) -> float:
         """Tokens per millisecond of the best pass, with a draft of usual quality."""
-        return max((1 + _TOKENS_PER_DOUBLING * math.log2(n)) / ms for n, ms in self.ms.items())
+        return best_rate(ANY_SIZE, self.ms)
+
+    @property
+    def exact_score(self) -> float:
+        """The same where every pass is padded to `exact_sizes`."""
+        return best_rate(self.exact_sizes, self.ms)
 
     @property
     def is_exact(self) -> bool:
-        """Whether all timed passes are bit-exact."""
-        return self.exact_up_to >= max(self.ms)
+        """Whether all passes can be bit-exact at no cost."""
+        return is_free(self.exact_sizes, self.ms)
 
     @property
     def row(self) -> TriedSettings:
         """The trial as a profile keeps it."""
-        return TriedSettings(self.name, self.ms, self.exact_up_to, self.score)
+        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score)
 
 
-def variations(
-    n_logical: int, n_threads: int, can_repack: bool, is_split: bool, exact: bool
-) -> Iterator[tuple[str, LlamaSettings]]:
+def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool) -> Iterator[tuple[str, LlamaSettings]]:
     """Names and settings to try, each on top of those that were kept before.
 
     n_logical: logical CPU cores. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
     is_split: whether some layers lie in VRAM and some in RAM.
-    exact: leaves out settings whose kernels are known to depend on the size of the pass.
     """
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
@@ -76,11 +76,10 @@ def variations(
     # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context
     # may be several times as fast. In f32 its sums do not depend on the size of the pass for some quantizations.
     yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
-    if not exact:
-        yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
-        yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
-        if can_repack:
-            yield "repacked weights", LlamaSettings(repack=True)
+    yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+    yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
+    if can_repack:
+        yield "repacked weights", LlamaSettings(repack=True)
 
 
 def choose(
@@ -88,8 +87,8 @@ def choose(
 ) -> tuple[LlamaSettings, list[Tried]]:
     """The fastest settings of the target, and all that were tried, the defaults first.
 
-    Settings that the user has decided in `options` stay as they are, and with `options.exact` only bit-exact ones are
-    taken. Passes over `text` are timed. No further candidate is tried after the run's deadline.
+    Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
+    padded passes. Passes over `text` are timed. No further candidate is tried after the run's deadline.
     """
     run.show("settings: defaults")
     best = _try("defaults", options, LlamaSettings(), text, run)
@@ -105,9 +104,12 @@ def choose(
         except LlamaError:
             continue  # this model does not allow it, or there is too little memory
         tried.append(trial)
-        # Exact settings that are nearly as fast as inexact ones win.
-        least = 1 / _CLEARLY if trial.is_exact and not best.is_exact else _CLEARLY
-        if trial.score > least * best.score and (trial.is_exact or not options.exact):
+        if options.exact:
+            is_better = trial.exact_score > _CLEARLY * best.exact_score
+        else:
+            # Exact settings that are nearly as fast as inexact ones win.
+            is_better = trial.score > best.score * (1 / _CLEARLY if trial.is_exact and not best.is_exact else _CLEARLY)
+        if is_better:
             best = trial
     return best.settings, tried
 
@@ -127,8 +129,8 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
         sizes = [1]
         for n in _SIZES[1:]:
             sizes.append(n)
-            if timer.ms(n) > (1 + _TOKENS_PER_DOUBLING * math.log2(4 * n)) * 2 * plain_ms:
+            if timer.ms(n) > tokens_of(4 * n) * 2 * plain_ms:
                 break
         times = rounds(timer, ctx, sizes, _ROUNDS, run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)).pass_times()
-        n_compared = _COMPARED if plain_ms < _SLOW_MS else _COMPARED_IF_SLOW
-        return Tried(name, settings, {t.n: t.ms for t in times}, exact_up_to(target, tokens, sizes, ctx, n_compared))
+        exact = Comparison(target, tokens, max(_SIZES), quick=True).survey().classes[0]
+        return Tried(name, settings, {t.n: t.ms for t in times}, exact)

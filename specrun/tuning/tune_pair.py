@@ -34,11 +34,14 @@ def tune_pair(
     own: Sequence[texts.TuningText] | None,
     raw: bool,
     run: Run,
+    first: tuple[Profile, Placement] | None = None,
 ) -> tuple[Profile, Placement]:
     """Measure a pair and choose its plans. Returns the profile, which is not saved and has no picture, and where the
     layers lie.
 
     identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
+    first: what was measured of the same target with another draft, whose settings and pass times of the target hold
+    for this pair too if its layers lie in the same places.
     Raises KeyboardInterrupt, between two passes, once the run is interrupted.
     """
     effort = EFFORTS[effort_name]
@@ -50,6 +53,8 @@ def tune_pair(
     here = Machine.read(options.target, devices.devices(), devices.system_info())
     options = replace(options, plans=(OFF.plan(), effort.largest_plan))
     placement = place(placement_request(options, here.gpus))
+    if first and first[1].layer_gpus == placement.layer_gpus and first[1].regime == placement.regime:
+        unfinished.take_target(first[0])
     if unfinished.stages.settings is None:
         _choose_settings(options, here, placement, unfinished, run.stage(_SETTINGS_SHARE * effort.seconds))
     settings = unfinished.stages.settings
@@ -70,7 +75,8 @@ def tune_pair(
         hardware={"summary": _summary(here), **here.as_json()},
         settings=settings,
         regime=placement.regime,
-        exact_up_to=tuned.exact_up_to,
+        exact_sizes=tuned.exact_sizes,
+        pads=tuned.pads,
         costs=tuned.costs,
         acceptance=tuned.acceptance,
         plans=tuned.plans,
@@ -88,7 +94,7 @@ def _choose_settings(
     """Try llama.cpp's settings for the target, and keep the fastest."""
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
-    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split, options.exact)
+    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split)
     chosen, tried = settings_trials.choose(options, list(variations), texts.together(), run)
     unfinished.stages.settings, unfinished.stages.tried = chosen, [trial.row for trial in tried]
     unfinished.save()

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.model import Model
-from specrun.llama.invariance import exact_up_to
+from specrun.llama.invariance import exact_sizes
 from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import TunedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable
+from specrun.speculation.planning.pass_sizes import PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
@@ -30,7 +31,6 @@ from specrun.tuning.validate import Validated, fastest, validate
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _DRAFT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 _CONTEXTS = (64, 768)
-_EXACTNESS_CTX = 600
 
 # Shares of the effort's seconds after which each stage should be over.
 _TARGET_TABLE, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
@@ -43,8 +43,9 @@ _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validati
 class Tuned:
     """What the stages measured and chose."""
 
-    costs: CostModel
-    exact_up_to: int  # tokens of the largest pass whose logits are bit-exact; 1 if not even passes over two are
+    costs: CostModel  # of passes without padding
+    exact_sizes: PassSizes  # passes of these sizes give a token the same bits
+    pads: bool  # whether every pass was padded to these sizes when plans were compared and run
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     predictions: dict[float, list[Prediction]]  # by temperature, fastest first
     validated: list[Validated]
@@ -56,7 +57,7 @@ class Tuner:
     """Measures one loaded pair.
 
     unfinished: keeps the results of the stages; those that an earlier run has measured are taken from it.
-    exact: allow only plans whose passes are bit-exact.
+    exact: pad every pass to sizes that give a token the same bits.
     """
 
     def __init__(
@@ -86,8 +87,13 @@ class Tuner:
         Raises KeyboardInterrupt, between two passes, once the run is interrupted.
         """
         calibrate_on, validate_on = self._texts(prompts)
-        costs = CostModel(self._target_table(), self._draft_table())
-        self._measure_exactness(costs.target)
+        target_table = self._target_table()
+        sizes = self._measure_exactness(target_table)
+        ctx = target_table.times[0].ctx
+        pads = self._exact or is_free(sizes, {n: target_table.ms(n, ctx) for n in target_table.sizes})
+        if pads:
+            self._target.padding = sizes
+        costs = CostModel(target_table.padded(self._target.padding), self._draft_table())
         measured: list[MeasuredAcceptance] = []
         if costs.draft:
             measured, costs = self._measure_acceptance(costs, calibrate_on)
@@ -95,7 +101,8 @@ class Tuner:
         predictions = self._predict(measured, costs)
         validated = self._validate(predictions, acceptance, costs, validate_on)
         plans = [self._choose(t, predictions[t], [v for v in validated if v.temperature == t]) for t in predictions]
-        return Tuned(costs, self._exact_up_to, acceptance, predictions, validated, plans, self._notices)
+        unpadded = replace(costs, target=target_table)
+        return Tuned(unpadded, sizes, pads, acceptance, predictions, validated, plans, self._notices)
 
     # --- stages ----------------------------------------------------------------------------------------------------
 
@@ -146,15 +153,12 @@ class Tuner:
             )
         return cost_table
 
-    def _measure_exactness(self, costs: CostTable) -> None:
-        if self._stages.exact_up_to is not None:
-            return
-        self._run.show("are logits the same bits in passes of every size?")
-        ctx = max(8, min(_EXACTNESS_CTX, self._model.engine.ctx_size - costs.largest - 64))
-        n_compared = 32 if costs.ms(1, 0) < 200 else 8
-        is_over = self._stage(_EXACTNESS).is_over
-        self._stages.exact_up_to = exact_up_to(self._target, self._tokens, costs.sizes, ctx, n_compared, is_over)
-        self._unfinished.save()
+    def _measure_exactness(self, costs: CostTable) -> PassSizes:
+        if self._stages.exact_sizes is None:
+            self._run.show("in passes of which sizes are logits the same bits?")
+            self._stages.exact_sizes, _ = exact_sizes(self._target, self._tokens, costs.largest)
+            self._unfinished.save()
+        return self._stages.exact_sizes
 
     def _measure_acceptance(
         self, costs: CostModel, prompts: Sequence[Prompt]
@@ -187,7 +191,7 @@ class Tuner:
             temperature = one.acceptance.temperature
             self._run.show(f"choosing among plans at temperature {temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(measured)
-            plans = choose.candidates(costs, self._largest_allowed(costs), ctx, one.acceptance.positional)
+            plans = choose.candidates(costs, costs.target.largest, ctx, one.acceptance.positional)
             predictions[temperature] = choose.ranked(plans, one, costs, self._stage(share, _MIN_REPLAY_SECONDS))
         return predictions
 
@@ -199,11 +203,9 @@ class Tuner:
         prompts: Sequence[list[int]],
     ) -> list[Validated]:
         results: list[Validated] = []
-        if self._exact:
-            self._target.largest_pass = self._stages.exact_up_to
         for i, measured in enumerate(acceptance):
             share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
-            chosen = choose.worth_running(predictions[measured.temperature], self._largest_allowed(costs))
+            chosen = choose.worth_running(predictions[measured.temperature], costs.target.largest)
             n_tokens = self._tokens_to_validate(chosen, len(prompts))
             results += validate(self._model, chosen, prompts, measured, n_tokens, costs, self._stage(share))
         return results
@@ -229,14 +231,6 @@ class Tuner:
         return fastest(temperature, results)
 
     # --- helpers ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _exact_up_to(self) -> int:
-        return self._stages.exact_up_to or 1
-
-    def _largest_allowed(self, costs: CostModel) -> int:
-        """Nodes of the largest tree that a plan may have: passes of its size were measured, and are exact if asked."""
-        return min(costs.target.largest, self._exact_up_to) if self._exact else costs.target.largest
 
     def _stage(self, share: float, min_seconds: float = 0.0) -> Run:
         """A stage that should be over after this share of the effort's time, and gets `min_seconds` in any case."""

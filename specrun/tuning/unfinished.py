@@ -15,10 +15,12 @@ from cattrs import Converter
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import write_json
 from specrun.profiles.codec import converter
+from specrun.profiles.profile import Profile
 from specrun.profiles.profile_files import folder
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.tuning.trace import MeasuredAcceptance, Position
 
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
@@ -33,7 +35,7 @@ class Stages:
     tried: list[TriedSettings] = field(default_factory=list)
     target: CostTable | None = None
     draft: CostTable | None = None
-    exact_up_to: int | None = None
+    exact_sizes: PassSizes | None = None
     overhead: Overhead | None = None
     acceptance: list[MeasuredAcceptance] = field(default_factory=list)
 
@@ -55,6 +57,13 @@ class UnfinishedRun:
             return _converter().structure(json.loads(self._path.read_text(encoding="utf-8")), Stages)
         except Exception:  # a damaged file may fail in any constructor, and is only measured again
             return None
+
+    def take_target(self, profile: Profile) -> None:
+        """Take what concerns the target alone from a profile that was measured just now, unless it is known already."""
+        stages = self.stages
+        if stages.settings is None:
+            stages.settings, stages.tried = profile.settings, profile.tried
+            stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""

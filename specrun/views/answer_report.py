@@ -8,6 +8,7 @@ from specrun.units import rate_text
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
+    from specrun.engine.exact_passes import ExactPasses
     from specrun.engine.statistics import Statistics
     from specrun.speculation.controllers.chooser import PlanChooser
 
@@ -25,6 +26,7 @@ def as_json(completion: Completion) -> dict[str, Any]:
         "tokens_per_second": round(s.tokens_per_second, 3),
         "passes": s.passes,
         "tokens_per_pass": round(s.tokens_per_pass, 3),
+        "padding_tokens": s.padding,
         "prompt_tokens_decoded": s.prompt_tokens_decoded,
         "prompt_seconds": round(s.prefill_seconds, 6),
         "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
@@ -33,8 +35,8 @@ def as_json(completion: Completion) -> dict[str, Any]:
     }
 
 
-def as_text(completion: Completion) -> str:
-    """The lines that `--stats` prints."""
+def as_text(completion: Completion, exactness: ExactPasses) -> str:
+    """The lines that `--stats` prints. exactness: the sizes to which the model's passes are padded."""
     s = completion.statistics
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     lines = [
@@ -45,6 +47,10 @@ def as_text(completion: Completion) -> str:
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]
+    if s.padding:
+        lines.append(f"padding     {s.padding / max(s.passes, 1):.1f} tokens a pass")
+    if exactness.is_exact:
+        lines.append(f"exactness   {exactness}")
     if s.overlapped_seconds:
         ms = 1e3 * s.overlapped_seconds / max(s.passes, 1)
         lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; drafting took {ms:.2f} ms during a pass")

@@ -9,6 +9,8 @@ from typing import Any
 from specrun.bench.rows import Row
 from specrun.views.plot_file import label_tree_sizes, new_figure, save
 
+_GRID = " x "  # between the budget and the depth in the name of a row of a sweep
+
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw tokens/s to `path` (.png, .svg or .pdf): bars by kind of text and row with the range over repetitions, or,
@@ -17,7 +19,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     Raises UsageError if the file cannot be written.
     """
     kinds = list(dict.fromkeys(row.kind for row in rows))
-    if any(row.method.startswith("tree ") for row in rows):
+    if any(_GRID in row.method for row in rows):
         figure = new_figure(6 * len(kinds), 4.5)
         for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
             _draw_sweep(axes, kind, [row for row in rows if row.kind == kind])
@@ -45,11 +47,12 @@ def _draw_bars(axes: Any, kinds: Sequence[str], rows: Sequence[Row]) -> None:
 def _draw_sweep(axes: Any, kind: str, rows: Sequence[Row]) -> None:
     """Tokens/s over the nodes of the tree: a line for each depth, one for chains, and a star for `auto`."""
     chains = [row for row in rows if row.method.startswith("chain ")]
-    trees = [row for row in rows if row.method.startswith("tree ")]
-    axes.plot([row.budget for row in chains], [row.tokens_per_second for row in chains], "o--", label="chain")
-    for depth in sorted({row.depth for row in trees}):
-        line = [row for row in trees if row.depth == depth]
-        label = f"tree, {depth} deep"
+    trees = [row for row in rows if _GRID in row.method]
+    if chains:
+        axes.plot([row.budget for row in chains], [row.tokens_per_second for row in chains], "o--", label="chain")
+    for name, depth in sorted({(row.method.split()[0], row.depth) for row in trees}):
+        line = [row for row in trees if row.method.split()[0] == name and row.depth == depth]
+        label = f"{name}, {depth} deep"
         axes.plot([row.budget for row in line], [row.tokens_per_second for row in line], ".-", label=label)
     for row in rows:
         if row.method == "off":

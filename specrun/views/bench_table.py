@@ -15,7 +15,9 @@ from specrun.units import rate_text
 
 Format = Literal["table", "md", "csv", "json", "jsonl"]
 
-_HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "predicted", "first", "memory")
+_HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "by depth", "predicted", "first",
+         "memory")  # fmt: skip
+_MOST_DEPTHS = 6  # of the column "by depth"
 
 
 def as_table(rows: Sequence[Row]) -> Table:
@@ -63,6 +65,7 @@ def _cells(row: Row) -> list[str]:
         f"({rate_text(row.tokens_per_second_min)}-{rate_text(row.tokens_per_second_max)})",
         f"{row.ratio:.2f}",
         f"{row.tokens_per_pass:.2f}",
+        " ".join(f"{100 * share:.0f}" for share in row.acceptance_by_depth[:_MOST_DEPTHS]),
         "" if predicted is None else rate_text(predicted),
         f"{row.first_token_seconds * 1e3:.0f} ms",
         f"{row.memory_bytes / 2**20:.0f} MiB",

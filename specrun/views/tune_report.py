@@ -11,10 +11,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specrun.engine import exact_passes
 from specrun.hardware.placement import Placement
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, ValidationRow, best_by_size
 from specrun.speculation.planning.costs import CostTable
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
 from specrun.units import rate_text
 from specrun.views.placement_view import PlacementView
@@ -71,9 +73,13 @@ def _head(profile: Profile) -> Table:
 
 def exactness(profile: Profile) -> str:
     """Whether the text equals that of plain decoding to the last bit of its logits."""
-    if profile.exact_up_to <= 1:
-        return "exact up to near-ties (a token's logits change in their last bits with the size of the pass)"
-    return f"bit-exact, for passes of up to {profile.exact_up_to} tokens"
+    text = str(exact_passes.of_profile(profile))
+    if profile.pads or profile.exact_sizes == ANY_SIZE:
+        return text
+    if profile.exact_sizes == PLAIN_ONLY:
+        return f"{text}; no two sizes were found to give the same"
+    cost = f", where a plain pass takes {profile.padding_cost:.0%} longer" if profile.padding_cost >= 0.01 else ""
+    return f"{text}; --exact gives every pass {profile.exact_sizes}{cost}"
 
 
 def _tried(profile: Profile) -> Table:
@@ -82,11 +88,11 @@ def _tried(profile: Profile) -> Table:
     table.add_column("settings")
     for n in sizes:
         table.add_column(str(n), justify="right")
-    table.add_column("bit-exact up to", justify="right")
+    table.add_column("bit-exact with", justify="right")
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
-        exact = str(tried.exact_up_to) if tried.exact_up_to > 1 else "no"
-        table.add_row(tried.name, *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells), exact)
+        row = [tried.name, *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells)]
+        table.add_row(*row, "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes))
     return table
 
 

@@ -74,6 +74,62 @@ def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
     assert "tree 32 x 8" in methods
 
 
+def test_a_grid_of_ones_own_for_any_method(specrun: Specrun, tmp_path: Path) -> None:
+    result = specrun(
+        "bench", "--prompts", prompts_file(tmp_path), "--methods", "chain,tree,sequoia,sequoia-match+overlap",
+        "--budgets", "4,16", "--depths", "2,8", "-o", "json", "--plot", tmp_path / "a.png", *QUICK,
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    rows = {row["method"]: row for row in json.loads(result.stdout)}
+    trees = ["4 x 2", "4 x 3", "16 x 2", "16 x 8"]
+    names = [f"{name} {size}" for name in ("tree", "sequoia", "sequoia-match+overlap") for size in trees]
+    assert list(rows) == ["off", "chain 2", "chain 8", *names]
+    assert (rows["tree 4 x 3"]["budget"], rows["tree 4 x 3"]["depth"]) == (4, 3)
+    assert "drafted ahead" in rows["sequoia-match+overlap 4 x 2"]["plan"]
+    for name in ("chain 8", "tree 16 x 8"):
+        shares = rows[name]["acceptance_by_depth"]
+        assert 1 <= len(shares) <= 8
+        assert all(0 <= share <= 1 for share in shares)
+    assert rows["off"]["acceptance_by_depth"] == []
+    assert len({row["tokens"] for row in rows.values()}) == 1
+
+
+def test_trees_of_2048_nodes(specrun: Specrun, tmp_path: Path) -> None:
+    options = ["--methods", "tree", "--budgets", "2048", "--depths", "12", "-o", "json", "-c", "256"]
+    result = specrun("bench", "--prompts", prompts_file(tmp_path), *options, *QUICK)
+    assert result.code == 0, result.stderr
+    off, tree = json.loads(result.stdout)
+    assert (tree["method"], tree["budget"]) == ("tree 2048 x 12", 2048)
+    assert tree["tokens_per_pass"] > off["tokens_per_pass"] == 1
+
+
+def test_a_growth_map_gives_the_shape(specrun: Specrun, tmp_path: Path) -> None:
+    growth_map = tmp_path / "map.json"
+    growth_map.write_text('{"children": [2, 1, 0, 0]}')
+    given = ["bench", "--prompts", prompts_file(tmp_path), "--growth-map", growth_map, "-o", "json", *QUICK]
+    for extra in ([], ["--budgets", "16"]):
+        result = specrun(*given, "--methods", "sequoia,sequoia-match", *extra)
+        assert result.code == 0, result.stderr
+        _, *rows = json.loads(result.stdout)
+        assert [(row["method"], row["budget"], row["depth"]) for row in rows] == [
+            ("sequoia", 4, 2),
+            ("sequoia-match", 4, 2),
+        ]
+    specrun(*given).assert_fails(2, "--growth-map goes with --methods sequoia or sequoia-match")
+
+
+def test_filters_change_the_text_and_are_checked(specrun: Specrun, tmp_path: Path) -> None:
+    given = ["bench", "--prompts", prompts_file(tmp_path), "--methods", "chain", "--temp", "2", "-o", "json", *QUICK]
+    open_filters = ["--top-k", "0", "--top-p", "1", "--min-p", "0"]
+    depths = ["--depths", "4"]
+    narrow = specrun(*given, *depths, "--top-k", "1")
+    greedy = specrun(*given, *depths, "--temp", "0")
+    wide = specrun(*given, *depths, *open_filters)
+    chains = [json.loads(result.stdout)[1]["accepted_lengths"] for result in (narrow, greedy, wide)]
+    assert chains[0] == chains[1] != chains[2]
+    specrun(*given, "--top-p", "0").assert_fails(2, "--top-p must be above 0")
+
+
 def test_results_can_be_compared(specrun: Specrun, tmp_path: Path) -> None:
     result = specrun("bench", "--prompts", prompts_file(tmp_path), "-o", "json", "--methods", "chain", *QUICK)
     file = tmp_path / "a.json"
@@ -91,6 +147,10 @@ def test_results_can_be_compared(specrun: Specrun, tmp_path: Path) -> None:
         (["bench", "--kinds", "poems"], 2),
         (["bench", "--methods", "magic"], 2),
         (["bench", "--repeat", "0"], 2),
+        (["bench", "--budgets", "1,4"], 2),
+        (["bench", "--budgets", "4,4096"], 2),
+        (["bench", "--depths", "four"], 2),
+        (["bench", "--growth-map", "nothing.json", "--methods", "sequoia"], 2),
         (["bench", "--prompts", "nothing.jsonl"], 5),
         (["bench", "compare", "nothing.json", "nothing.json"], 2),
     ],

@@ -30,21 +30,26 @@ def options(target: Path) -> RunOptions:
     return RunOptions(target, None, (OFF.plan(),))
 
 
-def test_weights_are_reordered_as_by_llama_cpp_where_no_exactness_is_lost(q4_0: Path) -> None:
-    assert with_defaults(options(q4_0)).settings == LlamaSettings(repack=True)
+def test_llama_cpps_own_settings_where_no_exactness_is_lost(q4_0: Path) -> None:
+    assert with_defaults(options(q4_0)).settings == LlamaSettings(repack=True, type_v="f16")
 
 
-def test_weights_whose_bits_do_not_depend_on_the_pass_stay() -> None:
+def test_v_stays_open_where_the_type_of_k_is_decided(q4_0: Path) -> None:
+    decided = replace(options(q4_0), settings=LlamaSettings(type_k="q8_0"))
+    assert with_defaults(decided).settings == LlamaSettings(repack=True, type_k="q8_0")
+
+
+def test_a_type_whose_bits_do_not_depend_on_the_pass_keeps_its_settings() -> None:
     assert with_defaults(options(embedded.TARGET)).settings == UNDECIDED
 
 
 def test_what_the_user_decided_stays(q4_0: Path) -> None:
-    decided = replace(options(q4_0), settings=LlamaSettings(repack=False))
+    decided = replace(options(q4_0), settings=LlamaSettings(repack=False, type_v="bf16"))
     exact = replace(options(q4_0), exact=True)
     assert with_defaults(decided) == decided
     assert with_defaults(exact) == exact
 
 
-def test_weights_that_are_streamed_stay(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_streamed_are_not_reordered(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    assert with_defaults(options(q4_0)).settings == UNDECIDED
+    assert with_defaults(options(q4_0)).settings == LlamaSettings(type_v="f16")

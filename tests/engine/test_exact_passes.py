@@ -1,8 +1,9 @@
-"""`--exact`: no pass is larger than those whose logits are plain decoding's to the last bit."""
+"""`--exact`: every pass is padded to sizes that give a token the same bits, whatever the type of the weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,16 +13,19 @@ from specrun.engine.decoding import Engine
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.llama.context import Logits
+from specrun.llama.invariance import Survey
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from tests.engines import code_prompts, engine, write
+from tests.engines import Written, code_prompts, engine, first_difference, write
+from tests.models import wide_target
 
 ONE_THREAD = LlamaSettings(threads=1)
 LARGEST = 6
@@ -34,7 +38,7 @@ PLANS = [
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[Engine]:
     with engine(embedded.TARGET, embedded.DRAFT, METHODS["merged"].plan(32)) as e:
-        e.target.largest_pass = LARGEST
+        e.target.padding = PassSizes(1, 1, LARGEST)
         yield e
 
 
@@ -78,9 +82,87 @@ def test_it_holds_where_the_kernel_changes_with_the_length_of_the_text(plan: Pla
         assert write(loaded.engine, prompt, sampling, plan, 48).rows == off.rows
 
 
-@pytest.mark.parametrize(("n", "notice"), [(1, "speculation is off"), (5, "at most 5 tokens"), (32, "")])
-def test_a_notice_says_how_far_exact_limits_speculation(n: int, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_passes, "exact_up_to", lambda *_: n)
+# The class of each type on x86 with AVX2, with and without re-ordered weights: llama.cpp's tiled kernels for K- and
+# i-quants begin at 8 tokens, and re-ordered weights are multiplied with four rows at a time.
+TYPES = [
+    ("q4_k_m", False, PassSizes(8)), ("q4_k_m", True, PassSizes(8, 4)), ("q3_k_m", True, PassSizes(8, 4)),
+    ("q4_0", True, PassSizes(8)), ("q5_k_m", False, PassSizes(8)), ("q6_k", False, PassSizes(8)),
+    ("iq4_nl", False, PassSizes(8)), ("iq4_xs", False, PassSizes(8)), ("f16", False, PassSizes(2)),
+    ("bf16", False, PassSizes(2)), ("mxfp4", False, ANY_SIZE), ("q8_0", True, ANY_SIZE),
+]  # fmt: skip
+TREE = SPECEXEC.plan(64, 12)
+ROOMY = SPECEXEC.plan(128, 12)  # contexts for it have room for TREE and its padding
+
+
+def two_turns(engine: Engine, prompt: list[int], more: list[int], sampling: SamplingParameters, plan: Plan) -> Written:
+    """A text and its continuation after further text, as in a chat, with one cache."""
+    engine.reset()
+    first = write(engine, prompt, sampling, plan, 40)
+    second = write(engine, [*prompt, *first.tokens, *more], sampling, plan, 40)
+    n_passes = first.n_passes + second.n_passes
+    return Written(first.tokens + second.tokens, first.rows + second.rows, second.finish, n_passes, second.statistics)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "repack", "sizes"), TYPES, ids=lambda value: str(value))
+def test_trees_write_what_plain_decoding_writes_bit_for_bit(
+    kind: str, repack: bool, sizes: PassSizes, made: Path
+) -> None:
+    with engine(wide_target(made, kind), embedded.DRAFT, ROOMY, repack=repack) as e:
+        e.target.padding = sizes
+        prompt, more = code_prompts(e, 2, 480)
+        for temperature in (0.0, 0.8):
+            sampling = SamplingParameters(temperature=temperature, seed=1)
+            texts = [
+                two_turns(e, prompt, more[:30], sampling, plan) for plan in (OFF.plan(), TREE, CHAIN.plan(depth=5))
+            ]
+            for text in texts[1:]:
+                assert first_difference(text, texts[0]) is None, f"temperature {temperature}"
+                assert text.n_passes < texts[0].n_passes, "something was accepted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["q4_k_m", "f16"])
+def test_without_padding_the_bits_differ(kind: str, made: Path) -> None:
+    """Otherwise the test above would show nothing."""
+    with engine(wide_target(made, kind), embedded.DRAFT, ROOMY) as e:
+        prompt = code_prompts(e, 1, 480)[0]
+        plain, tree = (two_turns(e, prompt, [], SamplingParameters(seed=1), plan) for plan in (OFF.plan(), TREE))
+        assert plain.rows != tree.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["q4_k_m", "f16", "q8_0"])
+def test_the_class_that_is_measured_at_load_is_exact(kind: str, made: Path) -> None:
+    written = []
+    for plan in (OFF.plan(), TREE):
+        options = RunOptions(
+            wide_target(made, kind), embedded.DRAFT, (plan,), ctx_size=1024, settings=ONE_THREAD,
+            draft_settings=ONE_THREAD, exact=True,
+        )  # fmt: skip
+        with Model(options) as loaded:
+            assert loaded.exactness.is_exact
+            assert bool(loaded.notices) == (loaded.exactness.sizes != ANY_SIZE)
+            prompt, more = code_prompts(loaded.engine, 2, 480)
+            sampling = SamplingParameters(temperature=0.8, seed=2)
+            written.append((loaded.exactness.sizes, two_turns(loaded.engine, prompt, more[:30], sampling, plan)))
+    assert written[0][0].padded(1) == written[1][0].padded(1)
+    assert first_difference(written[1][1], written[0][1]) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "notice"),
+    [
+        (PLAIN_ONLY, "speculation is off"),
+        (PassSizes(1, 1, 5), "1 to 5 tokens"),
+        (PassSizes(8, 4), "8 or more tokens in multiples of 4; a plain pass takes 50% longer"),
+        (ANY_SIZE, ""),
+    ],
+    ids=str,
+)
+def test_a_notice_says_what_exactness_costs(sizes: PassSizes, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    survey = Survey((), {1: 2.0, 5: 2.5, 8: 3.0})
+    monkeypatch.setattr(exact_passes, "exact_sizes", lambda *_: (sizes, survey))
     plans = (SPECEXEC.plan(16, 8), OFF.plan())
     options = RunOptions(
         embedded.TARGET, embedded.DRAFT, plans, ctx_size=256, settings=ONE_THREAD, draft_settings=ONE_THREAD, exact=True
@@ -89,5 +171,5 @@ def test_a_notice_says_how_far_exact_limits_speculation(n: int, notice: str, mon
         said = [text for text in loaded.notices if "--exact" in text]
         assert len(said) == bool(notice)
         assert all(notice in text for text in said)
-        assert loaded.plans.candidates == (plans if n > 1 else (OFF.plan(),))
-        assert loaded.engine.target.largest_pass == n
+        assert loaded.plans.candidates == ((OFF.plan(),) if sizes == PLAIN_ONLY else plans)
+        assert loaded.engine.target.padding == sizes

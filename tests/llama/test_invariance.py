@@ -1,30 +1,94 @@
-"""Passes of all sizes measure as bit-exact with the kernel that specrun chooses, and not with the one it avoids."""
+"""Classes of sizes are found as they are: all sizes with the kernel that specrun chooses, and others as others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 from specrun.catalog import embedded
-from specrun.llama.invariance import exact_up_to
+from specrun.engine.decoding import Engine
+from specrun.llama import devices
+from specrun.llama.context import Logits
+from specrun.llama.invariance import Comparison, exact_sizes
 from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
+from specrun.speculation.tree import TokenTree
 from tests.engines import code_prompts, engine
+from tests.models import wide_target
+
+PLAN = SPECEXEC.plan(64, 8)
 
 
-def test_the_default_settings_are_exact_for_every_size() -> None:
-    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(64, 8)) as alone:
-        tokens = code_prompts(alone, 1, 200)[0]
-        for ctx in (40, 600):
-            assert exact_up_to(alone.target, tokens, [1, 2, 4, 8, 16, 33, 64], ctx, 8) == 64
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Engine]:
+    with engine(embedded.TARGET, embedded.DRAFT, PLAN) as e:
+        yield e
 
 
-def test_a_pass_that_differs_in_a_bit_ends_it() -> None:
-    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(64, 8)) as alone:
-        tokens = code_prompts(alone, 1, 200)[0]
-        score = alone.target.score
+@pytest.fixture(scope="module")
+def text(alone: Engine) -> list[int]:
+    return code_prompts(alone, 1, 200)[0]
 
-        def bent(tree):  # type: ignore[no-untyped-def]
-            rows = score(tree)
-            if len(tree) >= 8:
-                rows[2, 5] += 1e-6
-            return rows
 
-        alone.target.score = bent  # type: ignore[method-assign]
-        assert exact_up_to(alone.target, tokens, [1, 2, 4, 8, 16], 40, 8) == 4
+@pytest.mark.slow
+def test_the_default_settings_are_exact_for_every_size(alone: Engine, text: list[int]) -> None:
+    sizes, survey = exact_sizes(alone.target, text, 64)
+    assert sizes == ANY_SIZE
+    assert len(survey.groups) == 1
+    assert alone.target.tokens == [], "the cache is empty again"
+    assert alone.target.padding == ANY_SIZE
+
+
+def test_rows_that_change_with_the_size_or_with_the_place_in_a_pass_are_noticed(
+    alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, score = alone.target, alone.target.score
+
+    def bent(tree: TokenTree) -> Logits:
+        rows = score(tree)
+        n = target.pass_size(tree)
+        if n >= 8:
+            rows += 1.0
+        if n == 12:
+            rows[-1, 5] += 1.0
+        return rows
+
+    monkeypatch.setattr(target, "score", bent)
+    comparison = Comparison(target, text, 64, quick=True)
+    groups = comparison.survey().groups
+    assert [set(group) for group in groups] == [{1, 2, 3, 4, 7}, {8, 9, 10, 16, 32, 64}, {12}]
+    assert comparison.holds(PassSizes(1, 1, 7))
+    assert comparison.holds(PassSizes(16, 16))
+    assert not comparison.holds(ANY_SIZE)
+
+
+def test_where_no_class_holds_only_plain_decoding_is_left(
+    alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Comparison, "holds", lambda *_: False)
+    assert exact_sizes(alone.target, text, 64)[0] == PLAIN_ONLY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "repack", "groups"),
+    [
+        ("q4_k_m", False, {(1, 2, 3, 4, 7), (8, 9, 10, 12, 16, 32, 64)}),
+        ("q4_k_m", True, {(1, 2, 3), (8, 12, 16, 32, 64)}),
+        ("f16", False, {(1,), (2, 3, 4, 7, 8, 9, 10, 12, 16, 32, 64)}),
+    ],
+)
+def test_kernels_of_llama_cpp_have_classes(
+    kind: str, repack: bool, groups: set[tuple[int, ...]], text: list[int], made: Path
+) -> None:
+    """The groups are those of x86 with AVX2; other processors have others, which must hold as well."""
+    with engine(wide_target(made, kind), embedded.DRAFT, PLAN, repack=repack) as e:
+        comparison = Comparison(e.target, text, 64, quick=True)
+        survey = comparison.survey()
+        if "AVX2 = 1" in devices.system_info():
+            assert groups <= set(survey.groups)
+        best = next(sizes for sizes in survey.classes if sizes != PLAIN_ONLY)
+        assert comparison.holds(best)
+        assert not comparison.holds(ANY_SIZE)

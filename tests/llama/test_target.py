@@ -10,8 +10,10 @@ import pytest
 from specrun.catalog import embedded
 from specrun.errors import ContextFullError
 from specrun.llama import LlamaModel, TargetContext
-from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.batch import Batch
+from specrun.llama.context import ContextConfig, LlamaContext, Logits
 from specrun.llama_settings import LlamaSettings
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.trees import random_tree
 
@@ -67,15 +69,21 @@ def random_path(rng: np.random.Generator, tree: TokenTree) -> list[int]:
     return path
 
 
+@pytest.mark.parametrize("padding", [ANY_SIZE, PassSizes(8, 4), PassSizes.only(64)], ids=str)
 @pytest.mark.parametrize("n_seq_max", [1, 8, 64])
-def test_after_many_commits_the_cache_is_that_of_plain_decoding(model: LlamaModel, n_seq_max: int) -> None:
+def test_after_many_commits_the_cache_is_that_of_plain_decoding(
+    model: LlamaModel, n_seq_max: int, padding: PassSizes
+) -> None:
     rng = np.random.default_rng(n_seq_max)
     prompt = model.tokenize(PROMPT, add_special=False)
     with make_context(model, n_seq_max) as context:
         target = TargetContext(context)
+        target.padding = padding
         target.set_prompt(prompt)
         for step in range(60):
-            tree = random_tree(rng, int(rng.integers(1, 48)), model.n_vocab, target.tokens[-1], n_seq_max)
+            n_nodes = min(int(rng.integers(1, 48)), target.room())
+            tree = random_tree(rng, n_nodes, model.n_vocab, target.tokens[-1], n_seq_max)
+            assert target.pass_size(tree) in padding
             target.score(tree)
             target.commit(tree, random_path(rng, tree), int(rng.integers(model.n_vocab)))
             # No stray cells: every sequence ends where the cached text does, in llama.cpp's own count too.
@@ -121,3 +129,38 @@ def test_a_tree_that_does_not_fit_is_refused_before_it_is_decoded(model: LlamaMo
 def test_a_prompt_beyond_the_cache_is_refused(model: LlamaModel) -> None:
     with make_context(model, n_seq_max=1, n_ctx=256) as context, pytest.raises(ContextFullError):
         TargetContext(context).set_prompt(list(range(300)))
+
+
+def test_every_pass_and_its_rows_have_a_size_of_the_class(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    sizes: list[int] = []
+    with make_context(model, n_seq_max=8) as context:
+        decode = context.decode
+
+        def recorded(batch: Batch) -> Logits:
+            sizes.extend(size for size in (len(batch), int(batch.outputs.sum())) if size)
+            return decode(batch)
+
+        monkeypatch.setattr(context, "decode", recorded)
+        target = TargetContext(context)
+        target.padding = PassSizes(8, 4, 40)
+        target.set_prompt(model.tokenize(PROMPT, add_special=False)[:30])
+        for _ in range(30):
+            tree = random_tree(rng, int(rng.integers(1, target.room() + 1)), model.n_vocab, target.tokens[-1], 8)
+            rows = target.score(tree)
+            assert rows.shape == (len(tree), model.n_vocab)
+            target.commit(tree, random_path(rng, tree), int(rng.integers(model.n_vocab)))
+        # Text of the turn before still waits for its pass; new text follows.
+        target.set_prompt([*target.tokens, *range(100, 137)])
+    assert all(size in target.padding for size in sizes)
+    assert {8, 40} <= set(sizes)
+
+
+def test_a_tree_that_would_not_fit_with_its_padding_has_no_room(model: LlamaModel) -> None:
+    with make_context(model, n_seq_max=4, n_ctx=256) as context:
+        target = TargetContext(context)
+        target.set_prompt(list(range(10, 250)))
+        target.padding = PassSizes(8, 8)
+        assert target.room() == 16
+        target.padding = PassSizes(8, 8, 8)
+        assert target.room() == 8

@@ -14,8 +14,8 @@ from specrun.errors import ProfileError
 from specrun.profiles.codec import profile_from_json, profile_to_json
 
 RAW = Path(__file__).parents[2] / "docs" / "benchmarks" / "raw"
-# Written by `specrun tune --quick --json` before profiles had a codec.
-SAVED = Path(__file__).with_name("profile-version-2.json")
+# Written by `specrun tune --quick --json` before profiles had a codec; classes of sizes were added by hand.
+SAVED = Path(__file__).with_name("profile-version-3.json")
 DELETED = object()
 
 
@@ -23,11 +23,14 @@ def saved() -> dict[str, Any]:
     return json.loads(SAVED.read_text(encoding="utf-8"))
 
 
-def version_1_as_2(path: Path) -> dict[str, Any]:
-    """A benchmark's profile of version 1 with the keys that version 2 added."""
+def version_1_as_3(path: Path) -> dict[str, Any]:
+    """A benchmark's profile of version 1 with the keys that later versions changed."""
     value = json.loads(path.read_text(encoding="utf-8"))
     acceptance = [entry | {"sampled": entry["positional"]} for entry in value["acceptance"]]
-    return value | {"version": 2, "acceptance": acceptance, "picture": ""}
+    value |= {"version": 3, "acceptance": acceptance, "picture": "", "pads": False}
+    for place in (value, *value["tried"]):
+        place["exact_sizes"] = {"least": 1, "most": place.pop("exact_up_to")}
+    return value
 
 
 def through_json(value: Any) -> Any:
@@ -54,9 +57,9 @@ def test_a_profile_that_was_saved_before_is_written_as_it_was() -> None:
 
 @pytest.mark.parametrize("path", sorted(RAW.glob("profile-*.json")), ids=lambda path: path.stem)
 def test_the_profiles_of_the_benchmarks_lose_nothing(path: Path) -> None:
-    with pytest.raises(ProfileError, match="of version 1, not 2; run `specrun tune` again"):
+    with pytest.raises(ProfileError, match="of version 1, not 3; run `specrun tune` again"):
         profile_from_json(json.loads(path.read_text(encoding="utf-8")))
-    before = version_1_as_2(path)
+    before = version_1_as_3(path)
     after = through_json(profile_to_json(profile_from_json(before)))
     assert_all_is_there(before, after)
     assert through_json(profile_to_json(profile_from_json(after))) == after
@@ -85,7 +88,8 @@ def test_values_have_types() -> None:
         (["tables", "target"], []),
         (["tables", "target", 0, "ms"], "fast"),
         (["tables", "overhead"], None),
-        (["exact_up_to"], float("inf")),
+        (["exact_sizes"], {"least": float("inf")}),
+        (["exact_sizes"], {"least": 3, "multiple": 2}),
         (["acceptance", 0, "calibration", "seen"], [1.0]),
         (["acceptance", 0, "positions"], DELETED),
         (["plans", 0, "method"], "magic"),

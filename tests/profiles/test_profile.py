@@ -21,6 +21,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
 ADAPTIVE = ADAPTIVE.plan(32, 16, 8)
 
@@ -45,7 +46,8 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
         hardware={"summary": {"cpu": "a processor, 2 cores"}},
         settings=LlamaSettings(repack=True, tensor_split=(3.0, 1.0)),
         regime="in RAM: 1.00 GB",
-        exact_up_to=64,
+        exact_sizes=ANY_SIZE,
+        pads=True,
         costs=CostModel(
             CostTable([PassTime(1, 64, 100.0), PassTime(32, 64, 150.0)]),
             CostTable([PassTime(1, 64, 2.0)]),
@@ -79,9 +81,9 @@ def test_its_chooser_follows_its_plans() -> None:
     assert chooser.current == OFF.plan()
 
 
-@pytest.mark.parametrize(("exact", "plan"), [(False, (32, 31)), (True, (8, 7))])
-def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[int, int]) -> None:
-    profile = made(exact_up_to=8).without_draft(exact)
+@pytest.mark.parametrize(("pads", "plan"), [(False, (32, 31)), (True, (8, 7))])
+def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int, int]) -> None:
+    profile = made(exact_sizes=PassSizes(1, 1, 8), pads=pads).without_draft()
     assert profile.settings == made().settings
     chooser = profile.chooser()
     chooser.begin(0.8)
@@ -92,9 +94,17 @@ def test_of_a_pair_the_target_alone_is_known_as_well(exact: bool, plan: tuple[in
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
-    chooser = made(exact_up_to=1).without_draft(exact=True).chooser()
+    chooser = made(exact_sizes=PLAIN_ONLY, pads=True).without_draft().chooser()
     chooser.begin(0.0)
     assert chooser.current == OFF.plan()
+
+
+def test_plans_reckon_with_the_times_of_padded_passes() -> None:
+    profile = made(exact_sizes=PassSizes(16, 16), pads=True)
+    assert profile.padding_cost == pytest.approx(profile.costs.target.ms(16, 64) / 100.0 - 1)
+    row = profile.guide(0.0).target_row(64)
+    assert row[1] == row[16] == profile.costs.target.ms(16, 64)
+    assert replace(profile, pads=False).guide(0.0).target_row(64)[1] == 100.0
 
 
 @pytest.mark.parametrize(

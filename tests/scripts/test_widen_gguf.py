@@ -107,7 +107,7 @@ def test_a_width_between_the_exact_ones_is_close_and_says_so(
     assert "for the same bits choose --embd 256 or 1024" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q5_1", "q5_0", "q4_1", "q4_0"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4"])
 def test_weights_of_every_type_are_kept(script: ModuleType, tmp_path: Path, kind: str) -> None:
     source = random_llama(tmp_path / "a.gguf", weight_type=Type[kind.upper()])
     path, report = widened(script, source, "--embd", 256, "--layers", 3, "--type", kind)
@@ -122,6 +122,48 @@ def test_another_type_than_the_source_has_is_close_and_says_so(
     assert tensors(path)["blk.0.attn_q.weight"].tensor_type == Type.F16
     assert report.difference < report.spread
     assert "not all matrices of the source are F16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("q4_0", "Q4_0"), ("q3_k_m", "Q3_K"), ("q4_k_m", "Q4_K"), ("q5_k_m", "Q5_K"), ("q6_k", "Q6_K"),
+     ("iq4_nl", "IQ4_NL"), ("iq4_xs", "IQ4_XS")],
+)  # fmt: skip
+def test_the_other_types_are_made_by_llama_cpps_quantizer(
+    script: ModuleType, source: Path, capsys: pytest.CaptureFixture[str], kind: str, expected: str
+) -> None:
+    wide = ["--embd", 256, "--ff", 256, "--heads", 8, "--vocab", 4096]
+    path, report = widened(script, source, *wide, "--type", kind)
+    assert tensors(path)["blk.1.attn_q.weight"].tensor_type == Type[expected]
+    assert (
+        report.n_same_best > report.n_tokens / 4
+    )  # by chance 1 in 4,096; the weights are random, rounding weighs much
+    assert report.added < -1000
+    assert f"not all matrices of the source are {kind.upper()}" in capsys.readouterr().err
+
+
+def test_widths_that_a_k_quant_does_not_divide_are_refused(
+    script: ModuleType, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(script, source, tmp_path / "wide.gguf", "--embd", 256, "--ff", 288, "--type", "q4_k_m") == 2
+    assert_one_line(capsys, "--ff 288 is not a multiple of 256, as q4_k_m needs; give 512")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_quantizer_leaves_nothing(
+    script: ModuleType, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def stopped(wide: Path, *_: object, **__: object) -> None:
+        seen.append(wide.stat().st_size)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script.quantizing, "write", stopped)
+    wide = ["--embd", 256, "--ff", 256, "--heads", 8, "--type", "q4_k_m"]
+    assert run(script, source, tmp_path / "wide.gguf", *wide, "--no-check") == 130
+    assert seen[0] > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_keep_their_bytes_and_the_rest_is_noise_or_zero(script: ModuleType, source: Path) -> None:
@@ -183,7 +225,8 @@ def test_added_tokens_never_win_and_change_no_bit(script: ModuleType, tmp_path: 
 
 def test_added_tokens_work_with_every_type(script: ModuleType, source: Path) -> None:
     for kind in ("f16", "q4_0"):
-        _, report = widened(script, source, "--embd", 128, "--vocab", 4096, "--type", kind)
+        wide = ["--embd", 256, "--ff", 256, "--heads", 8, "--vocab", 4096]
+        _, report = widened(script, source, *wide, "--type", kind)
         assert report.added < -1000, kind
         assert report.n_added == 0, kind
 

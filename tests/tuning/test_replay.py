@@ -25,6 +25,7 @@ from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance_meter import AcceptanceMeter
@@ -117,8 +118,9 @@ def test_an_unfinished_run_keeps_its_recordings_and_tables(
     assert not unfinished.is_resumed
     acceptance = Acceptance(temperature, calibration, POSITIONAL, POSITIONAL, 60)
     unfinished.stages = Stages(
-        "key", LlamaSettings(tensor_split=(3.0, 1.0)), [TriedSettings("defaults", {1: 2.0}, 1, 0.5)], STREAMED.target,
-        STREAMED.draft, 64, Overhead(1.0, 0.5, 0.25), [MeasuredAcceptance(acceptance, [trace])],
+        "key", LlamaSettings(tensor_split=(3.0, 1.0)), [TriedSettings("defaults", {1: 2.0}, PLAIN_ONLY, 0.5)],
+        STREAMED.target, STREAMED.draft, PassSizes(8, 4), Overhead(1.0, 0.5, 0.25),
+        [MeasuredAcceptance(acceptance, [trace])],
     )  # fmt: skip
     unfinished.save()
     assert not UnfinishedRun("fingerprint", "another effort").is_resumed
@@ -126,7 +128,7 @@ def test_an_unfinished_run_keeps_its_recordings_and_tables(
     assert resumed.is_resumed
     stages = resumed.stages
     assert (stages.settings, stages.tried) == (unfinished.stages.settings, unfinished.stages.tried)
-    assert (stages.exact_up_to, stages.overhead) == (64, Overhead(1.0, 0.5, 0.25))
+    assert (stages.exact_sizes, stages.overhead) == (PassSizes(8, 4), Overhead(1.0, 0.5, 0.25))
     assert stages.target is not None
     assert stages.draft is not None
     assert (stages.target.times, stages.draft.times) == (STREAMED.target.times, STREAMED.draft.times)

@@ -28,7 +28,8 @@ class PassTimes:
     """A cost table times two factors.
 
     One factor says how slow the machine is now, as other programs, heat and the file cache change its speed. The other
-    corrects the entry of a size relative to the other sizes; it is 1 until a pass of that size was run.
+    corrects the entry of a size, padding included, relative to the other sizes; it is 1 until a pass of that size was
+    run.
 
     sizes: the sizes that a planner may choose.
     """
@@ -47,17 +48,19 @@ class PassTimes:
 
     def row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones."""
-        return np.asarray(self._table.row(ctx) * self._relative * self._slowness)
+        return np.asarray(self._table.row(ctx) * self._relative[self._table.pass_sizes] * self._slowness)
 
     def ms(self, n: int, ctx: int) -> float:
         """Milliseconds of a pass over `n` tokens; beyond the largest known size in proportion to `n`."""
         known = min(n, self._table.largest)
-        return float(self._table.row(ctx)[known] * self._relative[known]) * self._slowness * (n / known)
+        factor = float(self._relative[self._table.pass_sizes[known]]) * self._slowness * (n / known)
+        return float(self._table.row(ctx)[known]) * factor
 
     def record(self, n: int, ctx: int, ms: float) -> None:
         """Learn that a pass over `n` tokens after `ctx` cached ones took `ms`. Sizes beyond the table are ignored."""
         if n > self._table.largest:
             return
+        n = int(self._table.pass_sizes[n])
         deviation = min(max(ms / self.ms(n, ctx), 1 / _MAX_DEVIATION), _MAX_DEVIATION)
         n_before, n_of_size = int(self._n_passes.sum()), int(self._n_passes[n])
         size_power = max(_SIZE_POWER, n_before / (n_before + _SETTLED) / (2 + n_of_size))

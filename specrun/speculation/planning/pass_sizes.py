@@ -1,0 +1,114 @@
+"""Sizes of passes that give a token the same bits, whichever other tokens share the pass (docs/exactness.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
+# Tokens of the smallest size and of the multiple of a class, at most: contexts have room for one less as padding.
+MOST_PADDED = 64
+_FREE = 1.03  # factor on a plain pass's time up to which exactness is the default; chosen by hand
+_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class PassSizes:
+    """A class of sizes: the multiples of `multiple` from `least` to `most` tokens.
+
+    A matrix kernel computes a row in the same way in passes of all these sizes. So a token's logits are the same bits
+    in all passes if each is padded to a size of one class.
+
+    least: tokens of the smallest pass; a multiple of `multiple`.
+    multiple: every size is a multiple of it.
+    most: tokens of the largest pass; None for no bound.
+
+    Raises ValueError for impossible numbers.
+    """
+
+    least: int = 1
+    multiple: int = 1
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds = (self.least, self.least if self.most is None else self.most)
+        if not 1 <= self.multiple <= bounds[0] <= bounds[1] or any(bound % self.multiple for bound in bounds):
+            raise ValueError(f"no class of sizes: {self.least}, multiples of {self.multiple}, up to {self.most}")
+
+    @classmethod
+    def only(cls, size: int) -> PassSizes:
+        """The class of a single size."""
+        return cls(size, size, size)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether all passes have one size."""
+        return self.least == self.most
+
+    def padded(self, n: int) -> int:
+        """The tokens of a pass over `n` tokens when padding has been added. A pass over more than `most` is only
+        rounded up, and belongs to another class."""
+        return max(self.least, -(-n // self.multiple) * self.multiple)
+
+    def largest(self, limit: int) -> int:
+        """The largest size up to `limit`; 0 if there is none."""
+        limit = limit if self.most is None else min(limit, self.most)
+        size = limit // self.multiple * self.multiple
+        return size if size >= self.least else 0
+
+    def __contains__(self, n: object) -> bool:
+        return isinstance(n, int) and 0 < n == self.largest(n)
+
+    def __str__(self) -> str:
+        if self.is_single:
+            return f"{self.least} tokens"
+        to = "or more" if self.most is None else f"to {self.most}"
+        multiples = f" in multiples of {self.multiple}" if self.multiple > 1 else ""
+        return f"{self.least} {to} tokens{multiples}"
+
+
+ANY_SIZE = PassSizes()
+PLAIN_ONLY = PassSizes.only(1)
+
+
+def tokens_of(n: int) -> float:
+    """Committed tokens to be expected of a tree of `n` nodes, with a draft of usual quality."""
+    return 1 + _TOKENS_PER_DOUBLING * math.log2(n)
+
+
+def best_rate(sizes: PassSizes, ms: Mapping[int, float]) -> float:
+    """Tokens per millisecond of the fastest pass, with a draft of usual quality. ms: milliseconds of a pass by size."""
+    return max((tokens_of(n) / one for n, one in ms.items() if n in sizes), default=0.0)
+
+
+def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
+    """Whether padding costs plain decoding next to nothing and bounds no tree. ms: milliseconds of a pass by size."""
+    return sizes.most is None and min(ms[n] for n in ms if n in sizes) < _FREE * ms[1]
+
+
+def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
+    """The classes that fit the measured groups of sizes with the same bits.
+
+    A class has no bound if it holds for all larger sizes that were measured. Of single sizes, powers of two are taken.
+    groups: each measured size is in one of them.
+    """
+    measured = sorted(size for group in groups for size in group)
+    found: list[PassSizes] = []
+    for group in groups:
+        for least in sorted(group):
+            fitting = [_class_from(least, multiple, group, measured) for multiple in _MULTIPLES if not least % multiple]
+            widest = max(fitting, key=lambda sizes: sizes.most or math.inf)
+            is_new = all((one.multiple, one.most) != (widest.multiple, widest.most) for one in found)
+            if is_new and (not widest.is_single or least in _MULTIPLES) and least <= MOST_PADDED:
+                found.append(widest)
+    return found
+
+
+def _class_from(least: int, multiple: int, group: Sequence[int], measured: Sequence[int]) -> PassSizes:
+    """The class that begins at `least` and goes on until a measured multiple is not in the group."""
+    larger = [size for size in measured if size >= least and size % multiple == 0]
+    end = next((i for i, size in enumerate(larger) if size not in group), None)
+    if larger[:end] == [least]:
+        return PassSizes.only(least)
+    return PassSizes(least, multiple, None if end is None else larger[end - 1])

@@ -1,0 +1,70 @@
+"""Measures one target with several drafts, and tells with which of them it is fastest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specrun.engine import calibration_texts as texts
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.placement import Placement
+from specrun.long_run import Run
+from specrun.profiles.profile import Profile
+from specrun.tuning.effort import EffortName
+from specrun.tuning.tune_pair import tune_pair
+
+# Of two pairs whose rates differ by a smaller factor, the one that is named first is kept: repeated runs scatter as
+# much.
+_CLEARLY = 1.03
+
+
+@dataclass(frozen=True)
+class TunedDraft:
+    """What was measured of the target with one draft."""
+
+    name: str  # as the user or the catalog named the draft, or its file's name
+    options: RunOptions
+    profile: Profile
+    placement: Placement
+
+    @property
+    def rate(self) -> float:
+        """Expected tokens per second, the geometric mean over the temperatures."""
+        rates = [plan.predicted_tokens_per_second for plan in self.profile.plans]
+        return math.exp(sum(math.log(rate) for rate in rates) / len(rates))
+
+
+def tune_drafts(
+    drafts: Sequence[tuple[str | None, RunOptions]],
+    effort: EffortName,
+    temperatures: Sequence[float],
+    own: Sequence[texts.TuningText] | None,
+    raw: bool,
+    run: Run,
+) -> list[TunedDraft]:
+    """Measure the pairs one after the other. What concerns the target alone is measured once, with the first draft.
+
+    drafts: the name of each draft (None if the user named none), and the options of its pair. The other parameters are
+    those of `tune_pair`.
+
+    Raises KeyboardInterrupt, between two passes, once the run is interrupted.
+    """
+    tuned: list[TunedDraft] = []
+    for given, options in drafts:
+        name = given or (options.draft.name if options.draft else "none")
+        shown = run.labelled(name) if len(drafts) > 1 else run
+        first = (tuned[0].profile, tuned[0].placement) if tuned else None
+        profile, placement = tune_pair(options, identity_of(options), effort, temperatures, own, raw, shown, first)
+        tuned.append(TunedDraft(name, options, profile, placement))
+    return tuned
+
+
+def fastest_of(tuned: Sequence[TunedDraft]) -> TunedDraft:
+    """The draft with which the target is expected to be fastest."""
+    best = tuned[0]
+    for other in tuned[1:]:
+        if other.rate > _CLEARLY * best.rate:
+            best = other
+    return best

@@ -1,0 +1,72 @@
+"""Which draft was measured as the fastest for a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import embedded, fastest, made
+from specrun.catalog.fastest import FastestDraft
+from specrun.catalog.local_pair import SilentFetcher, drafts_here, local_pair
+from tests.models import random_llama
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return random_llama(tmp_path / "target.gguf")
+
+
+def pair(target: str | None, draft: str | None = None) -> tuple[Path, Path | None, list[str]]:
+    notes: list[str] = []
+    return (*local_pair(target, draft, True, SilentFetcher(False), notes.append), notes)
+
+
+def test_a_draft_is_found_until_it_is_forgotten(target: Path, tmp_path: Path) -> None:
+    assert fastest.find(target) is None
+    draft = FastestDraft("small", tmp_path / "small.gguf")
+    fastest.keep(target, draft)
+    assert fastest.find(target) == draft
+    fastest.forget(target)
+    assert fastest.find(target) is None
+    assert not made.home(target).exists()
+    fastest.forget(target)
+
+
+def test_a_damaged_entry_is_as_good_as_none(target: Path) -> None:
+    fastest.keep(target, FastestDraft("none", None))
+    (made.home(target) / "fastest.json").write_text("{")
+    assert fastest.find(target) is None
+
+
+def test_the_fastest_draft_is_taken_unless_another_is_named(target: Path, tmp_path: Path) -> None:
+    compared = random_llama(tmp_path / "compared.gguf")
+    made.register(target, made.MadeDraft(random_llama(tmp_path / "made.gguf"), "q2_k"))
+    fastest.keep(target, FastestDraft("compared", compared))
+    assert pair(str(target))[:2] == (target, compared)
+    assert "compared, the fastest" in pair(str(target))[2][0]
+    assert pair(str(target), str(embedded.DRAFT))[1] == embedded.DRAFT
+    assert pair(str(target), "none")[1] is None
+
+
+def test_without_a_draft_where_that_was_fastest(target: Path) -> None:
+    fastest.keep(target, FastestDraft("none", None))
+    assert pair(str(target))[:2] == (target, None)
+
+
+def test_a_draft_that_is_gone_is_replaced_by_the_made_one(target: Path, tmp_path: Path) -> None:
+    own = random_llama(tmp_path / "made.gguf")
+    made.register(target, made.MadeDraft(own, "q2_k"))
+    fastest.keep(target, FastestDraft("gone", tmp_path / "gone.gguf"))
+    assert pair(str(target))[:2] == (target, own)
+    assert "is gone" in pair(str(target))[2][0]
+
+
+def test_the_drafts_of_a_target_on_this_machine(target: Path, tmp_path: Path) -> None:
+    assert drafts_here(None) == [str(embedded.DRAFT)]
+    assert drafts_here(str(target)) == []
+    own = random_llama(tmp_path / "made.gguf")
+    made.register(target, made.MadeDraft(own, "q2_k"))
+    assert drafts_here(str(target)) == [str(own)]
+    own.unlink()
+    assert drafts_here(str(target)) == []

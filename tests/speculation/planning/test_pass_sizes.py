@@ -1,0 +1,69 @@
+"""Classes of sizes: what a pass is padded to, and which classes follow from what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.speculation.planning.costs import CostTable, PassTime
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, classes_of, is_free
+from specrun.speculation.planning.pass_times import PassTimes
+
+MULTIPLES_OF_4 = PassSizes(8, 4)
+
+
+@pytest.mark.parametrize("sizes", [ANY_SIZE, PLAIN_ONLY, MULTIPLES_OF_4, PassSizes(2), PassSizes(1, 1, 7)], ids=str)
+def test_padding_reaches_the_next_size_and_a_limit_the_last_one(sizes: PassSizes) -> None:
+    members = [n for n in range(1, 100) if n in sizes]
+    for n in range(1, 80):
+        larger = [size for size in members if size >= n]
+        if larger:
+            assert sizes.padded(n) == larger[0]
+        assert sizes.largest(n) == max((size for size in members if size <= n), default=0)
+
+
+def test_numbers_that_are_no_class_are_refused() -> None:
+    for numbers in [(0, 1, None), (8, 3, None), (8, 4, 4), (8, 4, 9), (4, 8, None), (8, 0, None)]:
+        with pytest.raises(ValueError, match="no class"):
+            PassSizes(*numbers)
+
+
+def test_classes_follow_from_groups_of_sizes() -> None:
+    everything = (1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 32, 64)
+    assert classes_of([everything]) == [ANY_SIZE]
+    assert classes_of([(1,), everything[1:]]) == [PLAIN_ONLY, PassSizes(2)]
+    assert classes_of([everything[:5], everything[5:]]) == [PassSizes(1, 1, 7), PassSizes(8)]
+    # Large passes may be a class of their own.
+    assert classes_of([everything[:-1], (64,)]) == [PassSizes(1, 1, 32), PassSizes.only(64)]
+    # Four rows at a time, the rest one by one.
+    repacked = classes_of([(1, 2, 3), (8, 12, 16, 32, 64), (4,), (7,), (9,), (10,)])
+    assert repacked[:2] == [PassSizes(1, 1, 3), MULTIPLES_OF_4]
+    # On a GPU every size may be its own class; of these, powers of two are taken.
+    assert classes_of([(n,) for n in everything]) == [PassSizes.only(n) for n in (1, 2, 4, 8, 16, 32, 64)]
+
+
+def test_padding_is_free_where_a_pass_over_the_least_size_takes_no_longer() -> None:
+    streamed = {1: 100.0, 8: 101.0, 64: 110.0}
+    in_ram = {1: 25.0, 4: 68.0, 8: 124.0, 64: 500.0}
+    assert is_free(MULTIPLES_OF_4, streamed)
+    assert not is_free(MULTIPLES_OF_4, in_ram)
+    assert not is_free(PassSizes(1, 1, 7), in_ram), "it would bound the trees"
+    assert best_rate(MULTIPLES_OF_4, streamed) > best_rate(PassSizes(1, 1, 7), streamed)
+    assert best_rate(MULTIPLES_OF_4, in_ram) < best_rate(PassSizes(1, 1, 7), in_ram)
+
+
+def test_times_are_those_of_padded_passes() -> None:
+    times = [PassTime(n, 64, ms) for n, ms in ((1, 10.0), (4, 20.0), (8, 30.0), (12, 34.0), (16, 50.0), (17, 90.0))]
+    table = CostTable(times).padded(MULTIPLES_OF_4)
+    assert table.sizes == (8, 12, 16)
+    assert table.row(64).tolist() == [30.0] * 9 + [34.0] * 4 + [50.0] * 4
+    assert CostTable(times).row(64)[1] == 10.0
+    with pytest.raises(ValueError, match="at least one measured pass"):
+        CostTable(times).padded(PassSizes.only(64))
+
+
+def test_a_padded_pass_corrects_the_times_of_all_that_are_padded_alike() -> None:
+    times = PassTimes(CostTable([PassTime(8, 64, 30.0), PassTime(16, 64, 50.0)], MULTIPLES_OF_4))
+    for _ in range(30):
+        times.record(8, 64, 60.0)
+        times.record(16, 64, 50.0)
+    assert times.ms(1, 64) == times.ms(5, 64) == times.ms(8, 64) == pytest.approx(60.0, rel=0.1)
