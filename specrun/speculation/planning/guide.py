@@ -38,6 +38,19 @@ class LearnedCosts:
     draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
 
 
+@dataclass
+class Drafted:
+    """How a tree was drafted.
+
+    widths: the nodes of each draft pass.
+    offered: the draft's candidates for the token after the root. They count for the calibration even if no tree is
+        worth a larger pass. None if the draft was not asked.
+    """
+
+    widths: list[int] = field(default_factory=list)
+    offered: Candidates | None = None
+
+
 class Guide:
     """Pass times, calibration and rate of a run.
 
@@ -50,9 +63,7 @@ class Guide:
     learned: the pass times that runs teach; None with measured tables.
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
-    widths: the nodes of each draft pass before the current target pass, which drafters set.
-    offered: the draft's candidates for the token after the root, which drafters set. They count for the calibration
-        even if no tree is worth a larger pass.
+    drafted: how the present tree was drafted, which drafters set.
     """
 
     def __init__(
@@ -60,8 +71,7 @@ class Guide:
     ) -> None:
         """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.calibration = calibration or Calibration()
-        self.widths: list[int] = []
-        self.offered: Candidates | None = None
+        self.drafted = Drafted()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
         self._passes_without_draft = 0
@@ -127,7 +137,7 @@ class Guide:
         value = tokens - self.rate * ms
         if self.most_lost_ms < np.inf:
             n_counted = self.calibration.n_counted
-            trust = n_counted / (n_counted + _DOUBTS) if self.offered else _SOURCES_TRUST
+            trust = n_counted / (n_counted + _DOUBTS) if self.drafted.offered else _SOURCES_TRUST
             lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
             value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
         return int(sizes[value.argmax()])
@@ -152,8 +162,8 @@ class Guide:
 
     def learn(self, record: PassRecord) -> None:
         """Update pass times, drafting times and the calibration after a pass."""
-        widths, self.widths = self.widths, []
-        offered, self.offered = self.offered, None
+        widths, offered = self.drafted.widths, self.drafted.offered
+        self.drafted = Drafted()
         seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
         self._target.record(record.n_target, record.ctx, seconds * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
