@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
 _EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
+_IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
 _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
@@ -75,6 +76,7 @@ class Guide:
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
         self._passes_without_draft = 0
+        self._n_idle = 0
         self._target: PassTimes
         self._draft: DraftTimes
         if isinstance(costs, LearnedCosts):
@@ -156,10 +158,6 @@ class Guide:
         """Learn from the time in which the target read `n_tokens` tokens of a prompt."""
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
-    def resume(self, n_passes: int) -> None:
-        """Let recent acceptance fade after so many passes without drafting."""
-        self.calibration.fade(n_passes)
-
     def learn(self, record: PassRecord) -> None:
         """Update pass times, drafting times and the calibration after a pass."""
         widths, offered = self.drafted.widths, self.drafted.offered
@@ -170,6 +168,10 @@ class Guide:
             self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), record.draft_seconds * 1e3)
         self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
         if len(record.tree) == 1 and offered is None:
+            # What was counted long ago must not keep the draft from being asked again.
+            self._n_idle += 1
+            if self._n_idle % _IDLE == 0:
+                self.calibration.fade(_IDLE)
             return
         path, tokens = record.accepted.path, record.accepted.tokens
         if offered is not None:

@@ -98,6 +98,7 @@ class LearnedTimes(PassTimes):
         for t in known:
             self._known[t.n], self._samples[t.n] = t.ms, t.samples
         super().__init__(self._guessed())
+        self._is_stale = False  # whether the table lacks what was learned last
         self.sizes = tuple(n for n in _LEARNED_SIZES if n in padding) or _LEARNED_SIZES
 
     @property
@@ -106,10 +107,15 @@ class LearnedTimes(PassTimes):
         return self._samples.get(least, 0) > 1 or self._known.get(least, 0.0) > _SLOW_MS
 
     def row(self, ctx: int) -> Milliseconds:
+        if self._is_stale:
+            self._table, self._is_stale = self._guessed(), False
         return super().row(ctx)[self._padded]
 
     def ms(self, n: int, ctx: int) -> float:
-        return super().ms(int(self._padded[n]) if n < len(self._padded) else n, ctx)
+        end = len(self._padded) - 1
+        known = self._known.get(int(self._padded[min(n, end)])) if n <= end else None
+        # A plain pass may take half a millisecond, so its known time is not looked up in a new table.
+        return known * self._slowness if known else float(self.row(ctx)[min(n, end)]) * max(n / end, 1.0)
 
     @property
     def times(self) -> list[PassTime]:
@@ -129,17 +135,17 @@ class LearnedTimes(PassTimes):
         # The first pass of a size may have touched memory for the first time, so a faster second one replaces it.
         self._known[n] = min(before, now) if samples < 2 else before + (now - before) / (samples + 1)
         self._n_passes[n] += 1
-        self._table = self._guessed()
+        self._is_stale = True
 
     def _correct(self, n: int, factor: float) -> None:
         self._known[n] *= factor
-        self._table = self._guessed()
+        self._is_stale = True
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
         n = min(n_tokens, _PROMPT_PASS)
         if n > 1:
             self._prompt = (n, ms * n / n_tokens / self._slowness)
-            self._table = self._guessed()
+            self._is_stale = True
 
     def _guessed(self) -> CostTable:
         """The table of all sizes up to the largest that a planner may choose."""
