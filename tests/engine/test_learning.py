@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ def learned() -> list[Profile]:
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "data"
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
 
 
 def test_the_second_run_begins_with_what_the_first_learned_and_writes_the_same_text() -> None:
@@ -118,7 +117,7 @@ def test_long_lived_models_keep_it_between_texts(monkeypatch: pytest.MonkeyPatch
         assert len(learned()) == 1
 
 
-def test_commands_show_list_and_forget_it(here: SpecrunHere, data_dir: Path) -> None:
+def test_commands_show_list_and_forget_it(here: SpecrunHere) -> None:
     assert here("generate", PROMPT, "--raw", "-n", "32").code == 0
     shown = here("tune", "--show", "--json")
     assert json.loads(shown.stdout)["origin"] == "learned"
