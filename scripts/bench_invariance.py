@@ -33,7 +33,6 @@ from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.invariance import Comparison
 from specrun.llama_settings import CacheType, LlamaSettings
-from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from tests.models import wide_target
 
 SIZES = (1, 2, 4, 8, 16, 32, 63, 64, 128)
@@ -72,23 +71,23 @@ def decode(
 
 def print_classes(kinds: list[str], n_threads: int) -> None:
     """A Markdown table of the classes of sizes for each type of weights, as they are in the file and re-ordered."""
-    print("| weights | re-ordered | groups of sizes with the same bits | classes |\n| --- | --- | --- | --- |")
-    settings = LlamaSettings(threads=n_threads, type_k="f16", type_v="bf16")
+    print("| weights | sizes with the same bits | re-ordered weights |\n| --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:
-            for repack in (False, True):
-                model = LlamaModel(wide_target(Path(folder), kind), LlamaSettings(repack=repack))
-                config = ContextConfig(n_ctx=1024, n_seq_max=2, n_batch=512, n_outputs=64, settings=settings)
-                with model, LlamaContext(model, config) as context:
-                    tokens = model.tokenize(inspect.getsource(argparse), add_special=False)
-                    comparison = Comparison(TargetContext(context), tokens, 64)
-                    survey = comparison.survey()
-                    groups = "; ".join(", ".join(map(str, group)) for group in survey.groups if len(group) > 1)
-                    names = []
-                    for sizes in survey.classes:
-                        if sizes != PLAIN_ONLY and not sizes.is_single:
-                            names.append(f"**{sizes}**" if comparison.holds(sizes) else str(sizes))
-                print(f"| {kind.upper()} | {'yes' if repack else 'no'} | {groups} | {'; '.join(names)} |", flush=True)
+            cells = [classes(wide_target(Path(folder), kind), repack, n_threads) for repack in (False, True)]
+            print(f"| {kind.upper()} | {' | '.join(cells)} |", flush=True)
+
+
+def classes(path: Path, repack: bool, n_threads: int) -> str:
+    """The classes of more than one size; those are bold that hold as they will be used."""
+    settings = LlamaSettings(threads=n_threads, type_k="f16", type_v="bf16")
+    config = ContextConfig(n_ctx=1024, n_seq_max=2, n_batch=512, n_outputs=64, settings=settings)
+    with LlamaModel(path, LlamaSettings(repack=repack)) as model, LlamaContext(model, config) as context:
+        comparison = Comparison(
+            TargetContext(context), model.tokenize(inspect.getsource(argparse), add_special=False), 64
+        )
+        found = [sizes for sizes in comparison.survey().classes if not sizes.is_single]
+        return "; ".join(f"**{sizes}**" if comparison.holds(sizes) else str(sizes) for sizes in found)
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ class ByTheTables(Guide):
     def _timed(self, step: PassRecord) -> PassRecord:
         target = float(self.costs.target.row(step.ctx)[step.n_target])
         levels = self.levels_row(step.ctx)
-        draft = sum(float(levels[min(width, len(levels) - 1)]) for width in self.widths)
+        draft = sum(float(levels[min(width, len(levels) - 1)]) for width in self.drafted.widths)
         whole = target + draft + self.costs.overhead.step
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.machine import fingerprint
 from specrun.llama import TargetContext
 from specrun.llama.invariance import exact_sizes
+from specrun.locations import data_dir, write_json
 from specrun.profiles.profile import Profile
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 _NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of padding is mentioned
 
@@ -51,8 +62,33 @@ def of_profile(profile: Profile) -> ExactPasses:
     return ExactPasses(profile.padding, is_exact, profile.padding_cost if profile.pads else 0.0)
 
 
-def measured(target: TargetContext, plans: Sequence[Plan]) -> ExactPasses:
-    """Measure on the loaded target, for passes that `plans` may run. Empties the cache."""
+def measured(target: TargetContext, plans: Sequence[Plan], options: RunOptions) -> ExactPasses:
+    """What was measured on the loaded target, by an earlier run or now. Measuring empties the cache.
+
+    The result is kept in a file, because all runs must pad alike: where several classes are about equally fast, another
+    measurement may choose another one.
+
+    plans: the plans to run. options: what the target was loaded with.
+    """
+    path = data_dir() / "exact" / f"{fingerprint(identity_of(replace(options, draft=None)))}.json"
+    if (known := _read(path)) is not None:
+        return known
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
-    return ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1)
+    result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1)
+    with suppress(OSError):  # the next run then measures again
+        write_json(path, _converter().unstructure(result))
+    return result
+
+
+def _read(path: Path) -> ExactPasses | None:
+    try:
+        return _converter().structure(json.loads(path.read_text(encoding="utf-8")), ExactPasses)
+    except Exception:  # a missing or damaged file, which may fail in any constructor, is written anew
+        return None
+
+
+def _converter() -> Converter:
+    from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
+
+    return converter()

@@ -26,7 +26,7 @@ from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide, LearnedCosts
-from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.planning.pass_times import LearnedTimes
 
 # Greedy texts and sampled ones differ in acceptance; temperatures above 0 differ little.
@@ -34,15 +34,16 @@ _TEMPERATURES = (0.0, 0.8)
 _SECONDS_BETWEEN = 60.0  # time after which another text in the same process is begun with what was learned kept
 
 
-def chooser(plans: Sequence[Plan], begin_with: Profile | None) -> ByTemperature:
+def chooser(plans: Sequence[Plan], begin_with: Profile | None, padding: PassSizes = ANY_SIZE) -> ByTemperature:
     """A controller of `plans`.
 
     begin_with: pass times, calibration and rates to begin with; None for nothing.
+    padding: the sizes that passes are padded to.
     """
     if begin_with and begin_with.origin == "tuned":
         guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
     else:
-        costs = _costs(begin_with) if begin_with else LearnedCosts()
+        costs = _costs(begin_with, padding)
         guides = {t: Guide(costs, _calibration(begin_with, t)) for t in _TEMPERATURES}
     return ByTemperature({t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()})
 
@@ -63,11 +64,11 @@ def _calibration(learned: Profile | None, temperature: float) -> Calibration | N
     return found[0].calibration.fresh() if found else None
 
 
-def _costs(learned: Profile) -> LearnedCosts:
-    draft = learned.costs.draft
-    return LearnedCosts(
-        LearnedTimes(learned.costs.target.times), LearnedDraftTimes.of_table(draft) if draft else LearnedDraftTimes()
-    )
+def _costs(learned: Profile | None, padding: PassSizes) -> LearnedCosts:
+    if learned is None:
+        return LearnedCosts(LearnedTimes(padding=padding))
+    draft = LearnedDraftTimes.of_table(learned.costs.draft) if learned.costs.draft else LearnedDraftTimes()
+    return LearnedCosts(LearnedTimes(learned.costs.target.times, padding), draft)
 
 
 @dataclass

@@ -71,6 +71,8 @@ class Overlap:
         """
         self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
         before = self._draft.context.decode_seconds
+        guide = drafting.guide
+        drafted = guide.drafted if guide else None
         running = self._running = _beside(lambda: self._target.score(tree))
         try:
             model = _WhileRunning(self._draft, running)
@@ -81,6 +83,8 @@ class Overlap:
             raise
         finally:
             _finish(running)
+            if guide and drafted:
+                guide.drafted = drafted  # what is drafted ahead belongs to other trees
             self.seconds += self._draft.context.decode_seconds - before
         return running.result()
 

@@ -42,7 +42,7 @@ class RunPlans:
             return self.profile.chooser()
         if len(self.candidates) == 1:
             return FixedPlan(self.candidates[0])
-        return learning.chooser(self.candidates, self.profile or self._learned)
+        return learning.chooser(self.candidates, self.profile or self._learned, self._engine.target.padding)
 
     @property
     def kept(self) -> PlanChooser:

@@ -21,9 +21,9 @@ from specrun.speculation.tree import ROOT, TokenTree
 _BLOCK = 256
 _BOUNDARY = 3 * _BLOCK
 # For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
-# Sizes above the number of tokens n are at least 2 n - 1. Chosen by hand.
+# Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 24, 31, 32, 63, 64)
-_FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 32, 64)
+_FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
 _EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
 
@@ -70,14 +70,15 @@ class Comparison:
     def __init__(self, target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False) -> None:
         self._target = target
         config = target.context.config
-        largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs)
+        largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs, (config.n_ctx - 1) // 2)
         boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
         self._start = max(boundary - _SIZES[-1] // 4, 1)
         self._text = [tokens[i % len(tokens)] for i in range(self._start + 2 * largest)]
         plain_ms = min(self._plain_ms() for _ in range(2))
         efforts = _EFFORTS[1:] if quick else _EFFORTS
-        self._n_compared, sizes = next((n, sizes) for most_ms, n, sizes in efforts if plain_ms < most_ms)
-        self._sizes = sorted({*(size for size in sizes if size <= largest), largest})
+        n, sizes = next((n, sizes) for most_ms, n, sizes in efforts if plain_ms < most_ms)
+        self._n_compared = n
+        self._sizes = sorted({size for size in (*sizes, largest) if size <= largest and not n < size < 2 * n - 1})
 
     def _plain_ms(self) -> float:
         self._fill()

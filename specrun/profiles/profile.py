@@ -59,7 +59,7 @@ class Profile:
     predictions: dict[float, list[PredictionRow]] = field(default_factory=dict)  # by temperature, fastest plan first
     tried: list[TriedSettings] = field(default_factory=list)
     picture: str = ""  # where the layers lie, as plain text
-    notices: list[str] = field(default_factory=list)  # sentences about anything that disturbed the measurements
+    notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote
 
     @property

@@ -10,6 +10,7 @@ from specrun.speculation.plan import Plan
 # All chosen by hand.
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
 _TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
+_DOUBT = 0.1  # standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary
 _SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
 
 
@@ -64,5 +65,6 @@ class Arm:
             return rate, error
         observed = self.tokens / self.seconds * plain
         observed_error = self.deviation() * math.sqrt(self.passes) / self.seconds * plain
+        observed_error = math.hypot(observed_error, _DOUBT * observed / math.sqrt(self.passes))
         weight = error**2 / (error**2 + observed_error**2)
         return rate + weight * (observed - rate), math.sqrt(weight) * observed_error

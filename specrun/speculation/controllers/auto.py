@@ -27,6 +27,7 @@ _LOOKED = 8  # a tree of so many nodes
 _SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
+_TRIED_EVERY = 16  # plain passes after which it is thought over again, as that takes some hundredths of a millisecond
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
@@ -164,9 +165,6 @@ class Auto:
         """Count the pass, and change the plan if another one is expected to be faster."""
         arm, plain = self._held, self._plain()
         self._since_change += 1
-        for other in self._arms:
-            if other is not arm:
-                other.fade(_AGING)
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
             self._save(record.seconds)
@@ -185,6 +183,10 @@ class Auto:
         most = min(max(_DEVIATIONS * arm.deviation(), _STAKE), _MOST_WON)
         self._purse = min(self._purse + won, most)
         self._reconsider()
+        if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:
+            # Draft sources without a guess cost next to nothing, so this is as good as plain decoding.
+            self._save(record.seconds)
+            self._try()
 
     def _reconsider(self) -> None:
         """Leave a plan that drafts if it loses, or if another one is expected to be faster."""
@@ -215,8 +217,10 @@ class Auto:
 
     def _try(self) -> None:
         """Take up the most promising plan if plain decoding turned out to be slower, or if the purse pays for it."""
+        if self._since_change % _TRIED_EVERY:
+            return
         plain = self._plain()
-        arms = [arm for arm in self._arms if arm.plan.drafts and arm.rate > _HOPELESS]
+        arms = [arm for arm in self._arms if arm.plan.drafts and arm.rate > _HOPELESS and arm is not self._held]
         if not arms:
             return
         best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
@@ -230,8 +234,9 @@ class Auto:
         return max(_FEWEST_LOOKS * levels, self._cost(_smallest(plan))) <= self._purse
 
     def _change(self, arm: Arm) -> None:
-        if self._held is self._off:
-            self.guide.resume(self._since_change)
+        for other in self._arms:
+            if other is not self._held:
+                other.fade(_AGING**self._since_change)
         self._held = arm
         self._since_change = 0
         self._debt = 0.0
@@ -243,9 +248,12 @@ class Auto:
 
     def _sized(self, arm: Arm) -> Plan:
         """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
-        plan, plain = arm.plan, self._plain()
-        rate, error = arm.estimate(plain)
+        plan = arm.plan
         self._is_looking = False
+        if not plan.drafts:
+            return plan
+        plain = self._plain()
+        rate, error = arm.estimate(plain)
         is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse, 0.0) * plain * 1e3
         if is_known or not _can_shrink(plan) or not plan.method.needs_draft:

@@ -27,7 +27,7 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_o
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import Milliseconds
-from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.guide import Drafted, Guide
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT, TokenTree
@@ -57,7 +57,7 @@ class CostAwareDrafter:
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
         """A tree within `limits`; the root alone if no other node pays."""
         growth = TreeGrowth(tokens)
-        self._guide.widths, self._guide.offered = [], None
+        drafted = self._guide.drafted = Drafted()
         if limits.budget < 2 or limits.depth < 1:
             return growth.tree(limits)
         target_row = self._guide.target_row(len(tokens))
@@ -69,10 +69,10 @@ class CostAwareDrafter:
         for n_passes in range(1, limits.depth + 1):
             if not level:
                 break
-            self._guide.widths.append(len(level))
+            drafted.widths.append(len(level))
             for node, candidates in zip(level, self._source.children(growth, level), strict=True):
                 if node == ROOT:
-                    self._guide.offered = candidates
+                    drafted.offered = candidates
                 new = self._add_children(growth, node, candidates)
                 if self._sources:
                     self._guess(growth, new, limits)

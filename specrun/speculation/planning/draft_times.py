@@ -16,7 +16,7 @@ _BOUNDS = (0.1, 10.0)  # bounds of one pass's measured drafting time divided by 
 _MOST_WIDTH = 32  # nodes of the widest draft pass that is planned
 _FIRST_MS = (1.5, 0.1)  # milliseconds of a draft pass and of each of its nodes, our own work included, and
 _FIRST_SHARES = (0.03, 0.003)  # shares of a plain pass on top of them, before any draft pass was made
-_FIRST_WEIGHT = 0.1  # passes that these first guesses count as
+_FIRST_WEIGHT = 0.03  # passes that these first guesses count as
 _DECAY = 0.97  # factor on what is known after each pass with drafting, so that about the last 30 count
 
 

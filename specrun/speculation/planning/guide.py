@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
 _EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
+_IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
 _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
@@ -38,6 +39,19 @@ class LearnedCosts:
     draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
 
 
+@dataclass
+class Drafted:
+    """How a tree was drafted.
+
+    widths: the nodes of each draft pass.
+    offered: the draft's candidates for the token after the root. They count for the calibration even if no tree is
+        worth a larger pass. None if the draft was not asked.
+    """
+
+    widths: list[int] = field(default_factory=list)
+    offered: Candidates | None = None
+
+
 class Guide:
     """Pass times, calibration and rate of a run.
 
@@ -50,9 +64,7 @@ class Guide:
     learned: the pass times that runs teach; None with measured tables.
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
-    widths: the nodes of each draft pass before the current target pass, which drafters set.
-    offered: the draft's candidates for the token after the root, which drafters set. They count for the calibration
-        even if no tree is worth a larger pass.
+    drafted: how the present tree was drafted, which drafters set.
     """
 
     def __init__(
@@ -60,11 +72,11 @@ class Guide:
     ) -> None:
         """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.calibration = calibration or Calibration()
-        self.widths: list[int] = []
-        self.offered: Candidates | None = None
+        self.drafted = Drafted()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
         self._passes_without_draft = 0
+        self._n_idle = 0
         self._target: PassTimes
         self._draft: DraftTimes
         if isinstance(costs, LearnedCosts):
@@ -127,7 +139,7 @@ class Guide:
         value = tokens - self.rate * ms
         if self.most_lost_ms < np.inf:
             n_counted = self.calibration.n_counted
-            trust = n_counted / (n_counted + _DOUBTS) if self.offered else _SOURCES_TRUST
+            trust = n_counted / (n_counted + _DOUBTS) if self.drafted.offered else _SOURCES_TRUST
             lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
             value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
         return int(sizes[value.argmax()])
@@ -146,20 +158,20 @@ class Guide:
         """Learn from the time in which the target read `n_tokens` tokens of a prompt."""
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
-    def resume(self, n_passes: int) -> None:
-        """Let recent acceptance fade after so many passes without drafting."""
-        self.calibration.fade(n_passes)
-
     def learn(self, record: PassRecord) -> None:
         """Update pass times, drafting times and the calibration after a pass."""
-        widths, self.widths = self.widths, []
-        offered, self.offered = self.offered, None
+        widths, offered = self.drafted.widths, self.drafted.offered
+        self.drafted = Drafted()
         seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
         self._target.record(record.n_target, record.ctx, seconds * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
             self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), record.draft_seconds * 1e3)
         self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
         if len(record.tree) == 1 and offered is None:
+            # What was counted long ago must not keep the draft from being asked again.
+            self._n_idle += 1
+            if self._n_idle % _IDLE == 0:
+                self.calibration.fade(_IDLE)
             return
         path, tokens = record.accepted.path, record.accepted.tokens
         if offered is not None:

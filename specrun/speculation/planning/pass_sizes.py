@@ -99,8 +99,11 @@ def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
         for least in sorted(group):
             fitting = [_class_from(least, multiple, group, measured) for multiple in _MULTIPLES if not least % multiple]
             widest = max(fitting, key=lambda sizes: sizes.most or math.inf)
-            is_new = all((one.multiple, one.most) != (widest.multiple, widest.most) for one in found)
-            if is_new and (not widest.is_single or least in _MULTIPLES) and least <= MOST_PADDED:
+            if widest.is_single:
+                is_wanted = least == 1 or (least in _MULTIPLES and len(group) == 1)
+            else:
+                is_wanted = all((one.multiple, one.most) != (widest.multiple, widest.most) for one in found)
+            if is_wanted and least <= MOST_PADDED:
                 found.append(widest)
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from specrun.speculation.planning.costs import CostTable, Milliseconds, PassTime
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 # Each pass multiplies two factors by a power of measured time / expected time.
 _MACHINE_POWER = 0.15  # for the machine's factor, after the first passes
@@ -84,21 +85,37 @@ class LearnedTimes(PassTimes):
     pay, and the pass corrects it. Reading a prompt tells the time of a large pass for nothing.
     """
 
-    def __init__(self, known: Iterable[PassTime] = ()) -> None:
-        """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count."""
+    def __init__(self, known: Iterable[PassTime] = (), padding: PassSizes = ANY_SIZE) -> None:
+        """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count.
+
+        padding: the sizes that passes are padded to.
+        """
+        end = _LEARNED_SIZES[-1]
+        self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
         self._known: dict[int, float] = {}
         self._samples: dict[int, int] = {}
         self._prompt: tuple[int, float] | None = None
         for t in known:
             self._known[t.n], self._samples[t.n] = t.ms, t.samples
         super().__init__(self._guessed())
-        self.sizes = _LEARNED_SIZES
+        self._is_stale = False  # whether the table lacks what was learned last
+        self.sizes = tuple(n for n in _LEARNED_SIZES if n in padding) or _LEARNED_SIZES
 
     @property
     def knows_plain(self) -> bool:
-        # Where passes are padded, the smallest size that was run is that of a plain pass.
-        least = min(self._known, default=0)
+        least = int(self._padded[1])
         return self._samples.get(least, 0) > 1 or self._known.get(least, 0.0) > _SLOW_MS
+
+    def row(self, ctx: int) -> Milliseconds:
+        if self._is_stale:
+            self._table, self._is_stale = self._guessed(), False
+        return super().row(ctx)[self._padded]
+
+    def ms(self, n: int, ctx: int) -> float:
+        end = len(self._padded) - 1
+        known = self._known.get(int(self._padded[min(n, end)])) if n <= end else None
+        # A plain pass may take half a millisecond, so its known time is not looked up in a new table.
+        return known * self._slowness if known else float(self.row(ctx)[min(n, end)]) * max(n / end, 1.0)
 
     @property
     def times(self) -> list[PassTime]:
@@ -118,17 +135,17 @@ class LearnedTimes(PassTimes):
         # The first pass of a size may have touched memory for the first time, so a faster second one replaces it.
         self._known[n] = min(before, now) if samples < 2 else before + (now - before) / (samples + 1)
         self._n_passes[n] += 1
-        self._table = self._guessed()
+        self._is_stale = True
 
     def _correct(self, n: int, factor: float) -> None:
         self._known[n] *= factor
-        self._table = self._guessed()
+        self._is_stale = True
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
         n = min(n_tokens, _PROMPT_PASS)
         if n > 1:
             self._prompt = (n, ms * n / n_tokens / self._slowness)
-            self._table = self._guessed()
+            self._is_stale = True
 
     def _guessed(self) -> CostTable:
         """The table of all sizes up to the largest that a planner may choose."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.speculation.planning.costs import CostTable, PassTime
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
 
 TABLE = CostTable([PassTime(1, 64, 100.0), PassTime(4, 64, 130.0), PassTime(8, 64, 200.0)])
@@ -81,9 +82,13 @@ def test_the_first_pass_of_a_size_may_be_cold() -> None:
 
 
 def test_where_passes_are_padded_the_smallest_one_is_plain() -> None:
-    times = learned([(8, 30.0), (8, 30.0), (16, 50.0)])
+    times = LearnedTimes(padding=PassSizes(8, 8))
+    for n, ms in ((8, 30.0), (8, 30.0), (16, 50.0)):
+        times.record(n, 64, ms)
     assert times.knows_plain
+    assert times.sizes[:3] == (8, 16, 24)
     assert times.ms(1, 0) == times.ms(8, 0) == pytest.approx(30.0)
+    assert times.row(0)[9] == times.row(0)[16] == pytest.approx(50.0)
 
 
 def test_learned_times_follow_a_machine_that_grows_slower() -> None:

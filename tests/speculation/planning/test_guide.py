@@ -1,0 +1,57 @@
+"""A guide learns from every pass, and bounds what a pass may lose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specrun.sampling import Candidates
+from specrun.speculation.planning.guide import Drafted, Guide, LearnedCosts
+from specrun.speculation.record import PassRecord
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import TokenTree
+
+ROOT_ONLY = TokenTree.root_only(0)
+
+
+def plain(token: int = 7, ms: float = 100.0) -> PassRecord:
+    return PassRecord(ROOT_ONLY, Accepted([0], [token]), ms / 1e3, ms / 1e3)
+
+
+def test_the_drafts_candidates_count_even_where_no_tree_was_worth_a_pass() -> None:
+    guide = Guide(LearnedCosts())
+    candidates = Candidates(np.array([5, 7, 9]), np.log([0.6, 0.3, 0.1]))
+    before = guide.calibration.chances(1, candidates.shares)
+    for _ in range(10):
+        guide.drafted = Drafted([1], candidates)
+        guide.learn(plain(7))
+    after = guide.calibration.chances(1, candidates.shares)
+    assert guide.calibration.n_counted == 10
+    assert after[0] < before[0]
+    guide.learn(plain(7))
+    assert guide.calibration.n_counted == 10, "what was drafted counts once"
+
+
+def test_without_tables_a_pass_takes_what_it_took_with_everything_but_the_drafting() -> None:
+    guide = Guide(LearnedCosts())
+    for _ in range(4):
+        guide.learn(PassRecord(ROOT_ONLY, Accepted([0], [1]), 0.103, 0.080, 0.003))
+    assert guide.plain_ms(0) == pytest.approx(100.0)
+
+
+def test_a_pass_may_lose_only_so_much_and_chances_count_once_they_are_known() -> None:
+    guide = Guide(LearnedCosts(), rate=0.01)
+    for n, ms in ((1, 100.0), (1, 100.0), (16, 400.0)):
+        assert guide.learned
+        guide.learned.target.record(n, 0, ms)
+    chances = np.ones(16)
+    size = lambda: guide.best_size(chances, guide.target_row(0), 16, 0)  # noqa: E731
+    assert size() == 16
+    guide.most_lost_ms = 50.0
+    guide.drafted = Drafted([1], Candidates(np.array([5]), np.zeros(1)))
+    assert size() == 3
+    for _ in range(20):
+        guide.calibration.count(1, np.array([0.9]), 0)
+    assert size() == 16
+    guide.most_lost_ms = -np.inf
+    assert size() == 1
