@@ -32,7 +32,6 @@ PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer
 _FAR_BEHIND = 0.6  # share of the best size's rate below which two sizes in turn end the sizes that are timed
 _ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
 _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
-_ONLY_READING = 1.2  # passes of the most tokens that take less than this times a plain one only wait for the weights
 _CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
 _ROUNDS = 2
 _VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
@@ -102,14 +101,12 @@ def choose(
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
     padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
-    run's deadline, and none where passes of all sizes take as long, because they only wait for the weights.
+    run's deadline.
     """
     run.show("settings: defaults")
     started = time.perf_counter()
     best = _try("defaults", options, LlamaSettings(), text, run)
     tried = [best]
-    if max(best.ms) == _SIZES[-1] and best.ms[_SIZES[-1]] < _ONLY_READING * best.ms[1]:
-        return best.settings, tried
     for name, change in candidates:
         now = time.perf_counter()
         if run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline:

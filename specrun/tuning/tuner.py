@@ -41,6 +41,8 @@ _LEAST_VALIDATED, _MOST_RUN = (24, 2), (2, 5)  # tokens and texts that each plan
 _RECORDED = 128  # most nodes of a recorded tree: recordings of larger ones take time and memory for little
 _MANY = 0.75  # share of the wanted positions below which the user is told
 _LEAST_PROMPT = 8  # tokens that are left of a prompt, however small the context
+_SLOW_MS = 200.0  # time of a plain pass above which only powers of two are timed at first
+_FEW, _LEAST_TIMED = 16, 3  # tokens of passes that are timed in any case; rounds that there must be time for
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
 
@@ -119,18 +121,28 @@ class Tuner:
         largest = min(self._effort.largest, self._target.context.config.n_outputs)
         timer.fill(_CONTEXTS[0])
         plain_ms = statistics.median(timer.ms(1) for _ in range(3))
+        budget_ms = 1e3 * _TARGET_TABLE * self._effort.seconds
+        # More sizes are added where the times are jagged.
+        powers = [size for size in _SIZES if size & (size - 1) == 0]
+        wanted = powers if plain_ms > _SLOW_MS else list(_SIZES)
         sizes, total_ms = [1], plain_ms
-        for size in _SIZES[1:]:
+        for size in wanted[1:]:
             if size > largest:
                 break
             # A pass that takes longer than its tokens could ever make up for ends the useful sizes.
             ms = timer.ms(size) if size > 8 else plain_ms
             if ms > MOST_TOKENS * plain_ms:
                 break
+            if size > _FEW and _LEAST_TIMED * (total_ms + ms) > budget_ms and wanted == powers:
+                self._notices.append(
+                    f"passes over more than {sizes[-1]} tokens were not timed, because they take long; "
+                    "`specrun tune --thorough` takes more time"
+                )
+                break
             total_ms += ms
             sizes.append(size)
-        if 3 * total_ms > 1e3 * _TARGET_TABLE * self._effort.seconds:
-            sizes = [size for size in sizes if size & (size - 1) == 0]  # more are added where the times are jagged
+        if _LEAST_TIMED * total_ms > budget_ms:
+            sizes = [size for size in sizes if size in powers]
         self._stages.target = self._table("target", timer, sizes, plain_ms * sum(sizes) / 8, _TARGET_TABLE)
         self._unfinished.save()
         return self._stages.target
