@@ -22,7 +22,7 @@ _BLOCK = 256
 _BOUNDARY = 3 * _BLOCK
 # For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
 # Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
-_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 24, 31, 32, 63, 64)
+_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
 _EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
