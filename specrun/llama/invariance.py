@@ -46,13 +46,15 @@ class Survey:
         return sorted(classes_of(self.groups), key=lambda sizes: (sizes == PLAIN_ONLY, -best_rate(sizes, ms)))
 
 
-def exact_sizes(target: TargetContext, tokens: Sequence[int], largest: int) -> tuple[PassSizes, Survey]:
+def exact_sizes(
+    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False
+) -> tuple[PassSizes, Survey]:
     """The class of sizes with the fastest passes whose results are the same bits. Empties the cache.
 
     PLAIN_ONLY if passes of no size above 1 are the same whatever else is in the pass. tokens: a text to decode,
-    repeated where it is too short. largest: tokens of the largest pass to be run.
+    repeated where it is too short. largest: tokens of the largest pass to be run. quick: see `Comparison`.
     """
-    comparison = Comparison(target, tokens, largest)
+    comparison = Comparison(target, tokens, largest, quick)
     try:
         survey = comparison.survey()
         found = (sizes for sizes in survey.classes if sizes == PLAIN_ONLY or comparison.holds(sizes))
