@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.llama.invariance import Comparison
+from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.tuning_rows import TriedSettings
@@ -74,7 +74,7 @@ def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool)
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
     # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context
-    # may be several times as fast. In f32 its sums do not depend on the size of the pass for some quantizations.
+    # may be several times as fast.
     yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
     yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
     yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
@@ -132,5 +132,5 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
             if timer.ms(n) > tokens_of(4 * n) * 2 * plain_ms:
                 break
         times = rounds(timer, ctx, sizes, _ROUNDS, run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)).pass_times()
-        exact = Comparison(target, tokens, max(_SIZES), quick=True).survey().classes[0]
+        exact, _ = exact_sizes(target, tokens, max(_SIZES), quick=True)
         return Tried(name, settings, {t.n: t.ms for t in times}, exact)

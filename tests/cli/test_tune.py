@@ -46,8 +46,9 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
     # Whatever cannot pay by the measured times is not even tried.
     assert {entry["method"] for entry in tuned["validation"]} >= {"off", "merged"}
-    assert tuned["exact_sizes"] == {"least": 1}
-    assert tuned["pads"] is True
+    # Without flash attention, which may be faster, not even chains are exact: cells are summed in blocks.
+    is_exact = tuned["settings"]["flash_attn"] != "off"
+    assert (tuned["exact_sizes"] == {"least": 1}) == tuned["pads"] == is_exact
 
 
 def test_the_plan_is_the_fastest_that_was_run(tuned: dict[str, Any]) -> None:
