@@ -154,8 +154,8 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
     rows: dict[str, dict[str, dict[int, float]]] = {}
     for temperature in arguments.temps:
         sampling = SamplingParameters(temperature=temperature)
-        meter = AcceptanceMeter(engine, SPECEXEC.plan(16, 8), 64, 16)
-        found = meter.measure([("code", p) for p in calibrate_on], temperature, 128, Run()).acceptance
+        meter = AcceptanceMeter(engine, free_guide(1, Calibration()).costs, 64, 16)
+        found = meter.measure([("code", p) for p in calibrate_on], [temperature], 128, Run())[0].acceptance
         # A seed for each text: with one for all they would share their luck, position by position.
         seeds = [SamplingParameters(temperature=temperature, seed=i) for i in range(len(prompts))]
         n_tokens = arguments.max_tokens + DEPTH

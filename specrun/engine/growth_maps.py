@@ -35,8 +35,8 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
     method = plan.method
     if is_open and method.is_adaptive:
         tuned = profile.at(temperature)
-        sizes = [p for p in (tuned.plan, tuned.other) if p and p.method.is_adaptive]
-        return sizes[0].follows(plan.method) if sizes else plan
+        run = (tuned.plan, *(expected.plan for expected in tuned.expected))
+        return next((one.follows(plan.method) for one in run if one.method.is_adaptive), plan)
     if not _lacks_shape(plan) or not profile.acceptance:
         return plan
     acceptance = _saved(profile, temperature)[method.samples]

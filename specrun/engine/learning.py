@@ -54,7 +54,7 @@ def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: fl
         return untried(plans)
     tuned = begin_with.at(temperature)
     plain = tuned.plain_tokens_per_second
-    known = [expected for expected in tuned.ladder if expected.plan in plans or not expected.plan.drafts]
+    known = [expected for expected in tuned.expected if expected.plan in plans or not expected.plan.drafts]
     tried = {expected.plan for expected in known}
     return [*known, *untried([plan for plan in plans if plan not in tried], plain)]
 
@@ -151,6 +151,4 @@ def _plan(temperature: float, auto: Auto) -> TunedPlan:
     expected = auto.expected
     rates = {e.plan: e.tokens_per_second for e in expected}
     plain = next(e.tokens_per_second for e in expected if not e.plan.drafts)
-    return TunedPlan(
-        temperature, auto.held, rates.get(auto.held, plain), auto.tokens_per_pass, plain, expected=expected
-    )
+    return TunedPlan(temperature, auto.held, rates.get(auto.held, plain), auto.tokens_per_pass, plain, expected)

@@ -1,8 +1,9 @@
-"""Positional acceptance, measured teacher-forced: one pass of the target and one of the draft over each text."""
+"""Positional acceptance, measured teacher-forced: a pass of the draft over each text, and one of the target unless its
+distributions are known."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -10,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.engine.decoding import Engine
+from specrun.llama.context import Logits
 from specrun.llama.teacher_forced import rows_along
-from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.planning import positional
 from specrun.speculation.planning.calibration import MAX_RANK
 
@@ -35,23 +37,42 @@ class PositionalMeter:
     match: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
     sampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
 
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+
     def add(self, engine: Engine, tokens: Sequence[int], skip: int = 0) -> None:
         """Measure one text except its first `skip` tokens. The engine's caches are empty afterwards."""
-        assert engine.draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)
-        rng = np.random.default_rng(0)
-        blocks = rows_along(engine.target, engine.draft, tokens)
-        positions = (rows for block in blocks for rows in zip(*block, strict=True))
-        for target_row, draft_row in islice(positions, skip, None):
-            self.n_positions += 1
-            if self.sampling.temperature == 0:
-                chances = positional.greedy(target_row, draft_row)
-                self.match += chances
-                self.sampled += chances
-                continue
-            p, q = sampler.distribution(target_row, ()), sampler.distribution(draft_row, ())
-            self.match += positional.shared_noise(p, q, rng, _NOISE_DRAWS)
-            self.sampled += positional.without_replacement(p, q, rng, _REJECTION_DRAWS)
+        engine.reset()
+        rows = rows_along(engine.target.context, tokens)
+        self.add_along(engine, tokens, (sampler.distribution(row, ()) for row in islice(rows, skip, None)), skip)
+
+    def add_along(
+        self, engine: Engine, tokens: Sequence[int], distributions: Iterable[Distribution], skip: int = 0
+    ) -> None:
+        """Measure one text except its first `skip` tokens. The engine's caches are empty afterwards.
+
+        distributions: the target's, after each of the other tokens.
+        """
+        draft = engine.draft
+        assert draft is not None, "only pairs are measured"
+        sampler = Sampler(self.sampling, engine.target.n_vocab)
+        draft.reset()
+        rows = islice(rows_along(draft.context, draft.readable(tokens)), skip, None)
+        for p, row in zip(distributions, rows, strict=False):
+            self._count(p, row[: draft.n_vocab], sampler)
+        engine.reset()
+
+    def _count(self, p: Distribution, draft_row: Logits, sampler: Sampler) -> None:
+        self.n_positions += 1
+        if self.sampling.temperature == 0:
+            chances = positional.greedy(int(p.tokens[0]), draft_row)
+            self.match += chances
+            self.sampled += chances
+            return
+        q = sampler.distribution(draft_row, ())
+        self.match += positional.shared_noise(p, q, self._rng, _NOISE_DRAWS)
+        self.sampled += positional.without_replacement(p, q, self._rng, _REJECTION_DRAWS)
 
     def vectors(self) -> tuple[list[float], list[float]]:
         """`match` and `sampled` divided by the number of positions, rounded to 4 digits."""

@@ -34,7 +34,6 @@ _DECIMALS: Mapping[type, Mapping[str, int]] = {
         "predicted_tokens_per_second": 3,
         "predicted_tokens_per_pass": 3,
         "plain_tokens_per_second": 3,
-        "other_tokens_per_second": 3,
     },
     PredictionRow: {"tokens_per_second": 3, "tokens_per_pass": 3, "error": 3},
     ValidationRow: {
@@ -45,13 +44,7 @@ _DECIMALS: Mapping[type, Mapping[str, int]] = {
         "predicted_error": 3,
         "measured_error": 3,
     },
-    TriedSettings: {"score": 6},
-}
-# Fields that profiles lacked before; they are left out where they hold nothing.
-_ADDED: Mapping[type, tuple[str, ...]] = {
-    TunedPlan: ("expected",),
-    PredictionRow: ("error",),
-    ValidationRow: ("predicted_error", "measured_error"),
+    TriedSettings: {"score": 6, "prompt_ms": 3},
 }
 
 
@@ -90,10 +83,9 @@ def converter() -> Converter:
     converter.register_unstructure_hook(ExpectedPlan, _expected_to_json)
     converter.register_structure_hook(ExpectedPlan, _expected_from_json)
     for cls, decimals in _DECIMALS.items():
-        added = _ADDED.get(cls, ())
-        rounded: dict[str, Any] = {name: override(omit_if_default=True) for name in added}
+        rounded: dict[str, Any] = {}
         for name, ndigits in decimals.items():
-            rounded[name] = override(unstruct_hook=partial(round, ndigits=ndigits), omit_if_default=name in added)
+            rounded[name] = override(unstruct_hook=partial(round, ndigits=ndigits))
         if cls is TriedSettings:
             rounded["ms"] = override(unstruct_hook=lambda ms: {n: round(one, 3) for n, one in ms.items()})
         converter.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, converter, **rounded))

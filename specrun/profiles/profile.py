@@ -18,7 +18,6 @@ from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
-_UNKNOWN_ERROR = 0.1  # standard error of a rate whose error was not measured, as a share of the rate; chosen by hand
 Origin = Literal["tuned", "learned"]
 
 
@@ -31,18 +30,7 @@ class TunedPlan:
     predicted_tokens_per_second: float
     predicted_tokens_per_pass: float
     plain_tokens_per_second: float  # of plain decoding
-    other: Plan | None = None  # the best plan that drafts, where `plan` does not
-    other_tokens_per_second: float = 0.0
-    expected: list[ExpectedPlan] = field(default_factory=list)  # plans that were run, plain decoding too, fastest first
-
-    @property
-    def ladder(self) -> list[ExpectedPlan]:
-        """The plans that may be followed, with their rates. Profiles that lack errors get moderate ones."""
-        if self.expected:
-            return self.expected
-        plans = [(self.plan, self.predicted_tokens_per_second), (self.other, self.other_tokens_per_second)]
-        drafting = [ExpectedPlan(plan, rate, _UNKNOWN_ERROR * rate) for plan, rate in plans if plan and plan.drafts]
-        return [*drafting, off(self.plain_tokens_per_second)]
+    expected: list[ExpectedPlan]  # plans that may be followed, plain decoding too, fastest first
 
 
 def off(tokens_per_second: float) -> ExpectedPlan:
@@ -93,7 +81,7 @@ class Profile:
     def chooser(self) -> ByTemperature:
         """A controller that follows the plans of this profile while generating."""
         return ByTemperature(
-            {tuned.temperature: Auto(tuned.ladder, self.guide(tuned.temperature)) for tuned in self.plans}
+            {tuned.temperature: Auto(tuned.expected, self.guide(tuned.temperature), tuned.plan) for tuned in self.plans}
         )
 
     def guide(self, temperature: float) -> Guide:
@@ -113,7 +101,7 @@ class Profile:
         plan = DRAFTLESS.plan(largest) if largest > 1 else OFF.plan()
         rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
         plans = [
-            TunedPlan(temperature, plan, rate, 1.0, rate, expected=[*untried([plan], rate), off(rate)])
+            TunedPlan(temperature, plan, rate, 1.0, rate, [*untried([plan], rate), off(rate)])
             for temperature, rate in rates
         ]
         costs = CostModel(self.costs.target, None, self.costs.overhead)
@@ -131,4 +119,4 @@ class Profile:
 
     def candidates(self) -> tuple[Plan, ...]:
         """Every plan that `chooser` may follow."""
-        return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.ladder))
+        return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.expected))

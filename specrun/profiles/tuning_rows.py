@@ -21,7 +21,7 @@ class PredictionRow:
     tokens_per_second: float
     tokens_per_pass: float
     accepted: list[int]  # passes by accepted length, from 1 on
-    error: float = 0.0  # standard error of the rate, tokens per second
+    error: float  # standard error of the rate, tokens per second
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class ValidationRow:
     measured: float  # tokens per second
     predicted_tokens_per_pass: float
     measured_tokens_per_pass: float
-    predicted_error: float = 0.0  # standard error, tokens per second
-    measured_error: float = 0.0  # standard error, tokens per second
+    predicted_error: float  # standard error, tokens per second
+    measured_error: float  # standard error, tokens per second
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class TriedSettings:
     name: str
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
     exact_sizes: PassSizes  # passes of these sizes give a token the same bits
-    score: float  # tokens per millisecond of the best pass, with a draft of usual quality
+    score: float  # answered tokens per millisecond, see `specrun.tuning.settings_trials`
+    prompt_ms: float  # milliseconds to read a token of a prompt
 
 
 def best_by_size(rows: Sequence[PredictionRow], is_wanted: Callable[[Method], bool]) -> dict[int, float]:

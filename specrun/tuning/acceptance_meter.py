@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from specrun.engine.decoding import Engine
 from specrun.engine.positional_meter import PositionalMeter
-from specrun.engine.request import Request
 from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
 from specrun.sampling import Candidates, Sampler, SamplingParameters
-from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.specexec import sharpness_at
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
-from specrun.speculation.plan import Plan
-from specrun.speculation.planning.costs import Overhead
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.plan_space import deepest
+from specrun.tuning.text_writer import Text, write_together
 from specrun.tuning.trace import MeasuredAcceptance, Trace, calibrate, record
 
 TAIL = 12  # tokens written behind the last recorded position, so that the end of the text cuts few passes short
-_MIN_POSITIONS = 10  # positions of a text
-_MIN_TEXTS = 2
-_DEPTH = 16  # depth of the recorded trees
+_MIN_POSITIONS = 16  # positions of a text
+_LOOK = 4  # positions after which the time of recording one is known
+_WRITING = 0.6  # share of the time that is for writing; the rest is for recording
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
 
@@ -48,81 +45,83 @@ class _CountingSource:
         return self._source.expandable(parents)
 
 
-@dataclass(frozen=True)
-class _RecordedPlan(FixedPlan):
-    """A fixed plan that keeps the records of its passes."""
-
-    records: list[PassRecord] = field(default_factory=list)
-
-    def record(self, step: PassRecord) -> None:
-        self.records.append(step)
-
-
 class AcceptanceMeter:
     """Lets the target write texts, and records what the draft proposes along them.
 
-    The engine's contexts must hold trees of `budget` nodes. Texts are written with `write_plan`; every plan writes the
-    same text. The recorded trees have `budget` nodes, and a draft pass expands `width` of them.
+    engine: its contexts must hold trees of `budget` nodes.
+    costs: by which the recorded trees are as deep as could pay.
+    budget: nodes of a recorded tree.
+    width: nodes that a draft pass expands.
     """
 
-    def __init__(self, engine: Engine, write_plan: Plan, budget: int, width: int) -> None:
+    def __init__(self, engine: Engine, costs: CostModel, budget: int, width: int) -> None:
+        assert engine.draft is not None, "only pairs are measured"
         self._engine = engine
-        self._write_plan = write_plan
-        self._limits = DraftLimits(budget, _DEPTH, width, engine.target.max_leaves)
-        self._token_seconds = 0.0  # time to write and record a token of the last text
-        self._pass_overheads: list[float] = []  # milliseconds
+        self._draft = engine.draft
+        self._costs = costs
+        self._budget = budget
+        self._width = width
         self._draft_overheads: list[tuple[int, int, float]] = []  # draft passes, nodes, milliseconds; one for each text
 
-    def measure(self, prompts: Sequence[Prompt], temperature: float, n_positions: int, run: Run) -> MeasuredAcceptance:
-        """Write and record at most `n_positions` tokens behind each prompt.
+    def measure(
+        self, prompts: Sequence[Prompt], temperatures: Sequence[float], n_positions: int, run: Run
+    ) -> list[MeasuredAcceptance]:
+        """Write a text behind every prompt at every temperature, and record at most `n_positions` of each.
 
-        The number of positions, and then that of texts, is reduced to meet the run's deadline, to two texts at least.
+        There are fewer positions, but not fewer texts, where that is needed to meet the run's deadline.
         """
-        sampling = SamplingParameters(temperature=temperature)
+        writing = run.stage(_WRITING * max(run.deadline - time.perf_counter(), 0.0))
+        token_ids = [prompt for _, prompt in prompts]
+        least, most = _MIN_POSITIONS + TAIL, n_positions + TAIL
+        by_temperature = write_together(self._engine.target, token_ids, temperatures, least, most, writing)
+        results = []
+        for i, (temperature, texts) in enumerate(by_temperature.items()):
+            left = run.deadline - time.perf_counter()
+            stage = run.stage(left / (len(by_temperature) - i)) if np.isfinite(left) else run
+            results.append(self._measured(temperature, texts, stage))
+        return results
+
+    def _measured(self, temperature: float, texts: Sequence[Text], run: Run) -> MeasuredAcceptance:
+        positional = PositionalMeter(SamplingParameters(temperature=temperature))
+        for text in texts:
+            positional.add_along(self._engine, text.prompt + text.written, text.distributions, len(text.prompt) - 1)
+        match, sampled = positional.vectors()
+        depth = deepest(self._costs, match)
+        # The target's passes commit more at once with a good draft, so the end of a text cuts more of them short.
+        tail = min(max(TAIL, depth // 3), len(texts[0].written) // 2)
+        n_positions = max(len(texts[0].written) - tail, 1)
+        limits = DraftLimits(self._budget, depth, self._width, self._engine.target.max_leaves)
         traces: list[Trace] = []
-        positional = PositionalMeter(sampling)
-        for i, (kind, prompt) in enumerate(prompts):
-            if i >= _MIN_TEXTS and run.is_over():
-                break
-            n_recorded = self._positions(n_positions, run.deadline - time.perf_counter(), len(prompts) - i)
-            started = time.perf_counter()
-            run.show(f"acceptance at temperature {temperature:g}, text {i + 1} of {len(prompts)} ({kind})")
-            written = self._write(prompt, sampling, n_recorded + TAIL)
-            traces.append(self._record(prompt, written, sampling, n_recorded))
-            positional.add(self._engine, prompt + written, skip=len(prompt) - 1)
-            self._token_seconds = (time.perf_counter() - started) / len(written)
-        n_positions = sum(len(trace.positions) for trace in traces)
-        acceptance = Acceptance(temperature, calibrate(traces), *positional.vectors(), n_positions)
-        return MeasuredAcceptance(acceptance, traces)
+        for i, text in enumerate(texts):
+            run.show(f"acceptance at temperature {temperature:g}, text {i + 1} of {len(texts)}")
+            if i == 0:
+                n_positions = self._affordable(text, n_positions, limits, len(texts), run)
+            traces.append(self._record(text, n_positions, limits))
+        n_recorded = sum(len(trace.positions) for trace in traces)
+        return MeasuredAcceptance(Acceptance(temperature, calibrate(traces), match, sampled, n_recorded), traces)
 
-    def _positions(self, most: int, seconds: float, n_texts: int) -> int:
-        """Positions of the next text, such that it and those after it fit into `seconds`. The first text is short."""
-        if not self._token_seconds:
-            return min(most, 2 * _MIN_POSITIONS)
-        affordable = seconds / (n_texts * self._token_seconds)
-        return max(_MIN_POSITIONS, int(min(most + TAIL, affordable)) - TAIL)
+    def _affordable(self, text: Text, n_positions: int, limits: DraftLimits, n_texts: int, run: Run) -> int:
+        """How many positions of each text can be recorded before the deadline, by the time that a few take."""
+        self._record(text, 1, limits)  # the draft has to read the prompt first
+        self._draft_overheads.clear()
+        started = time.perf_counter()
+        self._record(text, _LOOK, limits)
+        seconds = (time.perf_counter() - started) / _LOOK
+        affordable = (run.deadline - time.perf_counter()) / (n_texts * seconds)
+        return int(np.clip(affordable, min(_MIN_POSITIONS, n_positions), n_positions))
 
-    def _write(self, prompt: list[int], sampling: SamplingParameters, n_tokens: int) -> list[int]:
-        self._engine.reset()
-        plan = _RecordedPlan(self._write_plan)
-        request = Request(prompt, sampling, n_tokens, ignore_eos=True)
-        written = [token for one in self._engine.generate(request, plan) for token in one.tokens]
-        self._pass_overheads += [1e3 * (r.seconds - r.target_seconds - r.draft_seconds) for r in plan.records]
-        return written
-
-    def _record(self, prompt: list[int], written: list[int], sampling: SamplingParameters, n_positions: int) -> Trace:
-        draft = self._engine.draft
-        assert draft is not None, "only pairs are measured"
-        source = _CountingSource(ModelCandidates(draft, Sampler(sampling, self._engine.target.n_vocab)))
-        started, decode_seconds = time.perf_counter(), draft.context.decode_seconds
-        trace = record(source, prompt, written, n_positions, self._limits, sharpness_at(sampling.temperature))
-        overhead = time.perf_counter() - started - (draft.context.decode_seconds - decode_seconds)
+    def _record(self, text: Text, n_positions: int, limits: DraftLimits) -> Trace:
+        source = _CountingSource(ModelCandidates(self._draft, Sampler(text.sampling, self._engine.target.n_vocab)))
+        context = self._draft.context
+        started, decode_seconds = time.perf_counter(), context.decode_seconds
+        sharpness = sharpness_at(text.sampling.temperature)
+        trace = record(source, text.prompt, text.written, n_positions, limits, sharpness)
+        overhead = time.perf_counter() - started - (context.decode_seconds - decode_seconds)
         self._draft_overheads.append((source.n_passes, source.n_nodes, 1e3 * overhead))
         return trace
 
-    def overhead(self) -> Overhead:
-        """specrun's own time for the median target pass, for the mean draft pass and for the mean expanded node."""
+    def draft_overhead(self) -> tuple[float, float]:
+        """Milliseconds of specrun's own time for the mean draft pass and for the mean expanded node."""
         n_passes, n_nodes, ms = np.sum(np.array(self._draft_overheads), axis=0)
-        target_pass = float(np.median(self._pass_overheads)) if self._pass_overheads else 0.0
         # Half goes with the passes and half with the nodes. The split matters little, as widths vary little.
-        return Overhead(target_pass, 0.5 * float(ms / n_passes), 0.5 * float(ms / n_nodes))
+        return 0.5 * float(ms / n_passes), 0.5 * float(ms / n_nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,8 +13,23 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.registry import METHODS
+from specrun.tuning.rates import Estimate
 from specrun.tuning.replay import Prediction, predict
 from specrun.tuning.trace import MeasuredAcceptance
+
+# Relative error of the difference between two predictions beside that of their texts: the tables are medians, and the
+# machine's speed varies. Rates of repeated runs scatter by about as much.
+TABLES_ERROR = 0.03
+# Natural logarithm of the gain that draft sources bring an adaptive tree, and its scatter over kinds of text: at T=0.8
+# 1.01 to 1.22 times (docs/benchmarks/sources.md), greedily more.
+_SOURCES = Estimate(0.1, 0.1)
+
+# All chosen by hand.
+_SCREENED = 0.25  # share of the texts on which all plans are replayed
+_HOPELESS = 0.15  # a plan that was slower by this share there, and by twice the error, is not replayed on the others
+_CHAIN_SLOWER = 0.3  # the best chain is run unless it is slower by this share
+_ERRORS = 2.0  # a plan that is slower by more than this many standard errors is not run
+_HIDDEN = 0.05  # least share of the time that drafting takes where drafting ahead is run; it cannot save more
 
 
 def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[float]) -> list[Plan]:
@@ -32,45 +47,74 @@ def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[fl
 def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel, run: Run) -> list[Prediction]:
     """Predictions for the plans, fastest first.
 
-    The method with the most plans is replayed last, and only until the run's deadline.
+    All are replayed on a part of the texts, and those that may be the best, likeliest first and until the run's
+    deadline, on all of them.
     """
     acceptance = measured.acceptance
-    counts = Counter(plan.method for plan in plans)
-    most = max(counts.values())
-    predictions = []
-    for plan in sorted(plans, key=lambda plan: counts[plan.method]):
-        if len(counts) > 1 and counts[plan.method] == most and run.is_over():
-            break
-        prediction = predict(plan, measured.traces, costs, acceptance.calibration, acceptance.temperature)
-        if plan.method.is_adaptive and prediction.largest > 1:
+    calibrations = measured.calibrations_of_others()
+
+    def replayed(plan: Plan, n_texts: int) -> Prediction:
+        found = predict(plan, measured.traces[:n_texts], costs, calibrations, acceptance.temperature)
+        if plan.method.is_adaptive and found.largest > 1:
             # A bound that the trees never reach only makes the contexts larger, and says nothing in the plan's name.
-            bound = next(n for n in costs.target.sizes if n >= prediction.largest)
-            prediction = replace(prediction, plan=plan.method.plan(bound, plan.depth, plan.width))
-        predictions.append(prediction)
+            bound = next(n for n in costs.target.sizes if n >= found.largest)
+            found = replace(found, plan=plan.method.plan(bound, plan.depth, plan.width))
+        return found
+
+    n_texts = len(measured.traces)
+    n_screened = max(math.ceil(_SCREENED * n_texts), 1)
+    screened = [(replayed(plan, n_screened), plan) for plan in plans]
+    screened.sort(key=lambda one: -one[0].tokens_per_second)
+    best = screened[0][0]
+    predictions = []
+    for i, (prediction, plan) in enumerate(screened):
+        behind = best.times.log_ratio(prediction.times)
+        is_hopeless = behind.value > max(_HOPELESS, _ERRORS * behind.error)
+        if plan.drafts and (is_hopeless or (i and run.is_over())):
+            predictions.append(prediction)
+        else:
+            predictions.append(replayed(plan, n_texts) if n_screened < n_texts else prediction)
     return sorted(predictions, key=lambda p: -p.tokens_per_second)
 
 
-def worth_running(predictions: Sequence[Prediction], largest: int) -> list[Prediction]:
-    """The predictions that are checked by running: the best plan of each method, and a smaller and a larger tree.
+def worth_running(predictions: Sequence[Prediction], largest: int, most: int) -> list[Prediction]:
+    """At most `most` predictions that are checked by running, most worth it first, and behind them plain decoding.
 
-    Where a plan's method has a variant with draft sources, that is run as well: sources gain where a text copies, which
-    calibration texts do not. The likely plans are run once more with overlap. Neither gain can be predicted.
+    They are the best plan, the best of each other method that may be the best of all, and the best chain. An adaptive
+    tree is run with draft sources as well: they gain where a text copies, which calibration texts do not. The best plan
+    is run once more with overlap, if drafting takes long enough. Neither gain can be predicted.
 
     predictions: fastest first. largest: most nodes of a tree.
     """
-    best_of_methods = list({p.plan.method: p for p in reversed(predictions)}.values())[::-1]
-    chosen = [predictions[0], *best_of_methods]
-    trees = [p for p in predictions if p.plan.method.kind == "tree" and not p.plan.method.wants_shape]
-    if trees:
-        middle = trees[0].plan.budget
-        chosen += [p for p in trees if p.plan.budget <= middle / 1.5][:1]
-        chosen += [p for p in trees if p.plan.budget >= middle * 1.5][:1]
-    merged = [with_sources(p, largest) for p in chosen if p.plan.method.with_sources]
-    chosen += merged
-    fixed = [p for p in chosen if p.plan.drafts and not p.plan.method.is_adaptive]
-    likely = [p for p in (*fixed[:1], *merged) if p.plan.method.can_overlap]
-    chosen += [replace(p, plan=overlapped(p.plan)) for p in likely]
-    return sorted(dict.fromkeys(chosen), key=lambda p: -p.tokens_per_second)
+    off = next(p for p in predictions if not p.plan.drafts)
+    drafting = [p for p in predictions if p.plan.drafts]
+    if not drafting:
+        return [off]
+    best = drafting[0]
+    likely, merged = [], []
+    for prediction in list({p.plan.method: p for p in reversed(drafting)}.values())[::-1]:
+        behind = best.times.log_ratio(prediction.times)
+        allowed = _ERRORS * behind.widened(TABLES_ERROR).error
+        if prediction.plan.method.with_sources and behind.value < allowed + _SOURCES.value + _SOURCES.error:
+            merged.append(with_sources(prediction, largest))
+        if behind.value < (max(allowed, _CHAIN_SLOWER) if prediction.plan.is_chain else allowed):
+            likely.append(prediction)
+    chosen = [best, *merged, *(p for p in likely if p is not best)]
+    ahead = [p for p in (*merged, best) if p.plan.method.can_overlap and p.draft_share > _HIDDEN]
+    chosen += [replace(p, plan=overlapped(p.plan)) for p in ahead[:1]]
+    return [*chosen[:most], off]
+
+
+def predicted_ratio(one: Prediction, other: Prediction) -> Estimate:
+    """The natural logarithm of how many times as fast as `other` `one` is, by what is known before either is run.
+
+    Of overlap nothing is known; of draft sources, what they brought on other pairs.
+    """
+    if one.plan.overlap != other.plan.overlap:
+        return Estimate(0.0, math.inf)
+    ratio = one.times.log_ratio(other.times).widened(TABLES_ERROR)
+    gain = bool(one.plan.method.sources) - bool(other.plan.method.sources)
+    return Estimate(ratio.value + gain * _SOURCES.value, ratio.error).widened(abs(gain) * _SOURCES.error)
 
 
 def with_sources(prediction: Prediction, largest: int) -> Prediction:

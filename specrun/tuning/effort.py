@@ -28,7 +28,7 @@ class Effort:
 
 
 EFFORTS: dict[EffortName, Effort] = {
-    "quick": Effort(40, 128, 3, 48, 48),
-    "default": Effort(150, 256, 5, 96, 96),
+    "quick": Effort(40, 128, 3, 32, 48),
+    "default": Effort(140, 256, 5, 64, 96),
     "thorough": Effort(1200, 512, 9, 192, 192),
 }

@@ -1,9 +1,9 @@
-"""Replays a plan over recorded texts: tokens per pass, and with the cost tables tokens per second."""
+"""Replays a plan over recorded texts: tokens per pass, and with the cost tables tokens per second with their error."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
+from specrun.tuning.rates import BLOCK, BlockTimes, block_seconds
 from specrun.tuning.trace import Position, Replay, Trace
 
 _DINKELBACH_ROUNDS = 3
@@ -31,6 +32,13 @@ class Prediction:
     tokens_per_pass: float
     accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
     largest: int = 1  # nodes of its largest tree, root included
+    times: BlockTimes = field(default_factory=BlockTimes)  # of the recorded texts
+    draft_share: float = 0.0  # of the time, that drafting takes
+
+    @property
+    def error(self) -> float:
+        """The standard error of the rate, in tokens per second, as further texts differ; 0 without recorded texts."""
+        return self.tokens_per_second * self.times.log_rate.error if self.times.texts else 0.0
 
     @property
     def row(self) -> PredictionRow:
@@ -38,71 +46,85 @@ class Prediction:
         plan = self.plan
         return PredictionRow(
             str(plan), plan.method.name, plan.budget, plan.depth, self.tokens_per_second, self.tokens_per_pass,
-            list(self.accepted),
+            list(self.accepted), self.error,
         )  # fmt: skip
 
 
 @dataclass
-class _Total:
-    """The sums over the passes of one replay."""
+class _Passes:
+    """The passes of the replay of one text."""
 
-    tokens: int = 0
-    passes: int = 0
-    ms: float = 0.0
+    n_positions: int  # recorded ones; the last pass may go further, depending on the plan, but no block beyond counts
+    lengths: list[int] = field(default_factory=list)  # committed tokens
+    ms: list[float] = field(default_factory=list)
+    draft_ms: float = 0.0  # of all passes together
     largest: int = 1  # nodes of the largest tree
 
     @property
-    def rate(self) -> float:
-        """Tokens per millisecond."""
-        return self.tokens / self.ms
+    def blocks(self) -> tuple[float, ...]:
+        """Seconds of the blocks."""
+        return block_seconds(self.lengths, [ms / 1e3 for ms in self.ms])[: max(self.n_positions // BLOCK, 1)]
 
 
 def predict(
-    plan: Plan, traces: Sequence[Trace], costs: CostModel, calibration: Calibration, temperature: float
+    plan: Plan,
+    traces: Sequence[Trace],
+    costs: CostModel,
+    calibrations: Sequence[Calibration],
+    temperature: float,
 ) -> Prediction:
-    """What `plan` does on the recorded texts, which were written at this temperature."""
-    guide = Guide(costs, calibration)
+    """What `plan` does on the recorded texts, which were written at this temperature.
+
+    calibrations: one for each text, for adaptive trees.
+    """
+    guides = [Guide(costs, calibration) for calibration in calibrations]
+
+    def replayed() -> Prediction:
+        texts = zip(traces, guides, strict=False)
+        return _prediction(plan, [_replay(plan, trace, guide, temperature) for trace, guide in texts])
+
     if not plan.method.is_adaptive:
-        total, lengths = _replay(plan, traces, guide, temperature)
-        return _prediction(plan, total, lengths)
+        return replayed()
     # Adaptive trees depend on the rate of the whole replay, which depends on the trees: a few rounds settle it.
-    ctx = traces[0].positions[0].ctx
-    guide.rate = 1 / guide.plain_ms(ctx)
+    rate = plain_rate = 1 / guides[0].plain_ms(traces[0].positions[0].ctx)
     for _ in range(_DINKELBACH_ROUNDS):
-        total, lengths = _replay(plan, traces, guide, temperature)
-        is_settled = abs(total.rate - guide.rate) < 0.01 * guide.rate
-        guide.rate = max(total.rate, 1 / guide.plain_ms(ctx))
-        if is_settled:
+        for guide in guides:
+            guide.rate = rate
+        prediction = replayed()
+        before, rate = rate, max(prediction.tokens_per_second / 1e3, plain_rate)
+        if abs(rate - before) < 0.01 * before:
             break
-    return _prediction(plan, total, lengths)
+    return prediction
 
 
-def _prediction(plan: Plan, total: _Total, lengths: list[int]) -> Prediction:
+def _prediction(plan: Plan, replays: Sequence[_Passes]) -> Prediction:
+    lengths = [length for one in replays for length in one.lengths]
     counts = tuple(int(count) for count in np.bincount(lengths, minlength=2)[1:])
-    return Prediction(plan, total.rate * 1e3, total.tokens / total.passes, counts, total.largest)
+    times = BlockTimes(tuple(one.blocks for one in replays))
+    largest = max(one.largest for one in replays)
+    draft_share = sum(one.draft_ms for one in replays) / sum(ms for one in replays for ms in one.ms)
+    return Prediction(plan, times.tokens_per_second, sum(lengths) / len(lengths), counts, largest, times, draft_share)
 
 
-def _replay(plan: Plan, traces: Sequence[Trace], guide: Guide, temperature: float) -> tuple[_Total, list[int]]:
-    """The sums over all texts, and the accepted length of every pass."""
-    total = _Total()
-    lengths: list[int] = []
-    for trace in traces:
-        place, pending, n_new = 0, 0, 1
-        while place < len(trace.positions):
-            position = trace.positions[place]
-            tree, widths = _draft(plan, position, pending, guide, temperature)
-            accepted = _accept(tree, position)
-            n_tokens = len(accepted.tokens)
-            total.largest = max(total.largest, len(tree))
-            total.ms += _pass_ms(position.ctx, len(tree) + pending, n_new, widths, guide)
-            total.tokens += n_tokens
-            total.passes += 1
-            lengths.append(n_tokens)
-            # The target decodes tokens again that do not lie in consecutive cells.
-            pending = len(accepted.path) - n_in_order(accepted.path)
-            n_new = n_tokens
-            place += n_tokens
-    return total, lengths
+def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float) -> _Passes:
+    passes = _Passes(len(trace.positions))
+    place, pending, n_new = 0, 0, 1
+    while place < len(trace.positions):
+        position = trace.positions[place]
+        tree, widths = _draft(plan, position, pending, guide, temperature)
+        accepted = _accept(tree, position)
+        n_tokens = len(accepted.tokens)
+        passes.largest = max(passes.largest, len(tree))
+        draft_ms = _draft_ms(position.ctx, n_new, widths, guide)
+        passes.draft_ms += draft_ms
+        target_ms = guide.costs.target.ms(len(tree) + pending, position.ctx)
+        passes.ms.append(target_ms + guide.costs.overhead.step + draft_ms)
+        passes.lengths.append(n_tokens)
+        # The target decodes tokens again that do not lie in consecutive cells.
+        pending = len(accepted.path) - n_in_order(accepted.path)
+        n_new = n_tokens
+        place += n_tokens
+    return passes
 
 
 def _draft(
@@ -128,12 +150,9 @@ def _accept(tree: TokenTree, position: Position) -> Accepted:
     return Accepted(path[: len(tokens)], tokens)
 
 
-def _pass_ms(ctx: int, n_target: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:
-    """Milliseconds of a target pass over `n_target` tokens and of the draft passes before it.
+def _draft_ms(ctx: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:
+    """Milliseconds of the draft passes before a target pass.
 
-    The first draft pass takes in the `n_new` tokens that were committed last; the others expand `widths` nodes.
+    The first one takes in the `n_new` tokens that were committed last; the others expand `widths` nodes.
     """
-    ms = guide.costs.target.ms(n_target, ctx) + guide.costs.overhead.step
-    for i, width in enumerate(widths):
-        ms += guide.costs.level_ms(n_new if i == 0 else width, ctx)
-    return ms
+    return sum(guide.costs.level_ms(n_new if i == 0 else width, ctx) for i, width in enumerate(widths))

@@ -1,14 +1,17 @@
 """Which of llama.cpp's settings are fastest here: each is tried on the loaded model, and one by one kept or not.
 
-The best kernel depends on the size of the pass (docs/benchmarks). So settings are compared by the rate of their best
-pass, for a draft of usual quality. Settings that keep logits the same bits in passes of every size win unless another
-is clearly faster.
+What is optimised is the time to read a prompt of PROMPT tokens and to write an answer of ANSWER tokens behind it, with
+a draft of usual quality: in passes of the size that is best with these settings, from 1 token to 8 where weights lie in
+RAM and to 64 where they are streamed. The time of such a pass is the mean of those behind 64 and behind 768 cells,
+because the best kernel depends on the size of the pass and on the length of the text. Settings with which exactness
+costs nothing win unless another is clearly faster; with `--exact` all are compared with padded passes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specrun.engine.model import Model
@@ -21,12 +24,16 @@ from specrun.profiles.tuning_rows import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_rate, is_free, tokens_of
-from specrun.tuning.pass_timer import TargetTimer, rounds
+from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
-_CTX = 600  # tokens; long enough that llama.cpp's attention kernels for long contexts are at work
+_CONTEXTS = (64, 768)  # tokens; llama.cpp's attention kernels for long contexts are at work from 512 cells on
+PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand
+_FAR_BEHIND = 0.6  # share of the best size's rate below which two sizes in turn end the sizes that are timed
+_ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
+_MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
 _CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
-_ROUNDS = 3
+_ROUNDS = 2
 _VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
 
 
@@ -37,17 +44,21 @@ class Tried:
     name: str
     settings: LlamaSettings
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
-    exact_sizes: PassSizes  # passes of these sizes give a token the same bits
+    exact_sizes: PassSizes  # passes of these sizes give a token the same bits; the least of them was timed
+    prompt_ms: float = 0.0  # milliseconds to read a token of a prompt
 
     @property
     def score(self) -> float:
-        """Tokens per millisecond of the best pass, with a draft of usual quality."""
-        return best_rate(ANY_SIZE, self.ms)
+        """Answered tokens per millisecond, the time of reading the prompt included, with a draft of usual quality."""
+        return self._answered(ANY_SIZE)
 
     @property
     def exact_score(self) -> float:
         """The same where every pass is padded to `exact_sizes`."""
-        return best_rate(self.exact_sizes, self.ms)
+        return self._answered(self.exact_sizes)
+
+    def _answered(self, padding: PassSizes) -> float:
+        return ANSWER / (PROMPT * self.prompt_ms + ANSWER / best_rate(padding, self.ms))
 
     @property
     def is_exact(self) -> bool:
@@ -57,7 +68,7 @@ class Tried:
     @property
     def row(self) -> TriedSettings:
         """The trial as a profile keeps it."""
-        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score)
+        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
 
 
 def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool) -> Iterator[tuple[str, LlamaSettings]]:
@@ -70,16 +81,17 @@ def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool)
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
         yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
+    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context,
+    # and for reading prompts, may be several times as fast. In f32 its sums do not depend on the size of the pass for
+    # some quantizations. These come first, because the time may not suffice for all.
+    yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
+    if can_repack:
+        yield "repacked weights", LlamaSettings(repack=True)
+    yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+    yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
-    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context
-    # may be several times as fast.
-    yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
-    yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
-    yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
-    if can_repack:
-        yield "repacked weights", LlamaSettings(repack=True)
 
 
 def choose(
@@ -88,13 +100,16 @@ def choose(
     """The fastest settings of the target, and all that were tried, the defaults first.
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
-    padded passes. Passes over `text` are timed. No further candidate is tried after the run's deadline.
+    padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
+    run's deadline.
     """
     run.show("settings: defaults")
+    started = time.perf_counter()
     best = _try("defaults", options, LlamaSettings(), text, run)
     tried = [best]
     for name, change in candidates:
-        if run.is_over():
+        now = time.perf_counter()
+        if run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline:
             break
         if change.over(options.settings) != options.settings.over(change):
             continue  # the user has decided otherwise
@@ -120,17 +135,47 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
     with Model(replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None)) as model:
         tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
-        ctx = max(8, min(_CTX, model.engine.ctx_size - max(_SIZES) - 1))
+        longest = max(8, model.engine.ctx_size - max(_SIZES) - 1)
+        contexts = [min(ctx, longest) for ctx in _CONTEXTS]
         timer = TargetTimer(target, tokens)
-        timer.fill(ctx)
+        timer.fill(contexts[0])
         timer.ms(1)
-        plain_ms = timer.ms(1)
-        # Where a pass takes many times longer than a plain one, larger passes cannot be the best.
-        sizes = [1]
-        for n in _SIZES[1:]:
-            sizes.append(n)
-            if timer.ms(n) > tokens_of(4 * n) * 2 * plain_ms:
-                break
-        times = rounds(timer, ctx, sizes, _ROUNDS, run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)).pass_times()
+        sizes, plain_ms = worth_timing(timer)
         exact, _ = exact_sizes(target, tokens, max(_SIZES), quick=True)
-        return Tried(name, settings, {t.n: t.ms for t in times}, exact)
+        sizes = sorted({*sizes, exact.least})
+        timer.fill(contexts[0])
+        short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
+        near = rounds(timer, contexts[0], sizes, _ROUNDS, short).pass_times()
+        started = time.perf_counter()
+        timer.fill(contexts[1])
+        prompt_ms = 1e3 * (time.perf_counter() - started) / max(contexts[1] - contexts[0], 1)
+        by_size = {t.n: t.ms for t in near}
+        far = rounds(timer, contexts[1], may_be_best(by_size, exact), _ROUNDS, short).pass_times()
+        ms = {t.n: (t.ms + by_size[t.n]) / 2 for t in far}
+        return Tried(name, settings, ms, exact, prompt_ms)
+
+
+def worth_timing(timer: PassTimer) -> tuple[list[int], float]:
+    """The sizes of passes that plans may use, and the time of a plain pass: further ones are far from the best."""
+    plain_ms = timer.ms(1)
+    sizes, best, n_behind = [1], 1 / plain_ms, 0
+    for n in _SIZES[1:]:
+        rate = tokens_of(n) / timer.ms(n)
+        sizes.append(n)
+        n_behind = n_behind + 1 if rate < _FAR_BEHIND * best else 0
+        if n_behind == 2:
+            break
+        best = max(best, rate)
+    return sizes, plain_ms
+
+
+def may_be_best(ms: Mapping[int, float], exact: PassSizes) -> list[int]:
+    """Of the sizes timed behind few cells, those that may be the best behind many, padded to `exact` or not.
+
+    Small sizes, and the least of `exact`, which a plain pass is padded to, are among them in any case.
+    """
+    wanted = {n for n in ms if n <= _ALWAYS or n == exact.least}
+    for sizes in (ANY_SIZE, exact):
+        best = best_rate(sizes, ms)
+        wanted |= {n for n, one in ms.items() if n in sizes and tokens_of(n) / one > _MAY_BE_BEST * best}
+    return sorted(wanted)

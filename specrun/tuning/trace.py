@@ -63,6 +63,12 @@ class MeasuredAcceptance:
     acceptance: Acceptance
     traces: list[Trace]
 
+    def calibrations_of_others(self) -> list[Calibration]:
+        """For each text, a calibration on all others: by its own, an adaptive tree would know too well what follows."""
+        if len(self.traces) == 1:
+            return [self.acceptance.calibration]
+        return [calibrate([*self.traces[:i], *self.traces[i + 1 :]]) for i in range(len(self.traces))]
+
 
 class _Recorder:
     """A source that asks another one and stores its candidates in a position."""

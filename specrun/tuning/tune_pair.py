@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -15,6 +16,7 @@ from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
 from specrun.llama import devices
+from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
@@ -24,6 +26,7 @@ from specrun.tuning.tuner import Tuner
 from specrun.tuning.unfinished import UnfinishedRun
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
+_LEAST_SHARE = 0.8  # of the effort's seconds, that the other measurements get in any case
 
 
 def tune_pair(
@@ -44,7 +47,7 @@ def tune_pair(
     for this pair too if its layers lie in the same places.
     Raises KeyboardInterrupt, between two passes, once the run is interrupted.
     """
-    effort = EFFORTS[effort_name]
+    effort, started = EFFORTS[effort_name], time.perf_counter()
     fingerprint = machine.fingerprint(identity)
     key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
     unfinished = UnfinishedRun(fingerprint, key)
@@ -55,6 +58,10 @@ def tune_pair(
     placement = place(placement_request(options, here.gpus))
     if first and first[1].layer_gpus == placement.layer_gpus and first[1].regime == placement.regime:
         unfinished.take_target(first[0])
+    notices = []
+    if placement.regime == "streamed" and effort_name != "thorough":
+        notices.append("llama.cpp's settings were not tried, because streamed passes take long; --thorough tries them")
+        unfinished.stages.settings = unfinished.stages.settings or LlamaSettings()
     if unfinished.stages.settings is None:
         _choose_settings(options, here, placement, unfinished, run.stage(_SETTINGS_SHARE * effort.seconds))
     settings = unfinished.stages.settings
@@ -64,6 +71,9 @@ def tune_pair(
             run.note(notice)
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
+        # What the trials left of their time, or took of more, is that of the other measurements.
+        seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (time.perf_counter() - started)
+        effort = replace(effort, seconds=max(seconds, _LEAST_SHARE * effort.seconds))
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
     profile = Profile(
@@ -83,7 +93,7 @@ def tune_pair(
         validation=[validated.row for validated in tuned.validated],
         predictions={t: [prediction.row for prediction in ranked] for t, ranked in tuned.predictions.items()},
         tried=unfinished.stages.tried,
-        notices=tuned.notices,
+        notices=notices + tuned.notices,
     )
     if effort_name != "quick" and (advice := other_types.faster_type(profile, options.target)):
         profile.notices.append(advice)

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.model import Model
+from specrun.engine.request import Request
 from specrun.llama.invariance import exact_sizes
 from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import TunedPlan
+from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.speculation.planning.costs import CostModel, CostTable
-from specrun.speculation.planning.pass_sizes import PassSizes, is_free
+from specrun.speculation.planning.costs import CostModel, CostTable, Overhead
+from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
@@ -25,17 +28,22 @@ from specrun.tuning.pass_timer import DraftTimer, TargetTimer, table
 from specrun.tuning.replay import Prediction
 from specrun.tuning.trace import MeasuredAcceptance
 from specrun.tuning.unfinished import UnfinishedRun
-from specrun.tuning.validate import Validated, fastest, validate
+from specrun.tuning.validate import UNTIMED, Validated, passes_of, plain_rate, tuned_plan, validate
 
 # Tokens of the passes that are timed, of the target and of the draft, and the context lengths.
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-_DRAFT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+_DRAFT_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _CONTEXTS = (64, 768)
 
 # Shares of the effort's seconds after which each stage should be over.
-_TARGET_TABLE, _DRAFT_TABLE, _EXACTNESS, _ACCEPTANCE, _REPLAY = 0.25, 0.28, 0.35, 0.68, 0.75
-_MIN_REPLAY_SECONDS = 6.0
-_MIN_VALIDATED_TOKENS = 16  # tokens behind each prompt
+_TARGET_TABLE, _DRAFT_TABLE, _ACCEPTANCE, _REPLAY = 0.22, 0.25, 0.62, 0.70
+_LEAST_VALIDATED, _MOST_RUN = (24, 2), (2, 5)  # tokens and texts that each plan should have; plans, without off
+_RECORDED = 128  # most nodes of a recorded tree: recordings of larger ones take time and memory for little
+_MANY = 0.75  # share of the wanted positions below which the user is told
+_LEAST_PROMPT = 8  # tokens that are left of a prompt, however small the context
+_SLOW_MS = 200.0  # time of a plain pass above which only powers of two are timed at first
+_FEW, _LEAST_TIMED = 16, 3  # tokens of passes that are timed in any case; rounds that there must be time for
+_OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
 
 
@@ -113,18 +121,28 @@ class Tuner:
         largest = min(self._effort.largest, self._target.context.config.n_outputs)
         timer.fill(_CONTEXTS[0])
         plain_ms = statistics.median(timer.ms(1) for _ in range(3))
+        budget_ms = 1e3 * _TARGET_TABLE * self._effort.seconds
+        # More sizes are added where the times are jagged.
+        powers = [size for size in _SIZES if size & (size - 1) == 0]
+        wanted = powers if plain_ms > _SLOW_MS else list(_SIZES)
         sizes, total_ms = [1], plain_ms
-        for size in _SIZES[1:]:
+        for size in wanted[1:]:
             if size > largest:
                 break
             # A pass that takes longer than its tokens could ever make up for ends the useful sizes.
             ms = timer.ms(size) if size > 8 else plain_ms
             if ms > MOST_TOKENS * plain_ms:
                 break
+            if size > _FEW and _LEAST_TIMED * (total_ms + ms) > budget_ms and wanted == powers:
+                self._notices.append(
+                    f"passes over more than {sizes[-1]} tokens were not timed, because they take long; "
+                    "`specrun tune --thorough` takes more time"
+                )
+                break
             total_ms += ms
             sizes.append(size)
-        if 3 * total_ms > 1e3 * _TARGET_TABLE * self._effort.seconds:
-            sizes = [size for size in sizes if size & (size - 1) == 0]  # more are added where the times are jagged
+        if _LEAST_TIMED * total_ms > budget_ms:
+            sizes = [size for size in sizes if size in powers]
         self._stages.target = self._table("target", timer, sizes, plain_ms * sum(sizes) / 8, _TARGET_TABLE)
         self._unfinished.save()
         return self._stages.target
@@ -156,7 +174,9 @@ class Tuner:
     def _measure_exactness(self, costs: CostTable) -> PassSizes:
         if self._stages.exact_sizes is None:
             self._run.show("in passes of which sizes are logits the same bits?")
-            self._stages.exact_sizes, _ = exact_sizes(self._target, self._tokens, costs.largest)
+            sizes, _ = exact_sizes(self._target, self._tokens, costs.largest)
+            # Passes of sizes that were not timed take too long for any plan.
+            self._stages.exact_sizes = sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
             self._unfinished.save()
         return self._stages.exact_sizes
 
@@ -164,23 +184,33 @@ class Tuner:
         self, costs: CostModel, prompts: Sequence[Prompt]
     ) -> tuple[list[MeasuredAcceptance], CostModel]:
         """The acceptance at every temperature, and the costs with specrun's own overhead."""
-        plain_ms = costs.target.ms(1, 64)
-        largest = max(n for n in costs.target.sizes if costs.target.ms(n, 64) < MOST_TOKENS * plain_ms)
-        writes_fast = costs.target.ms(min(16, largest), 64) < 3 * plain_ms
-        write_plan = SPECEXEC.plan(min(16, largest), 8) if writes_fast else OFF.plan()
-        meter = AcceptanceMeter(self._model.engine, write_plan, max(largest, 2), max(2, min(16, largest // 4)))
-        earlier = {measured.acceptance.temperature: measured for measured in self._stages.acceptance}
-        results = []
-        for i, temperature in enumerate(self._temperatures):
-            if temperature not in earlier:
-                share = _EXACTNESS + (_ACCEPTANCE - _EXACTNESS) * (i + 1) / len(self._temperatures)
-                measured = meter.measure(prompts, temperature, self._effort.n_positions, self._stage(share))
-                earlier[temperature] = measured
-                self._stages.acceptance.append(measured)
-                self._stages.overhead = meter.overhead()
-                self._unfinished.save()
-            results.append(earlier[temperature])
-        return results, replace(costs, overhead=self._stages.overhead) if self._stages.overhead else costs
+        if not self._stages.acceptance:
+            plain_ms = costs.target.ms(1, 64)
+            largest = max(n for n in costs.target.sizes if costs.target.ms(n, 64) < MOST_TOKENS * plain_ms)
+            budget = max(min(largest, _RECORDED), 2)
+            meter = AcceptanceMeter(self._model.engine, costs, budget, max(2, min(16, budget // 4)))
+            stage = self._stage(_ACCEPTANCE)
+            self._stages.acceptance = meter.measure(prompts, self._temperatures, self._effort.n_positions, stage)
+            level, node = meter.draft_overhead()
+            self._stages.overhead = Overhead(self._pass_overhead(prompts[0][1], plain_ms), level, node)
+            self._unfinished.save()
+        assert self._stages.overhead
+        for one in self._stages.acceptance:
+            n, wanted = one.acceptance.n_positions, self._effort.n_positions * len(one.traces)
+            if n < _MANY * wanted:
+                self._notices.append(
+                    f"recorded {n} of {wanted} positions at temperature {one.acceptance.temperature:g}, because "
+                    "passes take long; `specrun tune --thorough` takes more time"
+                )
+        return self._stages.acceptance, replace(costs, overhead=self._stages.overhead)
+
+    def _pass_overhead(self, prompt: list[int], plain_ms: float) -> float:
+        """Milliseconds of specrun's own time in the median pass over a small tree."""
+        n_tokens = UNTIMED + max(min(int(_OVERHEAD_MS / plain_ms), 64), 4)
+        request = Request(prompt, SamplingParameters(temperature=self._temperatures[0]), n_tokens, ignore_eos=True)
+        self._model.engine.reset()
+        passes = passes_of(self._model.engine, SPECEXEC.plan(4, 2), request)
+        return 1e3 * statistics.median(one.seconds - one.target_seconds - one.draft_seconds for one in passes)
 
     def _predict(self, measured: Sequence[MeasuredAcceptance], costs: CostModel) -> dict[float, list[Prediction]]:
         ctx = _CONTEXTS[0]
@@ -192,7 +222,7 @@ class Tuner:
             self._run.show(f"choosing among plans at temperature {temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(measured)
             plans = choose.candidates(costs, costs.target.largest, ctx, one.acceptance.positional)
-            predictions[temperature] = choose.ranked(plans, one, costs, self._stage(share, _MIN_REPLAY_SECONDS))
+            predictions[temperature] = choose.ranked(plans, one, costs, self._stage(share))
         return predictions
 
     def _validate(
@@ -204,45 +234,47 @@ class Tuner:
     ) -> list[Validated]:
         results: list[Validated] = []
         for i, measured in enumerate(acceptance):
-            share = _REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance)
-            chosen = choose.worth_running(predictions[measured.temperature], costs.target.largest)
-            n_tokens = self._tokens_to_validate(chosen, len(prompts))
-            results += validate(self._model, chosen, prompts, measured, n_tokens, costs, self._stage(share))
+            ranked = predictions[measured.temperature]
+            stage = self._stage(_REPLAY + (1 - _REPLAY) * (i + 1) / len(acceptance))
+            seconds = max(stage.deadline - time.perf_counter(), 0.0)
+            (least, n_texts), (fewest, most) = _LEAST_VALIDATED, _MOST_RUN
+            seconds_each = n_texts * (least / ranked[0].tokens_per_second + (UNTIMED + 1) * costs.plain_ms(0) / 1e3)
+            n_plans = min(max(int(seconds / seconds_each), fewest), most)
+            chosen = choose.worth_running(ranked, costs.target.largest, n_plans)
+            n_tokens = int(least * seconds / (seconds_each * len(chosen)))
+            n_tokens = min(max(n_tokens, least), self._effort.n_tokens)
+            results += validate(self._model, chosen, prompts, measured, n_tokens, costs, stage)
         return results
-
-    def _tokens_to_validate(self, chosen: Sequence[Prediction], n_prompts: int) -> int:
-        """Tokens behind every prompt, such that all plans fit into the time for one temperature."""
-        seconds = (1 - _REPLAY) * self._effort.seconds / len(self._temperatures)
-        seconds_per_token = sum(1 / p.tokens_per_second for p in chosen) * n_prompts
-        return max(_MIN_VALIDATED_TOKENS, min(self._effort.n_tokens, int(seconds / seconds_per_token)))
 
     def _choose(self, temperature: float, predictions: list[Prediction], results: list[Validated]) -> TunedPlan:
         """The fastest plan by what was measured; without a draft, nothing was run and plain decoding is the plan."""
         if not results:
             plain = next(p for p in predictions if not p.plan.drafts)
-            return TunedPlan(temperature, plain.plan, plain.tokens_per_second, 1.0, plain.tokens_per_second)
+            rate = plain.tokens_per_second
+            expected = [ExpectedPlan(plain.plan, rate, rate * choose.TABLES_ERROR)]
+            return TunedPlan(temperature, plain.plan, rate, 1.0, rate, expected)
         off = next(result for result in results if not result.plan.drafts)
-        change = off.plain_seconds / off.seconds - 1
+        change = off.table_seconds / off.plain_seconds - 1 if off.plain_seconds else 0.0
         if abs(change) > _DRIFT:
             self._notices.append(
                 f"plain decoding was {abs(change):.0%} {'faster' if change > 0 else 'slower'} when plans were run than "
                 f"by the tables (temperature {temperature:g}): the speed of this machine varies"
             )
-        return fastest(temperature, results)
+        return tuned_plan(temperature, results, plain_rate(off))
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
-    def _stage(self, share: float, min_seconds: float = 0.0) -> Run:
-        """A stage that should be over after this share of the effort's time, and gets `min_seconds` in any case."""
-        seconds = self._started + share * self._effort.seconds - time.perf_counter()
-        return self._run.stage(max(seconds, min_seconds))
+    def _stage(self, share: float) -> Run:
+        """A stage that should be over after this share of the effort's time."""
+        return self._run.stage(max(self._started + share * self._effort.seconds - time.perf_counter(), 0.0))
 
     def _prompt(self, text: texts.TuningText) -> list[int]:
         return self._model.prompt_tokens(text.prompt)
 
     def _texts(self, prompts: Sequence[Prompt] | None) -> tuple[list[Prompt], list[list[int]]]:
         """The prompts to calibrate on and those to validate on, cut off so that what is written fits the context."""
-        room = self._model.engine.ctx_size - self._effort.n_positions - TAIL - 1
+        n_new = max(self._effort.n_positions + TAIL, UNTIMED + self._effort.n_tokens)
+        room = max(self._model.engine.ctx_size - n_new - 1, _LEAST_PROMPT)
         if prompts:
             cut = [(kind, tokens[:room]) for kind, tokens in prompts]
             held_out = [tokens for _, tokens in cut[2::3]] or [tokens for _, tokens in cut]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pathlib
 import time
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cattrs import Converter
+from numpy.typing import NDArray
 
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import write_json
@@ -21,7 +23,7 @@ from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
 from specrun.speculation.planning.pass_sizes import PassSizes
-from specrun.tuning.trace import MeasuredAcceptance, Position
+from specrun.tuning.trace import MeasuredAcceptance, Path, Position
 
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
 
@@ -45,7 +47,7 @@ class UnfinishedRun:
 
     def __init__(self, fingerprint: str, key: str) -> None:
         """Read what an earlier run with this fingerprint and key has measured, if it was less than an hour ago."""
-        self._path = _path(fingerprint)
+        self._path = _file(fingerprint)
         earlier = self._read()
         self.is_resumed = earlier is not None and earlier.key == key
         self.stages = earlier if earlier and self.is_resumed else Stages(key)
@@ -75,16 +77,16 @@ class UnfinishedRun:
 
 def delete(fingerprint: str) -> None:
     """Delete what an unfinished run has left; its profile is saved."""
-    _path(fingerprint).unlink(missing_ok=True)
+    _file(fingerprint).unlink(missing_ok=True)
 
 
-def _path(fingerprint: str) -> Path:
+def _file(fingerprint: str) -> pathlib.Path:
     return folder() / "unfinished" / f"{fingerprint}.json"
 
 
 @cache
 def _converter() -> Converter:
-    """The converter of profiles, with traces added. Scores of candidates are rounded to 4 decimals."""
+    """The converter of profiles, with traces added. Scores of candidates are kept as float32."""
     with_traces = converter().copy()
     with_traces.register_unstructure_hook(Position, _position_to_json)
     with_traces.register_structure_hook(Position, _position_from_json)
@@ -92,16 +94,35 @@ def _converter() -> Converter:
 
 
 def _position_to_json(position: Position) -> dict[str, Any]:
-    children = [
-        [list(path), candidates.tokens.tolist(), candidates.scores.round(4).tolist()]
-        for path, candidates in position.children.items()
-    ]
-    return {"ctx": position.ctx, "continuation": position.continuation, "children": children}
+    # Lists of numbers would need hundreds of megabytes where memory is what there is too little of.
+    places = {path: place for place, path in enumerate(position.children)}
+    nodes = [(places[path[:-1]], path[-1]) if path else (0, 0) for path in places]
+    below = list(position.children.values())
+    return {
+        "ctx": position.ctx,
+        "continuation": position.continuation,
+        "nodes": _packed(np.array(nodes, np.int32)),
+        "counts": _packed(np.array([len(candidates.tokens) for candidates in below], np.int32)),
+        "tokens": _packed(np.concatenate([candidates.tokens for candidates in below]).astype(np.int32)),
+        "scores": _packed(np.concatenate([candidates.scores for candidates in below]).astype(np.float32)),
+    }
 
 
 def _position_from_json(value: dict[str, Any], _type: type) -> Position:
-    children = {
-        tuple(path): Candidates(np.array(tokens, np.int64), np.array(scores, np.float64))
-        for path, tokens, scores in value["children"]
-    }
+    nodes = _unpacked(value["nodes"], np.int32).reshape(-1, 2).tolist()
+    ends = _unpacked(value["counts"], np.int32).cumsum()[:-1]
+    tokens = np.split(_unpacked(value["tokens"], np.int32).astype(np.int64), ends)
+    scores = np.split(_unpacked(value["scores"], np.float32).astype(np.float64), ends)
+    paths: list[Path] = []
+    for place, (parent, token) in enumerate(nodes):
+        paths.append((*paths[parent], token) if place else ())
+    children = {path: Candidates(ids, values) for path, ids, values in zip(paths, tokens, scores, strict=True)}
     return Position(value["ctx"], value["continuation"], children)
+
+
+def _packed(array: NDArray[Any]) -> str:
+    return base64.b64encode(array.tobytes()).decode("ascii")
+
+
+def _unpacked(text: str, dtype: type) -> NDArray[Any]:
+    return np.frombuffer(base64.b64decode(text), dtype)

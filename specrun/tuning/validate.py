@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from specrun.engine.decoding import Engine
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.long_run import Run
@@ -15,23 +17,40 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.record import PassRecord
+from specrun.tuning.choose import TABLES_ERROR, predicted_ratio
+from specrun.tuning.rates import BLOCK, BlockTimes, Estimate, block_seconds
 from specrun.tuning.replay import Prediction
 
-# Plans whose rates differ by a smaller factor are equally fast: rates of repeated runs scatter by about as much.
-TIE = 1.03
+UNTIMED = 2  # first passes of a text whose time does not count: caches still hold what was there before
+_CANNOT_WIN = 2.0  # standard errors by which a plan must be slower than the best one to be run no more
+_KNOWN = 0.02  # relative error of the difference to the best plan below which a plan is run no more
+
+
+@dataclass(frozen=True)
+class RecordedPlan(FixedPlan):
+    """A fixed plan that keeps the records of its passes."""
+
+    records: list[PassRecord] = field(default_factory=list)
+
+    def record(self, step: PassRecord) -> None:
+        super().record(step)
+        self.records.append(step)
 
 
 @dataclass
 class Validated:
-    """What was predicted of a plan, and the sums over the validation texts of what it did."""
+    """What was predicted of a plan, and what it did on the validation texts."""
 
     prediction: Prediction
     temperature: float
-    tokens: int = 0
+    times: BlockTimes = field(default_factory=BlockTimes)
+    tokens: int = 0  # of all texts
     passes: int = 0
-    seconds: float = 0.0
-    plain_seconds: float = 0.0  # time of plain decoding for the same tokens, by the cost tables
+    plain_seconds: float = 0.0  # of plain passes that were timed
+    table_seconds: float = 0.0  # what these take by the cost tables
 
     @property
     def plan(self) -> Plan:
@@ -39,35 +58,46 @@ class Validated:
         return self.prediction.plan
 
     @property
-    def measured(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
     def tokens_per_pass(self) -> float:
-        """Mean committed tokens of a target pass."""
+        """Mean committed tokens of a target pass, as it was run; 0 if it was not."""
         return self.tokens / self.passes if self.passes else 0.0
 
-    def expected(self, drift: float) -> float:
-        """Tokens per second to be expected on further texts.
+    @property
+    def expected_tokens_per_pass(self) -> float:
+        """The mean over the passes that were replayed and run; of draft sources only what was run is known."""
+        n_replayed = 0 if self.passes and self.plan.method.sources else sum(self.prediction.accepted) or 1
+        return (self.tokens + n_replayed * self.prediction.tokens_per_pass) / (self.passes + n_replayed)
 
-        Prediction and measurement are samples of the same rate on different texts. They weigh by the number of passes
-        behind them, measurement at least half.
+    def log_ratio(self, other: Validated) -> Estimate:
+        """The natural logarithm of how many times as fast as `other` this plan is, by prediction and measurement.
 
-        drift: the factor by which plain decoding was faster on these texts, when the plans were run, than predicted.
+        Where the two differ by more than their errors allow, the cost tables are wrong, and the prediction counts less.
         """
-        before = sum(self.prediction.accepted)
-        weight = max(self.passes / (self.passes + before), 0.5)
-        return float((self.prediction.tokens_per_second * drift) ** (1 - weight) * self.measured**weight)
+        if self is other:
+            return Estimate(0.0, 0.0)
+        predicted = predicted_ratio(self.prediction, other.prediction)
+        measured = self.times.log_ratio(other.times)
+        excess = (predicted.value - measured.value) ** 2 - predicted.error**2 - measured.error**2
+        return predicted.widened(math.sqrt(max(excess, 0.0))).combined(measured)
 
     @property
     def row(self) -> ValidationRow:
         """The result as a profile keeps it."""
-        plan, prediction = self.plan, self.prediction
+        plan, prediction, measured = self.plan, self.prediction, self.times.tokens_per_second
+        error = self.times.log_rate.error
         return ValidationRow(
             str(plan), plan.method.name, plan.budget, plan.depth, self.temperature, prediction.tokens_per_second,
-            self.measured, prediction.tokens_per_pass, self.tokens_per_pass,
+            measured, prediction.tokens_per_pass, self.tokens_per_pass, prediction.error,
+            measured * error if math.isfinite(error) else 0.0,
         )  # fmt: skip
+
+
+def passes_of(engine: Engine, plan: Plan, request: Request, guide: Guide | None = None) -> list[PassRecord]:
+    """Write a text with the plan, and return its passes."""
+    recorded = RecordedPlan(plan, guide)
+    for _ in engine.generate(request, recorded):
+        pass
+    return recorded.records
 
 
 def validate(
@@ -79,75 +109,113 @@ def validate(
     costs: CostModel,
     run: Run,
 ) -> list[Validated]:
-    """Write `n_tokens` tokens behind every prompt with every plan, in turn.
+    """Write `n_tokens` tokens behind the first prompt with every plan, then behind the next, and so on.
 
-    The prompts behind the first are left out after the run's deadline.
+    Plain decoding, whose passes all take as long, writes for as long as the other plans. A plan is run no more once it
+    cannot win any more, or once it is known well enough how it compares. The prompts behind the first are left out
+    after the run's deadline.
     """
-    temperature = acceptance.temperature
-    results = [Validated(prediction, temperature) for prediction in predictions]
-    request = Request([], SamplingParameters(temperature=temperature), n_tokens, ignore_eos=True)
+    results = [Validated(prediction, acceptance.temperature) for prediction in predictions]
+    fastest_predicted = max(prediction.tokens_per_second for prediction in predictions)
+    left = list(results)
     for i, prompt in enumerate(prompts):
-        if i and run.is_over():
+        if len(left) < 2 or (i and run.is_over()):
             break
-        for result in results:
-            run.show(f"trying {result.plan} on text {i + 1} of {len(prompts)}, temperature {temperature:g}")
+        for result in left:
+            plan, rate = result.plan, result.prediction.tokens_per_second
+            run.show(f"trying {plan} on text {i + 1} of {len(prompts)}, temperature {acceptance.temperature:g}")
             # Each plan starts with the measured calibration, which then shifts with the texts.
-            guide = Guide(costs, acceptance.calibration.fresh(), result.prediction.tokens_per_second / 1e3)
+            guide = Guide(costs, acceptance.calibration.fresh(), rate / 1e3)
             model.forget()  # all plans write the same text, which draft sources would otherwise remember
-            generation = model.engine.generate(replace(request, prompt=prompt), FixedPlan(result.plan, guide))
-            for _ in generation:
-                pass
-            statistics = generation.statistics
-            n_new = statistics.completion_tokens
-            result.tokens += n_new
-            result.passes += statistics.passes
-            result.seconds += statistics.seconds
-            result.plain_seconds += sum(costs.plain_ms(len(prompt) + k) for k in range(n_new)) / 1e3
+            sampling = SamplingParameters(temperature=acceptance.temperature, seed=i)
+            n_wanted = n_tokens if plan.drafts else math.ceil(n_tokens * rate / fastest_predicted)
+            request = Request(prompt, sampling, UNTIMED + n_wanted, ignore_eos=True)
+            _add(result, passes_of(model.engine, plan, request, guide), n_tokens, costs)
+        left = still_open(results, left)
     return results
 
 
-def fastest(temperature: float, results: Sequence[Validated]) -> TunedPlan:
-    """The plan with the highest expected rate of those that were run at this temperature, plain decoding among them.
+def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int, costs: CostModel) -> None:
+    """Add a text. Of plain decoding, the mean pass stands for those that were not run."""
+    lengths, seconds = [one.n_tokens for one in passes], [one.seconds for one in passes]
+    result.tokens += sum(lengths)
+    result.passes += len(passes)
+    if result.plan.drafts:
+        blocks = block_seconds(lengths, seconds, UNTIMED)
+    else:
+        timed = passes[UNTIMED:] or passes
+        total = sum(one.seconds for one in timed)
+        result.plain_seconds += total
+        result.table_seconds += sum(costs.plain_ms(one.ctx) for one in timed) / 1e3
+        blocks = (BLOCK * total / len(timed),) * (n_tokens // BLOCK)
+    result.times = BlockTimes((*result.times.texts, blocks))
 
-    An adaptive tree is preferred to a fixed plan that is equally fast, because it follows what changes.
+
+def still_open(results: Sequence[Validated], left: Sequence[Validated]) -> list[Validated]:
+    """Those of `left` of which further texts could change what is chosen; plain decoding as long as there are others.
+
+    left: the results of the plans that were run on the last text, in their order; `results` of all.
     """
     off = next(result for result in results if not result.plan.drafts)
-    expected = expectations(results, drift=off.measured / off.prediction.tokens_per_second)
-    eligible = [result for result in results if result.plan in expected]
-    best = max(eligible, key=lambda result: expected[result.plan] * (TIE if result.plan.method.is_adaptive else 1))
-    drafting = [result.plan for result in eligible if result.plan.drafts]
-    other = max(drafting, key=lambda plan: expected[plan], default=None) if not best.plan.drafts else None
-    return TunedPlan(
-        temperature,
-        best.plan,
-        expected[best.plan],
-        expected[best.plan] * best.seconds / best.passes,
-        expected[off.plan],
-        other,
-        expected[other] if other else 0.0,
-    )
+    best = max(results, key=lambda result: result.log_ratio(off).value)
+    behind = {id(result): best.log_ratio(result) for result in left}
+    can_win = [
+        result
+        for result in left
+        if behind[id(result)].value <= _CANNOT_WIN * behind[id(result)].error and behind[id(result)].error > _KNOWN
+    ]
+    if not [result for result in can_win if result is not best]:
+        return []
+    return [result for result in left if result in (best, off) or any(result is one for one in can_win)]
 
 
-def expectations(results: Sequence[Validated], drift: float) -> dict[Plan, float]:
-    """Tokens per second to be expected of each plan that may be chosen.
+def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate) -> TunedPlan:
+    """The plan to follow, by prediction and measurement weighted by the inverse of their variances.
 
-    The gain of draft sources and of overlap cannot be predicted, so a plan with them is measured against the same plan
-    without. The plan with sources replaces the one without unless it was slower, as the next text may copy more; a plan
-    with overlap is there only where it was faster. drift: see `Validated.expected`.
+    It is the simplest plan that is slower than the fastest one by no more than the standard error of their difference:
+    plain decoding, then chains, fixed trees, adaptive ones, those with draft sources, and drafting ahead.
+
+    plain: the natural logarithm of plain decoding's rate.
     """
-    measured = {result.plan: result.measured for result in results}
-    without_sources = {plan.method.with_sources: plan for plan in measured if plan.method.with_sources}
-    expected = {
-        result.plan: result.expected(drift)
-        for result in results
-        if not result.plan.overlap and result.plan.method not in without_sources
-    }
-    for plan in (plan for plan in measured if plan.method in without_sources and not plan.overlap):
-        alone = without_sources[plan.method]
-        if TIE * measured[plan] >= measured[alone]:
-            expected[plan] = expected.pop(alone) * measured[plan] / measured[alone]
-    for ahead in (plan for plan in measured if plan.overlap):
-        alone = replace(ahead, overlap=False)
-        if alone in expected and measured[ahead] > TIE * measured[alone]:
-            expected[ahead] = expected[alone] * measured[ahead] / measured[alone]
-    return expected
+    off = next(result for result in results if not result.plan.drafts)
+    best = chosen(results)
+    ratios = [(result, result.log_ratio(off)) for result in results]
+    expected = [
+        ExpectedPlan(result.plan, math.exp(plain.value + ratio.value), math.hypot(ratio.error, plain.error))
+        for result, ratio in ratios
+        if math.isfinite(ratio.error)
+    ]
+    expected = [replace(one, error=one.error * one.tokens_per_second) for one in expected]
+    expected.sort(key=lambda one: -one.tokens_per_second)
+    rates = {one.plan: one.tokens_per_second for one in expected}
+    return TunedPlan(temperature, best.plan, rates[best.plan], best.expected_tokens_per_pass, rates[off.plan], expected)
+
+
+def chosen(results: Sequence[Validated]) -> Validated:
+    """The simplest plan that is slower than the fastest one by no more than the error of their difference."""
+    off = next(result for result in results if not result.plan.drafts)
+    known = [result for result in results if math.isfinite(result.log_ratio(off).error)]
+    fastest = max(known, key=lambda result: result.log_ratio(off).value)
+    tied = [result for result in known if (behind := fastest.log_ratio(result)).value <= behind.error]
+    simplest = min(_complexity(result.plan) for result in tied)
+    as_simple = [result for result in tied if _complexity(result.plan) == simplest]
+    return max(as_simple, key=lambda result: result.log_ratio(off).value)
+
+
+def _complexity(plan: Plan) -> int:
+    """A rank: 0 for plain decoding, then chains, fixed trees, adaptive ones, those with sources, drafting ahead."""
+    if plan.overlap:
+        return 5
+    if plan.method.sources:
+        return 4
+    if plan.method.is_adaptive:
+        return 3
+    return 0 if not plan.drafts else 1 if plan.is_chain else 2
+
+
+def plain_rate(off: Validated) -> Estimate:
+    """The natural logarithm of plain decoding's rate: as it was measured, or else as it was predicted."""
+    measured = off.times.log_rate
+    if math.isfinite(measured.error):
+        return measured.widened(TABLES_ERROR)
+    return Estimate(math.log(off.prediction.tokens_per_second), TABLES_ERROR)

@@ -15,6 +15,7 @@ from specrun.engine import exact_passes
 from specrun.hardware.placement import Placement
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, ValidationRow, best_by_size
+from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
@@ -22,6 +23,7 @@ from specrun.units import rate_text
 from specrun.views.placement_view import PlacementView
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines
+_ERRORS = 2.0  # standard errors on either side of a rate that its range takes in
 
 
 def placement_text(placement: Placement) -> str:
@@ -88,11 +90,13 @@ def _tried(profile: Profile) -> Table:
     table.add_column("settings")
     for n in sizes:
         table.add_column(str(n), justify="right")
+    table.add_column("prompt tokens/s", justify="right")
     table.add_column("bit-exact with", justify="right")
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
+        exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes)
         row = [tried.name, *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells)]
-        table.add_row(*row, "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes))
+        table.add_row(*row, rate_text(1e3 / tried.prompt_ms) if tried.prompt_ms else "", exact)
     return table
 
 
@@ -178,8 +182,8 @@ def _validation(rows: Sequence[ValidationRow]) -> Table:
             table.add_row(
                 f"{temperature:g}",
                 row.plan,
-                rate_text(row.predicted),
-                rate_text(row.measured),
+                _with_error(row.predicted, row.predicted_error),
+                _with_error(row.measured, row.measured_error),
                 f"{row.predicted / off.predicted:.2f}",
                 f"{row.measured / off.measured:.2f}",
                 f"{row.predicted_tokens_per_pass:.2f}",
@@ -187,6 +191,10 @@ def _validation(rows: Sequence[ValidationRow]) -> Table:
                 style="bold" if row is fastest else None,
             )
     return table
+
+
+def _with_error(rate: float, error: float) -> str:
+    return f"{rate_text(rate)} ±{rate_text(error)}" if error else rate_text(rate)
 
 
 def _conclusion(profile: Profile) -> list[Text]:
@@ -217,17 +225,25 @@ def _static_against_grown(rows: Sequence[PredictionRow]) -> list[Text]:
 
 
 def sentence(profile: Profile, plan: TunedPlan) -> str:
-    """The plan, its expected rate, and how that compares with plain decoding."""
+    """The plan, the range of its expected rate, and how that compares with plain decoding."""
     if not profile.costs.draft:
         rate = rate_text(plan.plain_tokens_per_second)
         return f"no draft model: {rate} tokens/s plainly, and more where the text repeats itself"
     if not plan.plan.depth:
-        text = f"speculation does not pay here, off: {rate_text(plan.predicted_tokens_per_second)} tokens/s"
-        if plan.other:
-            text += f" (the best with it, {plan.other}: {rate_text(plan.other_tokens_per_second)})"
+        text = f"speculation does not pay here, off: {_range(plan, plan.plan, plan.predicted_tokens_per_second)}"
+        for best in [one for one in plan.expected if one.plan.drafts][:1]:
+            text += f" (the best with it, {best.plan}: {_range(plan, best.plan, best.tokens_per_second)})"
         return text
     ratio = plan.predicted_tokens_per_second / plan.plain_tokens_per_second
     return (
-        f"{plan.plan}: {rate_text(plan.predicted_tokens_per_second)} tokens/s, {ratio:.2f} times plain decoding, "
+        f"{plan.plan}: {_range(plan, plan.plan, plan.predicted_tokens_per_second)}, {ratio:.2f} times plain decoding, "
         f"{plan.predicted_tokens_per_pass:.1f} tokens a pass"
     )
+
+
+def _range(tuned: TunedPlan, plan: Plan, rate: float) -> str:
+    """The range that the rate of a plan over texts of several kinds lies in with a chance of about 95 %."""
+    error = next((one.error for one in tuned.expected if one.plan == plan), 0.0)
+    if not error:
+        return f"{rate_text(rate)} tokens/s"
+    return f"{rate_text(max(rate - _ERRORS * error, 0.0))} to {rate_text(rate + _ERRORS * error)} tokens/s"

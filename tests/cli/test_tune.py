@@ -45,27 +45,30 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert [entry["temperature"] for entry in tuned["plans"]] == [0.8, 0.0]
     assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
     # Whatever cannot pay by the measured times is not even tried.
-    assert {entry["method"] for entry in tuned["validation"]} >= {"off", "merged"}
+    assert {entry["method"] for entry in tuned["validation"]} > {"off"}
     # Without flash attention, which may be faster, not even chains are exact: cells are summed in blocks.
     is_exact = tuned["settings"]["flash_attn"] != "off"
     assert (tuned["exact_sizes"] == {"least": 1}) == tuned["pads"] == is_exact
 
 
-def test_the_plan_is_the_fastest_that_was_run(tuned: dict[str, Any]) -> None:
+def test_every_plan_that_was_run_is_expected_to_do_something(tuned: dict[str, Any]) -> None:
     for plan in tuned["plans"]:
         rows = [entry for entry in tuned["validation"] if entry["temperature"] == plan["temperature"]]
-        off = next(entry for entry in rows if entry["method"] == "off")
-        drift = off["measured"] / off["predicted"]
-        for entry in rows:
-            if entry["method"] == "adaptive" or "draft sources" in entry["plan"] or "drafted ahead" in entry["plan"]:
-                continue  # their expected rates follow from those of other plans
-            # What is expected of a plan lies between what was predicted and what was measured.
-            at_least = min(entry["predicted"] * drift, entry["measured"])
-            assert 1.031 * plan["predicted_tokens_per_second"] >= at_least, (plan, entry)
-        assert (plan["method"], plan["budget"]) in {(entry["method"], entry["budget"]) for entry in rows}
-        if plan["method"] == "off":
-            assert plan["other"]["method"] != "off"
-            assert plan["other_tokens_per_second"] <= plan["predicted_tokens_per_second"]
+        expected = plan["expected"]
+        assert {(entry["method"], entry["budget"]) for entry in expected} <= {
+            (entry["method"], entry["budget"]) for entry in rows
+        }
+        rates = [entry["tokens_per_second"] for entry in expected]
+        assert rates == sorted(rates, reverse=True)
+        assert all(entry["error"] > 0 for entry in expected)
+        names = ("method", "budget", "depth", "overlap")
+        own = next(entry for entry in expected if all(entry[name] == plan[name] for name in names))
+        assert own["tokens_per_second"] == plan["predicted_tokens_per_second"]
+        off = next(entry for entry in expected if entry["method"] == "off")
+        assert off["tokens_per_second"] == plan["plain_tokens_per_second"]
+        # A plan that is not the fastest is a simpler one within the errors.
+        assert own["tokens_per_second"] + own["error"] + expected[0]["error"] >= rates[0]
+        assert any(entry["method"] != "off" for entry in expected)
 
 
 @pytest.mark.usefixtures("tuned")

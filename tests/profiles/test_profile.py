@@ -21,6 +21,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
 ADAPTIVE = ADAPTIVE.plan(32, 16, 8)
@@ -55,8 +56,22 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
         ),
         acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
         plans=[
-            TunedPlan(0.0, ADAPTIVE, 25.0, 3.1, 10.0),
-            TunedPlan(0.8, OFF.plan(), 10.0, 1.0, 10.0, CHAIN.plan(depth=2), 9.0),
+            TunedPlan(
+                0.0,
+                ADAPTIVE,
+                25.0,
+                3.1,
+                10.0,
+                [ExpectedPlan(ADAPTIVE, 25.0, 1.5), ExpectedPlan(OFF.plan(), 10.0, 0.25)],
+            ),
+            TunedPlan(
+                0.8,
+                OFF.plan(),
+                10.0,
+                1.0,
+                10.0,
+                [ExpectedPlan(OFF.plan(), 10.0, 0.25), ExpectedPlan(CHAIN.plan(depth=2), 9.0, 0.5)],
+            ),
         ],
     )
     return replace(profile, **changes)  # type: ignore[arg-type]
@@ -65,6 +80,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
 def test_a_profile_is_read_back_as_it_was_written() -> None:
     path = storage.save(made())
     assert json.dumps(profile_to_json(storage.load(path))) == json.dumps(profile_to_json(made()))
+    assert storage.load(path).plans[0].expected == made().plans[0].expected
     assert storage.find("abc") is not None
     assert storage.find("abd") is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
@@ -79,6 +95,14 @@ def test_its_chooser_follows_its_plans() -> None:
     assert chooser.guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
     chooser.begin(1.0)
     assert chooser.current == OFF.plan()
+
+
+def test_its_chooser_begins_with_the_chosen_plan_even_if_a_simpler_one_is_as_fast_within_the_errors() -> None:
+    """`specrun tune` compares plans on the same texts, so it knows more than the errors of the rates tell."""
+    expected = [ExpectedPlan(ADAPTIVE, 10.5, 1.0), ExpectedPlan(OFF.plan(), 10.0, 1.0)]
+    chosen = TunedPlan(0.0, ADAPTIVE, 10.5, 1.1, 10.0, expected)
+    assert made(plans=[chosen]).chooser().now.held == ADAPTIVE
+    assert made(plans=[replace(chosen, plan=OFF.plan())]).chooser().now.held == OFF.plan()
 
 
 @pytest.mark.parametrize(("pads", "plan"), [(False, (32, 31)), (True, (8, 7))])

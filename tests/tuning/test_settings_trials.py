@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from specrun.catalog import embedded
@@ -26,9 +28,55 @@ def test_repacked_weights_cannot_stream() -> None:
     assert "multiplied where they are" in names(is_split=True)[0]
 
 
-def test_the_score_is_that_of_the_best_pass() -> None:
+def test_the_score_is_that_of_the_best_pass_with_a_prompt_read() -> None:
     assert Tried("", LlamaSettings(), {1: 10.0, 8: 80.0}, ANY_SIZE).score == pytest.approx(0.1)
     assert Tried("", LlamaSettings(), {1: 10.0, 8: 20.0}, ANY_SIZE).score == pytest.approx((1 + 3 * 0.62) / 20)
+    reading = Tried("", LlamaSettings(), {1: 10.0}, ANY_SIZE, prompt_ms=5.12)
+    assert reading.score == pytest.approx(256 / (2560 + 2560)), "500 tokens at 5.12 ms take as long as 256 at 10 ms"
+
+
+def test_where_prompts_are_read_faster_and_answers_are_written_more_slowly_both_count() -> None:
+    # Q4_K_M on 2 Zen 5 cores, not re-ordered and re-ordered.
+    plain = Tried("", LlamaSettings(), {1: 23.5}, ANY_SIZE, prompt_ms=1e3 / 280)
+    repacked = Tried("", LlamaSettings(repack=True), {1: 18.0}, ANY_SIZE, prompt_ms=1e3 / 190)
+    assert repacked.score > 1.03 * plain.score
+    slower_still = Tried("", LlamaSettings(repack=True), {1: 18.0}, ANY_SIZE, prompt_ms=1e3 / 100)
+    assert slower_still.score < plain.score
+
+
+class Clock:
+    """A timer of passes that take what a function says."""
+
+    def __init__(self, ms: Callable[[int], float]) -> None:
+        self._ms = ms
+
+    def fill(self, ctx: int) -> None:
+        pass
+
+    def ms(self, n: int) -> float:
+        return self._ms(n)
+
+
+def test_sizes_that_no_plan_would_use_are_not_timed() -> None:
+    in_ram = {1: 22.0, 2: 33.0, 4: 55.0, 8: 92.0, 16: 135.0, 32: 250.0, 64: 500.0}
+    assert settings.worth_timing(Clock(in_ram.__getitem__)) == ([1, 2, 4, 8, 16, 32], 22.0)
+    assert settings.worth_timing(Clock(lambda n: 600.0 + n))[0] == [1, 2, 4, 8, 16, 32, 64]
+    assert settings.worth_timing(Clock(lambda n: 30.0 * n))[0] == [1, 2, 4, 8]
+
+
+def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
+    ms = {1: 10.0, 4: 30.0, 8: 40.0}
+    padded = Tried("", LlamaSettings(), ms, PassSizes(8), prompt_ms=1.0)
+    assert padded.score == pytest.approx(256 / (500 + 2560))
+    assert padded.exact_score == pytest.approx(256 / (500 + 256 * 40 / (1 + 3 * 0.62)))
+    assert not padded.is_exact, "a plain pass takes four times as long"
+
+
+def test_the_best_sizes_with_padding_and_without_are_timed_behind_many_cells() -> None:
+    ms = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 90.0, 32: 400.0}
+    assert settings.may_be_best(ms, ANY_SIZE) == [1, 2, 4]
+    assert settings.may_be_best(ms, PassSizes(8)) == [1, 2, 4, 8, 16]
+    assert settings.may_be_best(ms, PassSizes.only(32)) == [1, 2, 4, 32]
 
 
 @pytest.fixture

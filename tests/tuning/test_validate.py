@@ -1,9 +1,11 @@
-"""Which plan is chosen by what plans did when they were run."""
+"""Which plan is chosen by what plans did when they were run, and when they are run no more."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specrun.speculation.drafters.chain import CHAIN
@@ -11,60 +13,118 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from specrun.tuning.choose import TABLES_ERROR
+from specrun.tuning.rates import BLOCK, BlockTimes, Estimate
 from specrun.tuning.replay import Prediction
-from specrun.tuning.validate import Validated, expectations, fastest
-
-TREE = SPECEXEC.plan(16, 8)
-AHEAD = replace(TREE, overlap=True)
-
+from specrun.tuning.validate import Validated, chosen, plain_rate, still_open, tuned_plan
 
 CHAIN_OF_4 = CHAIN.plan(depth=4)
+TREE = SPECEXEC.plan(16, 8)
+ADAPTIVE_TREE = ADAPTIVE.plan(16, 8, 8)
+WITH_SOURCES = replace(ADAPTIVE_TREE, method=MERGED, budget=32, depth=31)
+AHEAD = replace(TREE, overlap=True)
+NOTHING = BlockTimes()
 
 
-def ran(plan: Plan, tokens_per_second: float, predicted: float = 10.0) -> Validated:
-    return Validated(Prediction(plan, predicted, 3.0), 0.0, tokens=600, passes=200, seconds=600 / tokens_per_second)
+def times(rate: float, scatter: float = 0.0, n_texts: int = 4, n_blocks: int = 24) -> BlockTimes:
+    """Blocks of texts at this mean rate, whose seconds scatter by a share; the same seed for every plan."""
+    rng = np.random.default_rng(int(1e3 * rate))
+    factors = 1 + scatter * rng.standard_normal((n_texts, n_blocks))
+    seconds = BLOCK / rate * factors / factors.mean()
+    return BlockTimes(tuple(map(tuple, seconds.tolist())))
 
 
-def test_the_fastest_plan_is_chosen_and_plain_decoding_where_none_pays() -> None:
-    tuned = fastest(0.0, [ran(OFF.plan(), 4.0), ran(CHAIN_OF_4, 9.0), ran(TREE, 11.0)])
-    assert (tuned.plan, tuned.other) == (TREE, None)
-    assert tuned.predicted_tokens_per_second == pytest.approx(11.0), "200 passes of it were run, none was replayed"
+def ran(plan: Plan, measured: BlockTimes, predicted: BlockTimes = NOTHING) -> Validated:
+    rate = predicted.tokens_per_second or measured.tokens_per_second
+    return Validated(Prediction(plan, rate, 3.0, (2, 8), times=predicted), 0.0, measured, tokens=600, passes=200)
+
+
+def by_measurement(*rates: tuple[Plan, float]) -> list[Validated]:
+    """Plans whose rates were measured with errors of about 1 %, and not predicted."""
+    return [ran(plan, times(rate, 0.1)) for plan, rate in rates]
+
+
+@pytest.mark.parametrize(
+    ("rates", "wanted"),
+    [
+        ([(OFF.plan(), 4.0), (CHAIN_OF_4, 9.0), (TREE, 11.0)], TREE),
+        ([(OFF.plan(), 12.0), (CHAIN_OF_4, 9.0), (TREE, 11.0)], OFF.plan()),
+        ([(OFF.plan(), 10.0), (CHAIN_OF_4, 10.05)], OFF.plan()),
+        ([(OFF.plan(), 4.0), (CHAIN_OF_4, 10.0), (TREE, 10.05), (ADAPTIVE_TREE, 10.1)], CHAIN_OF_4),
+        ([(OFF.plan(), 4.0), (TREE, 10.0), (ADAPTIVE_TREE, 10.05)], TREE),
+        ([(OFF.plan(), 4.0), (TREE, 10.0), (ADAPTIVE_TREE, 11.0)], ADAPTIVE_TREE),
+        ([(OFF.plan(), 4.0), (TREE, 10.0), (AHEAD, 10.05)], TREE),
+        ([(OFF.plan(), 4.0), (TREE, 10.0), (AHEAD, 12.0)], AHEAD),
+        ([(OFF.plan(), 4.0), (TREE, 10.0), (AHEAD, 8.0)], TREE),
+    ],
+)
+def test_the_fastest_plan_is_chosen_unless_a_simpler_one_is_within_the_error(
+    rates: list[tuple[Plan, float]], wanted: Plan
+) -> None:
+    assert chosen(by_measurement(*rates)).plan == wanted
+
+
+def test_a_larger_error_asks_for_a_larger_difference() -> None:
+    few = [ran(OFF.plan(), times(10.0, 0.5, 2, 4)), ran(TREE, times(11.0, 0.5, 2, 4))]
+    many = [ran(OFF.plan(), times(10.0, 0.1, 8, 64)), ran(TREE, times(11.0, 0.1, 8, 64))]
+    assert chosen(few).plan == OFF.plan()
+    assert chosen(many).plan == TREE
+
+
+def test_prediction_and_measurement_weigh_by_their_errors() -> None:
+    plain = ran(OFF.plan(), times(5.0), times(5.0))
+    surely = ran(TREE, times(10.6, 0.9), times(10.0, 0.02, 8, 64))
+    ratio = surely.log_ratio(plain)
+    predicted, measured = math.log(2), math.log(10.6 / 5)
+    assert predicted < ratio.value < (predicted + measured) / 2, "replays of 2,048 tokens against scattered runs"
+    assert ratio.error < TABLES_ERROR
+    assert plain.log_ratio(surely).value == pytest.approx(-ratio.value)
+
+
+def test_where_they_contradict_each_other_the_measurement_counts() -> None:
+    plain = ran(OFF.plan(), times(5.0), times(5.0))
+    wrong = ran(TREE, times(4.0, 0.1), times(10.0, 0.01, 8, 64))
+    assert wrong.log_ratio(plain).value == pytest.approx(math.log(4 / 5), abs=0.02)
+
+
+def test_draft_sources_are_expected_to_gain_until_they_were_run() -> None:
+    results = [ran(OFF.plan(), times(4.0), times(4.0)), ran(ADAPTIVE_TREE, times(10.0), times(10.0, 0.02))]
+    unknown = ran(WITH_SOURCES, NOTHING, times(10.0, 0.02))
+    assert unknown.log_ratio(results[1]).value == pytest.approx(0.1)
+    assert chosen([*results, ran(WITH_SOURCES, times(11.5, 0.05), times(10.0, 0.02))]).plan == WITH_SOURCES
+    assert chosen([*results, ran(WITH_SOURCES, times(9.0, 0.05), times(10.0, 0.02))]).plan == ADAPTIVE_TREE
+
+
+def test_drafting_ahead_is_not_taken_unless_it_was_run() -> None:
+    results = [ran(OFF.plan(), times(4.0), times(4.0)), ran(TREE, times(10.0), times(10.0, 0.02))]
+    assert chosen([*results, ran(AHEAD, NOTHING, times(10.0, 0.02))]).plan == TREE
+
+
+def test_a_plan_that_cannot_win_is_run_no_more() -> None:
+    off, slow, good, better = by_measurement((OFF.plan(), 4.0), (CHAIN_OF_4, 6.0), (TREE, 10.0), (ADAPTIVE_TREE, 10.3))
+    results = [slow, good, better, off]
+    few = [replace(one, times=BlockTimes(tuple(text[:4] for text in one.times.texts))) for one in results]
+    assert [one.plan for one in still_open(few, few)] == [TREE, ADAPTIVE_TREE, OFF.plan()]
+    clear = [slow, off, ran(TREE, times(20.0, 0.1))]
+    assert still_open(clear, clear) == [], "what is left to learn changes nothing"
+
+
+def test_nothing_is_run_again_where_the_difference_is_known() -> None:
+    off, tree, adaptive = (
+        ran(plan, times(rate)) for plan, rate in ((OFF.plan(), 4.0), (TREE, 10.0), (ADAPTIVE_TREE, 10.0))
+    )
+    assert still_open([off, tree, adaptive], [off, tree, adaptive]) == []
+
+
+def test_the_profile_gets_every_plan_that_was_run_fastest_first() -> None:
+    results = by_measurement((CHAIN_OF_4, 9.0), (TREE, 11.0), (OFF.plan(), 4.0))
+    tuned = tuned_plan(0.0, results, plain_rate(results[-1]))
+    assert [one.plan for one in tuned.expected] == [TREE, CHAIN_OF_4, OFF.plan()]
+    assert [one.tokens_per_second for one in tuned.expected] == pytest.approx([11.0, 9.0, 4.0])
+    assert all(TABLES_ERROR < one.error / one.tokens_per_second < 2 * TABLES_ERROR for one in tuned.expected)
+    assert tuned.plan == TREE
+    assert (tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) == pytest.approx((11.0, 4.0))
     assert tuned.predicted_tokens_per_pass == pytest.approx(3.0)
-    assert tuned.plain_tokens_per_second == pytest.approx(4.0)
-    off = fastest(0.0, [ran(OFF.plan(), 12.0), ran(CHAIN_OF_4, 9.0), ran(TREE, 11.0)])
-    assert (off.plan, off.other) == (OFF.plan(), TREE)
-    assert (off.predicted_tokens_per_second, off.other_tokens_per_second) == pytest.approx((12.0, 11.0))
-
-
-@pytest.mark.parametrize(("adaptive_rate", "is_taken"), [(9.8, True), (9.6, False), (10.5, True)])
-def test_an_adaptive_tree_that_is_as_fast_as_a_fixed_plan_is_preferred(adaptive_rate: float, is_taken: bool) -> None:
-    adaptive = ADAPTIVE.plan(16, 8, 8)
-    tuned = fastest(0.0, [ran(OFF.plan(), 4.0), ran(TREE, 10.0), ran(adaptive, adaptive_rate)])
-    assert tuned.plan == (adaptive if is_taken else TREE)
-
-
-def test_predictions_count_for_as_many_passes_as_they_were_replayed_and_follow_the_machines_speed() -> None:
-    replayed = replace(ran(TREE, 5.0), prediction=Prediction(TREE, 20.0, 3.0, (200,)))
-    assert replayed.expected(1.0) == pytest.approx(10.0), "the geometric mean of 5 and 20"
-    assert replayed.expected(0.25) == pytest.approx(5.0)
-    often = replace(replayed, prediction=Prediction(TREE, 20.0, 3.0, (10_000,)))
-    assert often.expected(1.0) == pytest.approx(10.0), "a measurement weighs at least half"
-
-
-@pytest.mark.parametrize(("rate", "pays"), [(10.0, False), (8.0, False), (10.2, False), (12.0, True)])
-def test_drafting_ahead_is_taken_where_it_was_seen_to_pay(rate: float, pays: bool) -> None:
-    expected = expectations([ran(OFF.plan(), 4.0), ran(TREE, 10.0), ran(AHEAD, rate)], 1.0)
-    assert (AHEAD in expected) == pays
-    if pays:
-        assert expected[AHEAD] == pytest.approx(expected[TREE] * 1.2)
-
-
-@pytest.mark.parametrize(("rate", "taken"), [(10.0, True), (14.0, True), (9.8, True), (9.0, False)])
-def test_draft_sources_join_unless_they_were_slower(rate: float, taken: bool) -> None:
-    adaptive = ADAPTIVE.plan(16, 8, 8)
-    merged = replace(adaptive, method=MERGED, budget=32, depth=31)
-    ahead = replace(merged, overlap=True)
-    expected = expectations([ran(OFF.plan(), 4.0), ran(adaptive, 10.0), ran(merged, rate), ran(ahead, 20.0)], 1.0)
-    assert (merged in expected, adaptive in expected, ahead in expected) == (taken, not taken, taken)
-    if taken:
-        assert expected[ahead] == pytest.approx(expected[merged] * 20.0 / rate)
+    off = tuned_plan(0.0, by_measurement((TREE, 11.0), (OFF.plan(), 12.0)), Estimate(math.log(12.0), 0.01))
+    assert off.plan == OFF.plan()
+    assert [one.plan for one in off.expected] == [OFF.plan(), TREE]

@@ -50,8 +50,12 @@ class Auto:
     guide: pass times, calibration and rate, which the passes of this run correct.
     """
 
-    def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide) -> None:
-        """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1."""
+    def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
+        """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1.
+
+        first: the one to begin with; None for the simplest that no other is expected to beat by more than the errors.
+        `specrun tune` knows it better than the rates tell, because it ran all plans on the same texts.
+        """
         self.guide: Guide = guide
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
         arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
@@ -59,7 +63,8 @@ class Auto:
         self._arms = [self._off, *sorted(arms, key=lambda arm: _complexity(arm.plan))]
         self._held = self._off
         for arm in self._arms[1:]:
-            if arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error):
+            is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)
+            if arm.plan == first or (first is None and is_faster):
                 self._held = arm
         proven = self._held.rate - self._held.error > 1 and not guide.learned
         self._purse = _MOST_SAVED if proven else _STAKE

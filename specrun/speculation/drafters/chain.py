@@ -14,7 +14,7 @@ from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT, TokenTree
 
 _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by hand, as no decision depends on it
-_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # depths that `specrun tune` considers; chosen by hand
+_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # depths that `specrun tune` considers; chosen by hand
 
 
 class ChainDrafter:
@@ -38,7 +38,8 @@ class ChainDrafter:
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:
-    return [CHAIN.plan(depth=depth) for depth in _DEPTHS if depth < space.largest and space.may_pay(depth + 1, depth)]
+    depths = [depth for depth in space.depths(_DEPTHS) if depth < space.largest]
+    return [CHAIN.plan(depth=depth) for depth in depths if space.may_pay(depth + 1, depth)]
 
 
 CHAIN = Method(

@@ -38,9 +38,7 @@ _PASSED_OVER = 0.25
 # An expansion gains less by this share of the chances that sources already offer there (scripts/bench_sources.py).
 _OFFERED_SHARE = 0.5
 
-# Bounds of the trees that `specrun tune` considers; chosen by hand.
-_DEPTH = 16  # drafted tokens on a path
-_MOST_WIDTH = 16  # nodes of a draft pass
+_WIDTH = 16  # nodes of a draft pass where no pass times are known; chosen by hand
 
 
 class CostAwareDrafter:
@@ -181,7 +179,7 @@ def _cost_aware(drafting: Drafting) -> CostAwareDrafter:
 
 def _candidates(space: PlanSpace) -> list[Plan]:
     budget = space.largest_affordable
-    return [ADAPTIVE.plan(budget, _DEPTH, max(1, min(space.draft_width, _MOST_WIDTH)))] if budget > 1 else []
+    return [ADAPTIVE.plan(budget, space.depth, space.draft_width)] if budget > 1 else []
 
 
 def _label(plan: Plan) -> str:
@@ -201,7 +199,7 @@ MERGED = Method(
     drafter=_cost_aware,
     needs=(DRAFT, PROFILE),
     stops=True,
-    width=_MOST_WIDTH,
+    width=_WIDTH,
     sources=ALL_SOURCES,
     without_draft=DRAFTLESS,
     label=_label,

@@ -19,7 +19,7 @@ from specrun.speculation.tree import ROOT, TokenTree
 
 # Up to 128 nodes, 1.5 commits 2 to 11 % more tokens a pass than the paper's 1.0 (docs/benchmarks/growth.md).
 _GREEDY_SHARPNESS = 1.5
-_DEPTHS = (2, 3, 4, 6, 8, 12, 16)  # depths that `specrun tune` considers; chosen by hand
+_DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # depths that `specrun tune` considers; chosen by hand
 
 
 def sharpness_at(temperature: float) -> float:
@@ -81,7 +81,7 @@ def _candidates(space: PlanSpace) -> list[Plan]:
     return [
         SPECEXEC.plan(budget, depth)
         for budget in space.sizes
-        for depth in _DEPTHS
+        for depth in space.depths(_DEPTHS)
         if 3 <= budget <= 16 * depth and depth < budget - 1 and space.may_pay(budget, depth)
     ]
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.speculation.planning.costs import CostModel
 
-# Most committed tokens of a pass at the greatest depth that is considered, which is 16. A tree whose pass takes as long
-# as this many passes over one token cannot pay.
+# A pass that takes as long as this many passes over one token is not timed: hardly any tree commits so many tokens.
 MOST_TOKENS = 17
+_LEAST_CHANCE = 0.01  # least chance that a path is accepted down to the greatest depth; chosen by hand
+_DEPTH_BOUNDS = (16, 64)  # of the greatest depth: stretches of a text are easier than its mean; more has not paid
+
+
+def deepest(costs: CostModel, acceptance: Sequence[float]) -> int:
+    """The greatest depth that could pay: that of the last level whose chance to be reached is worth its draft pass.
+
+    A level adds at most the chance that all best candidates down to it are accepted. It costs at least its draft pass,
+    in which plain decoding would write level / plain tokens. acceptance: as in `PlanSpace`.
+    """
+    least, most = _DEPTH_BOUNDS
+    best = acceptance[0]
+    if best <= 0.0 or costs.draft is None:
+        return least
+    if best >= 1.0:
+        return most
+    ctx = costs.draft.times[0].ctx
+    worth = max(costs.level_ms(1, ctx) / costs.plain_ms(ctx), _LEAST_CHANCE)
+    return min(max(int(math.log(min(worth, 1.0)) / math.log(best)), least), most)
 
 
 @dataclass(frozen=True)
@@ -28,14 +47,23 @@ class PlanSpace:
     acceptance: Sequence[float]
 
     @property
+    def depth(self) -> int:
+        """The greatest depth that could pay."""
+        return deepest(self.costs, self.acceptance)
+
+    def depths(self, wanted: Sequence[int]) -> list[int]:
+        """Those of `wanted` that could pay."""
+        return [depth for depth in wanted if depth <= self.depth]
+
+    @property
     def sizes(self) -> list[int]:
         """The measured sizes of a target pass that a tree may have."""
         return [n for n in self.costs.target.sizes if n <= self.largest]
 
     @property
     def largest_affordable(self) -> int:
-        """The nodes of the largest tree whose pass pays if it commits MOST_TOKENS."""
-        most_ms = MOST_TOKENS * self.costs.plain_ms(self.ctx)
+        """The nodes of the largest tree whose pass pays if a whole path is accepted."""
+        most_ms = (self.depth + 1) * self.costs.plain_ms(self.ctx)
         return max(n for n in self.sizes if self.costs.target.ms(n, self.ctx) < most_ms)
 
     @property

@@ -15,13 +15,12 @@ from specrun.speculation.planning.calibration import MAX_RANK
 Vector = NDArray[np.float64]
 
 
-def greedy(target_row: NDArray[np.float32], draft_row: NDArray[np.float32]) -> Vector:
+def greedy(choice: int, draft_row: NDArray[np.float32]) -> Vector:
     """float64[MAX_RANK] of one position for greedy decoding: 1 at the draft's rank of the target's choice.
 
-    target_row, draft_row: float32 logits; the draft's row may be shorter.
+    choice: the target's token. draft_row: float32 logits, which the choice may lie beyond.
     """
     vector = np.zeros(MAX_RANK)
-    choice = int(target_row.argmax())
     if choice < len(draft_row):
         above = draft_row > draft_row[choice]
         # Of tokens with equal logits the lower id ranks first.

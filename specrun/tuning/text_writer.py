@@ -1,0 +1,118 @@
+"""Writes many texts at once: every pass of the target adds a token to each of them.
+
+Where weights are streamed, a pass over sixteen tokens takes as long as one over a single token, and elsewhere it takes
+less than sixteen of these. So texts to calibrate on are written together, plainly, and not one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specrun.llama import TargetContext
+from specrun.llama.batch import Batch
+from specrun.llama.context import Logits
+from specrun.long_run import Run
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling.sampler import Distribution
+
+
+@dataclass
+class Text:
+    """A text that the target wrote.
+
+    prompt: token ids of the prompt.
+    sampling: how it was sampled.
+    written: token ids of what follows the prompt.
+    distributions: for each written token, the target's distribution there.
+    """
+
+    prompt: list[int]
+    sampling: SamplingParameters
+    written: list[int] = field(default_factory=list)
+    distributions: list[Distribution] = field(default_factory=list)
+
+
+def write_together(
+    target: TargetContext,
+    prompts: Sequence[list[int]],
+    temperatures: Sequence[float],
+    least: int,
+    most: int,
+    run: Run,
+) -> dict[float, list[Text]]:
+    """For each temperature, a text behind each of the first `prompts`: as many of these as fit the context together.
+
+    All texts get equally many tokens: `most`, or fewer if the run's deadline passes, but at least `least` if these fit
+    the context. Text goes on past its end. Each prompt has a seed of its own, or all texts would share their luck. The
+    target's cache is empty afterwards.
+    """
+    n_each = len(temperatures)
+    n_fitting, most = _fitting(target, prompts, n_each, least, most)
+    texts = [
+        Text(prompt, SamplingParameters(temperature=temperature, seed=seed))
+        for seed, prompt in enumerate(prompts[:n_fitting])
+        for temperature in temperatures
+    ]
+    samplers = [Sampler(text.sampling, target.n_vocab) for text in texts]
+    target.reset()
+    try:
+        rows = np.repeat(_read_prompts(target, prompts[:n_fitting], n_each), n_each, axis=0)
+        for n_written in range(most):
+            if n_written >= least and run.is_over():
+                break
+            run.show(f"writing {len(texts)} texts, token {n_written + 1} of at most {most}")
+            for text, sampler, row in zip(texts, samplers, rows, strict=True):
+                text.written.append(sampler.sample(row, len(text.prompt) + n_written, ()))
+                text.distributions.append(sampler.distribution(row, ()))
+            if n_written + 1 < most:
+                rows = target.context.decode(_next_tokens(texts))
+    finally:
+        target.reset()
+    return {temperature: texts[i::n_each] for i, temperature in enumerate(temperatures)}
+
+
+def _fitting(
+    target: TargetContext, prompts: Sequence[list[int]], n_each: int, least: int, most: int
+) -> tuple[int, int]:
+    """How many of the prompts fit the context with `n_each` texts of at least `least` tokens behind each of them, and
+    the length, up to `most`, that these can have. The first prompt is always taken.
+    """
+    config = target.context.config
+    for n in range(max(min(len(prompts), config.n_seq_max // n_each, config.n_outputs // n_each), 1), 0, -1):
+        free = config.n_ctx - sum(len(prompt) for prompt in prompts[:n])
+        length = min(most, free // (n * n_each))
+        if length >= min(least, most):
+            break
+    return n, max(length, 1)
+
+
+def _read_prompts(target: TargetContext, prompts: Sequence[list[int]], n_each: int) -> Logits:
+    """float32[len(prompts), n_vocab]: the logits after each prompt, which is on `n_each` sequences of its own."""
+    tokens = np.concatenate([np.asarray(prompt, np.int32) for prompt in prompts])
+    lengths = np.array([len(prompt) for prompt in prompts])
+    ends = lengths.cumsum()
+    positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
+    first_seq = np.repeat(n_each * np.arange(len(prompts), dtype=np.int32), lengths)
+    outputs = np.isin(np.arange(len(tokens)), ends - 1)
+    rows = []
+    for start in range(0, len(tokens), target.context.config.n_batch):
+        part = slice(start, start + target.context.config.n_batch)
+        n = len(tokens[part])
+        batch = Batch(tokens[part], positions[part], first_seq[part], np.full(n, n_each, np.int32), outputs[part])
+        rows.append(target.context.decode(batch).copy())
+    return np.concatenate(rows)
+
+
+def _next_tokens(texts: Sequence[Text]) -> Batch:
+    """The batch of the last token of every text, each on a sequence of its own."""
+    n = len(texts)
+    return Batch(
+        tokens=np.array([text.written[-1] for text in texts], np.int32),
+        positions=np.array([len(text.prompt) + len(text.written) - 1 for text in texts], np.int32),
+        first_seq=np.arange(n, dtype=np.int32),
+        n_seq=np.ones(n, np.int32),
+        outputs=np.ones(n, np.bool_),
+    )

@@ -1,0 +1,35 @@
+"""The bounds of plans follow the draft and the costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.plan_space import PlanSpace, deepest
+
+TARGET = CostTable([PassTime(1, 64, 100.0), PassTime(128, 64, 150.0)])
+
+
+def costs(draft_ms: float) -> CostModel:
+    return CostModel(TARGET, CostTable([PassTime(1, 64, draft_ms), PassTime(32, 64, 2 * draft_ms)]))
+
+
+@pytest.mark.parametrize(("agreement", "depth"), [(0.0, 16), (0.6, 16), (0.92, 55), (0.96, 64), (1.0, 64)])
+def test_a_better_draft_is_followed_deeper(agreement: float, depth: int) -> None:
+    assert deepest(costs(1.0), [agreement, 0.1]) == depth
+
+
+def test_a_level_must_be_worth_its_draft_pass() -> None:
+    depths = [deepest(costs(ms), [0.96]) for ms in (1.0, 5.0, 20.0, 90.0, 200.0)]
+    assert depths == sorted(depths, reverse=True)
+    assert (depths[0], depths[-1]) == (64, 16)
+    assert deepest(CostModel(TARGET), [0.96]) == 16, "without a draft no pass is spared"
+
+
+def test_plans_reach_as_deep_and_as_wide_as_was_measured() -> None:
+    (adaptive,) = ADAPTIVE.candidates(PlanSpace(costs(1.0), 128, 64, [0.96]))
+    assert (adaptive.depth, adaptive.width) == (64, 32)
+    assert max(plan.depth for plan in CHAIN.candidates(PlanSpace(costs(1.0), 128, 64, [0.96]))) == 64
+    assert max(plan.depth for plan in CHAIN.candidates(PlanSpace(costs(1.0), 128, 64, [0.6]))) == 16

@@ -1,0 +1,52 @@
+"""Texts that are written together are those that the engine writes one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine.request import Request
+from specrun.long_run import Run
+from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.tuning.text_writer import write_together
+from tests.engines import code_prompts, engine
+
+
+def test_each_text_is_what_the_target_writes_alone() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
+        prompts = [prompt[: 30 + i] for i, prompt in enumerate(code_prompts(pair, 4, 40))]
+        together = write_together(pair.target, prompts, [0.0, 0.8], 8, 24, Run())
+        assert pair.target.tokens == []
+        for texts in together.values():
+            for text, prompt in zip(texts, prompts, strict=True):
+                pair.reset()
+                request = Request(prompt, text.sampling, 24, ignore_eos=True)
+                alone = [token for one in pair.generate(request, FixedPlan(OFF.plan())) for token in one.tokens]
+                # Attention sums over the cells of all texts, so the last bits differ, and rarely a near-tie.
+                assert text.prompt == prompt
+                assert text.written[:12] == alone[:12]
+                assert len(text.distributions) == len(text.written) == 24
+        assert together[0.0][0].sampling == SamplingParameters(temperature=0.0, seed=0)
+        assert len({text.sampling.seed for text in together[0.8]}) == 4
+
+
+@pytest.mark.parametrize(("least", "n_tokens"), [(8, 8), (40, 24)])
+def test_when_the_time_is_over_texts_end_at_the_least_length(least: int, n_tokens: int) -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
+        texts = write_together(pair.target, code_prompts(pair, 2, 20), [0.0], least, 24, Run().stage(-1))[0.0]
+        assert [len(text.written) for text in texts] == [n_tokens] * 2
+
+
+def test_only_as_many_prompts_are_taken_as_fit_the_context() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(8, 4), ctx_size=64) as pair:
+        cells = pair.target.context.config.n_ctx
+        prompts = [prompt[:20] for prompt in code_prompts(pair, 8, 40)]
+        by_temperature = write_together(pair.target, prompts, [0.0, 0.8], 10, 24, Run())
+        texts = by_temperature[0.0]
+        assert 1 < len(texts) < 8
+        assert len(texts) * (20 + 2 * len(texts[0].written)) <= cells
+        long = write_together(pair.target, [prompts[0] * 2], [0.0, 0.8], 100, 200, Run())
+        assert 40 + 2 * len(long[0.0][0].written) <= cells
