@@ -22,7 +22,7 @@ _BLOCK = 256
 _BOUNDARY = 3 * _BLOCK
 # For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
 # Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
-_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 24, 31, 32, 63, 64)
+_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
 _EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
@@ -46,13 +46,15 @@ class Survey:
         return sorted(classes_of(self.groups), key=lambda sizes: (sizes == PLAIN_ONLY, -best_rate(sizes, ms)))
 
 
-def exact_sizes(target: TargetContext, tokens: Sequence[int], largest: int) -> tuple[PassSizes, Survey]:
+def exact_sizes(
+    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False
+) -> tuple[PassSizes, Survey]:
     """The class of sizes with the fastest passes whose results are the same bits. Empties the cache.
 
     PLAIN_ONLY if passes of no size above 1 are the same whatever else is in the pass. tokens: a text to decode,
-    repeated where it is too short. largest: tokens of the largest pass to be run.
+    repeated where it is too short. largest: tokens of the largest pass to be run. quick: see `Comparison`.
     """
-    comparison = Comparison(target, tokens, largest)
+    comparison = Comparison(target, tokens, largest, quick)
     try:
         survey = comparison.survey()
         found = (sizes for sizes in survey.classes if sizes == PLAIN_ONLY or comparison.holds(sizes))

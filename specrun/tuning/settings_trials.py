@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.llama.invariance import Comparison
+from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.tuning_rows import TriedSettings
@@ -141,7 +141,7 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
         timer.fill(contexts[0])
         timer.ms(1)
         sizes, plain_ms = worth_timing(timer)
-        exact = Comparison(target, tokens, max(_SIZES), quick=True).survey().classes[0]
+        exact, _ = exact_sizes(target, tokens, max(_SIZES), quick=True)
         sizes = sorted({*sizes, exact.least})
         timer.fill(contexts[0])
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)

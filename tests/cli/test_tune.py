@@ -46,8 +46,9 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
     # Whatever cannot pay by the measured times is not even tried.
     assert {entry["method"] for entry in tuned["validation"]} > {"off"}
-    assert tuned["exact_sizes"] == {"least": 1}
-    assert tuned["pads"] is True
+    # Without flash attention, which may be faster, not even chains are exact: cells are summed in blocks.
+    is_exact = tuned["settings"]["flash_attn"] != "off"
+    assert (tuned["exact_sizes"] == {"least": 1}) == tuned["pads"] == is_exact
 
 
 def test_every_plan_that_was_run_is_expected_to_do_something(tuned: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from_as_the_targets_tables_h
     off = json.loads(specrun(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
     auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
     assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
-    assert "draftless" in auto.stderr
+    assert "drafts from the text itself" in auto.stderr
     assert "by the profile of this machine" in auto.stderr
 
 

@@ -51,6 +51,10 @@ class Changing:
         self._adaptive = chooser(ADAPTIVE.plan(32, 8, 8))
         self.guide = self._adaptive.guide
         self.current = plans[0]
+        self.needs_draft = True
+
+    def read_prompt(self, n_tokens: int, seconds: float) -> None:
+        self._adaptive.read_prompt(n_tokens, seconds)
 
     def begin(self, temperature: float) -> None:
         self._adaptive.begin(temperature)
