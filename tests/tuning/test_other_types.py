@@ -21,7 +21,7 @@ Type = gguf.GGMLQuantizationType
 
 def profile(ms: dict[int, float], rows: list[tuple[str, int, float, float]]) -> Profile:
     """A profile of a target with these pass times; rows: method, nodes, tokens per second and a pass."""
-    predictions = [PredictionRow(name, name, n, n - 1, rate, tokens, []) for name, n, rate, tokens in rows]
+    predictions = [PredictionRow(name, name, n, n - 1, rate, tokens, [], 0.0) for name, n, rate, tokens in rows]
     costs = CostModel(CostTable([PassTime(n, 64, t) for n, t in ms.items()]))
     return replace(made(), regime="in RAM", costs=costs, predictions={0.0: predictions})
 
