@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from specrun.engine import calibration_texts as texts
+from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
@@ -107,7 +108,8 @@ def _choose_settings(
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
     variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split)
-    chosen, tried = settings_trials.choose(options, list(variations), texts.together(), run)
+    defaults = with_defaults(options).settings
+    chosen, tried = settings_trials.choose(options, defaults, list(variations), texts.together(), run)
     unfinished.stages.settings, unfinished.stages.tried = chosen, [trial.row for trial in tried]
     unfinished.save()
 
