@@ -21,7 +21,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import other_types, settings_trials
+from specrun.tuning import settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.tuner import Tuner
 from specrun.tuning.unfinished import UnfinishedRun
@@ -96,8 +96,6 @@ def tune_pair(
         tried=unfinished.stages.tried,
         notices=notices + tuned.notices,
     )
-    if effort_name != "quick" and (advice := other_types.faster_type(profile, options.target)):
-        profile.notices.append(advice)
     return profile, placement
 
 
