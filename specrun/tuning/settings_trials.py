@@ -141,7 +141,9 @@ def choose(
 def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run: Run) -> Tried:
     decided = options.settings.over(settings)
     largest = SPECEXEC.plan(max(_SIZES), 8)
-    with Model(replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None)) as model:
+    # No pass is padded here; which sizes are exact is measured below.
+    plain = replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None, exact=False)
+    with Model(plain) as model:
         tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
         longest = max(8, model.engine.ctx_size - max(_SIZES) - 1)
