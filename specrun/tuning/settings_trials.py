@@ -89,15 +89,22 @@ def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool)
         yield "repacked weights", LlamaSettings(repack=True)
     yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
     yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
+    yield "K f16, V bf16", LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
 
 
 def choose(
-    options: RunOptions, candidates: Sequence[tuple[str, LlamaSettings]], text: str, run: Run
+    options: RunOptions,
+    defaults: LlamaSettings,
+    candidates: Sequence[tuple[str, LlamaSettings]],
+    text: str,
+    run: Run,
 ) -> tuple[LlamaSettings, list[Tried]]:
     """The fastest settings of the target, and all that were tried, the defaults first.
+
+    defaults: the settings of a target that nobody has tuned. candidates: names and changes of settings.
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
     padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
@@ -105,7 +112,7 @@ def choose(
     """
     run.show("settings: defaults")
     started = time.perf_counter()
-    best = _try("defaults", options, LlamaSettings(), text, run)
+    best = _try("defaults", options, defaults, text, run)
     tried = [best]
     for name, change in candidates:
         now = time.perf_counter()
@@ -113,6 +120,8 @@ def choose(
             break
         if change.over(options.settings) != options.settings.over(change):
             continue  # the user has decided otherwise
+        if change.over(best.settings) == best.settings:
+            continue
         run.show(f"settings: {name}")
         try:
             trial = _try(name, options, change.over(best.settings), text, run)
@@ -132,7 +141,9 @@ def choose(
 def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run: Run) -> Tried:
     decided = options.settings.over(settings)
     largest = SPECEXEC.plan(max(_SIZES), 8)
-    with Model(replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None)) as model:
+    # No pass is padded here; which sizes are exact is measured below.
+    plain = replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None, exact=False)
+    with Model(plain) as model:
         tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
         longest = max(8, model.engine.ctx_size - max(_SIZES) - 1)

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from specrun.engine import calibration_texts as texts
+from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
@@ -20,7 +21,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import other_types, settings_trials
+from specrun.tuning import settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.tuner import Tuner
 from specrun.tuning.unfinished import UnfinishedRun
@@ -95,8 +96,6 @@ def tune_pair(
         tried=unfinished.stages.tried,
         notices=notices + tuned.notices,
     )
-    if effort_name != "quick" and (advice := other_types.faster_type(profile, options.target)):
-        profile.notices.append(advice)
     return profile, placement
 
 
@@ -107,7 +106,8 @@ def _choose_settings(
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
     variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split)
-    chosen, tried = settings_trials.choose(options, list(variations), texts.together(), run)
+    defaults = with_defaults(options).settings
+    chosen, tried = settings_trials.choose(options, defaults, list(variations), texts.together(), run)
     unfinished.stages.settings, unfinished.stages.tried = chosen, [trial.row for trial in tried]
     unfinished.save()
 

@@ -104,7 +104,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def chosen(candidates: list[tuple[str, LlamaSettings]], exact: bool, given: LlamaSettings) -> LlamaSettings:
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=given, exact=exact)
-    return settings.choose(options, candidates, "", Run())[0]
+    return settings.choose(options, LlamaSettings(), candidates, "", Run())[0]
 
 
 F16 = ("f16", LlamaSettings(type_v="f16"))
@@ -143,7 +143,7 @@ def test_exact_settings_take_the_place_of_inexact_ones_that_are_hardly_faster(ti
 
 def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -> None:
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
-    assert settings.choose(options, [F16], "", Run().stage(-1))[0] == LlamaSettings()
+    assert settings.choose(options, LlamaSettings(), [F16], "", Run().stage(-1))[0] == LlamaSettings()
     assert timed == ["defaults"]
 
 
@@ -151,7 +151,7 @@ def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -
 def test_a_real_model_is_timed_and_compared() -> None:
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=LlamaSettings(threads=1), exact=True)
     text = "def read(path):\n    return open(path).read()\n"
-    best, (defaults, f16) = settings.choose(options, [F16], text, Run())
+    best, (defaults, f16) = settings.choose(options, LlamaSettings(), [F16], text, Run())
     assert (defaults.name, f16.name) == ("defaults", "f16")
     assert (defaults.settings, f16.settings) == (LlamaSettings(), LlamaSettings(type_v="f16"))
     assert defaults.exact_sizes == ANY_SIZE
