@@ -46,9 +46,10 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
     # Whatever cannot pay by the measured times is not even tried.
     assert {entry["method"] for entry in tuned["validation"]} > {"off"}
-    # Without flash attention, which may be faster, not even chains are exact: cells are summed in blocks.
-    is_exact = tuned["settings"]["flash_attn"] != "off"
-    assert (tuned["exact_sizes"] == {"least": 1}) == tuned["pads"] == is_exact
+    # Other settings of flash attention, which may be faster, are not exact with every type of the cache.
+    is_exact = tuned["exact_sizes"] == {"least": 1}
+    assert is_exact or tuned["settings"]["flash_attn"]
+    assert tuned["pads"] or not is_exact
 
 
 def test_every_plan_that_was_run_is_expected_to_do_something(tuned: dict[str, Any]) -> None:
