@@ -136,7 +136,7 @@ def validate(
 
 
 def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int, costs: CostModel) -> None:
-    """Add a text. Of plain decoding, the mean pass stands for those that were not run."""
+    """Add a text. Of plain decoding, the passes that were run stand for those that were not, with their scatter."""
     lengths, seconds = [one.n_tokens for one in passes], [one.seconds for one in passes]
     result.tokens += sum(lengths)
     result.passes += len(passes)
@@ -147,7 +147,9 @@ def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int, costs: 
         total = sum(one.seconds for one in timed)
         result.plain_seconds += total
         result.table_seconds += sum(costs.plain_ms(one.ctx) for one in timed) / 1e3
-        blocks = (BLOCK * total / len(timed),) * (n_tokens // BLOCK)
+        stand_ins = [timed[i % len(timed)].seconds for i in range(n_tokens // BLOCK)]
+        scale = BLOCK * (total / len(timed)) / (sum(stand_ins) / len(stand_ins))
+        blocks = tuple(scale * one for one in stand_ins)
     result.times = BlockTimes((*result.times.texts, blocks))
 
 

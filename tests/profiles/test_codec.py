@@ -30,7 +30,8 @@ def version_1_as_3(path: Path) -> dict[str, Any]:
     acceptance = [entry | {"sampled": entry["positional"]} for entry in value["acceptance"]]
     value |= {"version": 3, "acceptance": acceptance, "picture": "", "pads": False}
     for place in (value, *value["tried"]):
-        place["exact_sizes"] = {"least": 1, "most": place.pop("exact_up_to")}
+        largest = place.pop("exact_up_to")
+        place["exact_sizes"] = {"least": 1, "most": largest} if largest > 1 else {"only": 1}
     for plan in (value["plan"], *value["plans"]):
         plan["expected"] = []
         for name in {"other", "other_tokens_per_second"} & set(plan):

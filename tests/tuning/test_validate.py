@@ -13,6 +13,11 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.record import PassRecord
+from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.tree import TokenTree
+from specrun.tuning import validate
 from specrun.tuning.choose import TABLES_ERROR
 from specrun.tuning.rates import BLOCK, BlockTimes, Estimate
 from specrun.tuning.replay import Prediction
@@ -114,6 +119,21 @@ def test_nothing_is_run_again_where_the_difference_is_known() -> None:
         ran(plan, times(rate)) for plan, rate in ((OFF.plan(), 4.0), (TREE, 10.0), (ADAPTIVE_TREE, 10.0))
     )
     assert still_open([off, tree, adaptive], [off, tree, adaptive]) == []
+
+
+def test_plain_passes_that_were_not_run_have_the_mean_and_the_scatter_of_those_that_were() -> None:
+    def off(*seconds: float) -> Validated:
+        result = ran(OFF.plan(), NOTHING, times(10.0))
+        passes = [PassRecord(TokenTree.root_only(1), Accepted([0], [1]), one) for one in (9.0, 9.0, *seconds)]
+        validate._add(result, passes, 12 * BLOCK, CostModel(CostTable([PassTime(1, 64, 100.0)])))
+        return result
+
+    steady, unsteady = off(0.1, 0.1, 0.1, 0.1, 0.1), off(0.05, 0.15, 0.1, 0.05, 0.15)
+    assert len(unsteady.times.texts[0]) == 12
+    assert steady.times.tokens_per_second == pytest.approx(10.0)
+    assert unsteady.times.tokens_per_second == pytest.approx(10.0)
+    assert steady.times.log_rate.error == pytest.approx(0.0)
+    assert unsteady.times.log_rate.error > 0.1
 
 
 def test_the_profile_gets_every_plan_that_was_run_fastest_first() -> None:
