@@ -15,7 +15,7 @@ from specrun.speculation.record import PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers: by them `auto` loses at most 3 % of 96 tokens where nothing pays.
-_STAKE = 1.2  # plain passes that may be lost before anything is known
+_STAKE = 1.1  # plain passes that may be lost before anything is known
 _SHARE = 0.01  # share of the time without speculation that may be lost by trying plans
 _MOST_SAVED = 4.0  # plain passes to which that share adds up at most
 _DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
