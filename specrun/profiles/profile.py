@@ -30,7 +30,14 @@ class TunedPlan:
     predicted_tokens_per_second: float
     predicted_tokens_per_pass: float
     plain_tokens_per_second: float  # of plain decoding
-    expected: list[ExpectedPlan]  # plans that may be followed, plain decoding too, fastest first
+    expected: list[ExpectedPlan]  # plans that were measured, plain decoding too, fastest first
+
+    @property
+    def followed(self) -> list[ExpectedPlan]:
+        """The plans that may be followed: those measured, and draft sources alone where a plan with a draft has any."""
+        plans = [expected.plan for expected in self.expected]
+        alone = {plan.follows(method): None for plan in plans if (method := plan.method.without_draft)}
+        return [*self.expected, *untried([plan for plan in alone if plan not in plans], self.plain_tokens_per_second)]
 
 
 def off(tokens_per_second: float) -> ExpectedPlan:
@@ -81,7 +88,7 @@ class Profile:
     def chooser(self) -> ByTemperature:
         """A controller that follows the plans of this profile while generating."""
         return ByTemperature(
-            {tuned.temperature: Auto(tuned.expected, self.guide(tuned.temperature), tuned.plan) for tuned in self.plans}
+            {tuned.temperature: Auto(tuned.followed, self.guide(tuned.temperature), tuned.plan) for tuned in self.plans}
         )
 
     def guide(self, temperature: float) -> Guide:
@@ -119,4 +126,4 @@ class Profile:
 
     def candidates(self) -> tuple[Plan, ...]:
         """Every plan that `chooser` may follow."""
-        return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.expected))
+        return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.followed))

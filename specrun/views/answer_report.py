@@ -61,12 +61,13 @@ def as_text(completion: Completion, exactness: ExactPasses) -> str:
 
 
 def off_notice(completion: Completion) -> str | None:
-    """A sentence if speculation is off because passes, or `specrun tune`, showed that it does not pay; else None."""
+    """A sentence if the draft is not used because passes, or `specrun tune`, showed that it does not pay; else None."""
     from specrun.speculation.controllers.by_temperature import ByTemperature
 
     plans = completion.plans
-    is_off = isinstance(plans, ByTemperature) and plans.now.is_off and plans.now.is_tried
-    return f"speculation does not pay here, so it is off: {plans}" if is_off else None
+    if not isinstance(plans, ByTemperature) or not plans.now.gave_up:
+        return None
+    return f"speculation is off, because it does not pay here ({plans.now.source})"
 
 
 def unfinished_notice(completion: Completion) -> str | None:

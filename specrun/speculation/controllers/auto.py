@@ -107,6 +107,16 @@ class Auto:
         return not self.guide.learned or any(arm.passes for arm in self._arms[1:])
 
     @property
+    def gave_up(self) -> bool:
+        """Whether there is a draft model, and speculation is off because it was seen not to pay."""
+        return self.is_off and self.is_tried and any(arm.plan.method.needs_draft for arm in self._arms)
+
+    @property
+    def source(self) -> str:
+        """Where the rates come from, for people."""
+        return "learned while writing" if self.guide.learned else "by the profile of this machine"
+
+    @property
     def has_learned(self) -> bool:
         """Whether there is anything to keep for a later run."""
         return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
@@ -131,10 +141,9 @@ class Auto:
         return sorted(found, key=lambda e: -e.tokens_per_second)
 
     def __str__(self) -> str:
-        source = "learned while writing" if self.guide.learned else "by the profile of this machine"
         if not self.is_off:
-            return f"{self._held.plan}, {source}"
-        return f"off, {source}" + (", because nothing else pays on this text" if self.is_tried else "")
+            return f"{self._held.plan}, {self.source}"
+        return f"off, {self.source}" + (", because nothing else pays on this text" if self.is_tried else "")
 
     def begin(self, temperature: float) -> None:
         """Changes nothing: what was seen in one text is the first estimate for another."""
