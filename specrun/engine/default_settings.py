@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.placing import placement_request
@@ -18,6 +19,14 @@ from specrun.llama_settings import LlamaSettings
 _EXACT_TYPES = {"F32", "Q8_0"}
 
 
+def keeps_bits(target: Path) -> bool:
+    """Whether the CPU's kernels for all weights of a model give a token the same bits in passes of every size.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
+    return set(GgufFile.read(target).types) <= _EXACT_TYPES
+
+
 def with_defaults(options: RunOptions) -> RunOptions:
     """The options, with llama.cpp's own settings where bit-exactness is not lost by them.
 
@@ -28,7 +37,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
     if options.exact:
         return options
     try:
-        if set(GgufFile.read(options.target).types) <= _EXACT_TYPES:
+        if keeps_bits(options.target):
             return options
         placement = place(placement_request(options, offload_devices(devices.devices())))
     except ModelFileError:

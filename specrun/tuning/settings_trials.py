@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specrun.engine.default_settings import keeps_bits
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
@@ -44,7 +45,8 @@ class Tried:
     name: str
     settings: LlamaSettings
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
-    exact_sizes: PassSizes  # passes of these sizes give a token the same bits; the least of them was timed
+    # Passes of these sizes give a token the same bits, and the least of them was timed; None if that was not compared.
+    exact_sizes: PassSizes | None
     prompt_ms: float = 0.0  # milliseconds to read a token of a prompt
 
     @property
@@ -54,7 +56,8 @@ class Tried:
 
     @property
     def exact_score(self) -> float:
-        """The same where every pass is padded to `exact_sizes`."""
+        """The same where every pass is padded to `exact_sizes`, which must be known."""
+        assert self.exact_sizes
         return self._answered(self.exact_sizes)
 
     def _answered(self, padding: PassSizes) -> float:
@@ -62,8 +65,8 @@ class Tried:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all passes can be bit-exact at no cost."""
-        return is_free(self.exact_sizes, self.ms)
+        """Whether all passes are known to be bit-exact at no cost."""
+        return self.exact_sizes is not None and is_free(self.exact_sizes, self.ms)
 
     @property
     def row(self) -> TriedSettings:
@@ -108,15 +111,21 @@ def choose(
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
     padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
-    run's deadline.
+    run's deadline. Bits are compared only with `options.exact` and for types of weights that keep them at no cost,
+    because for others it takes most of the time and decides nothing.
     """
     run.show("settings: defaults")
     started = time.perf_counter()
-    best = _try("defaults", options, defaults, text, run)
+    compares = options.exact or keeps_bits(options.target)
+    best = _try("defaults", options, defaults, compares, text, run)
     tried = [best]
     for name, change in candidates:
         now = time.perf_counter()
         if run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline:
+            run.note(
+                f"time for {len(tried) - 1} of {len(candidates)} settings besides the defaults; "
+                "`specrun tune --thorough` tries all"
+            )
             break
         if change.over(options.settings) != options.settings.over(change):
             continue  # the user has decided otherwise
@@ -124,7 +133,7 @@ def choose(
             continue
         run.show(f"settings: {name}")
         try:
-            trial = _try(name, options, change.over(best.settings), text, run)
+            trial = _try(name, options, change.over(best.settings), compares, text, run)
         except LlamaError:
             continue  # this model does not allow it, or there is too little memory
         tried.append(trial)
@@ -138,7 +147,7 @@ def choose(
     return best.settings, tried
 
 
-def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run: Run) -> Tried:
+def _try(name: str, options: RunOptions, settings: LlamaSettings, compares: bool, text: str, run: Run) -> Tried:
     decided = options.settings.over(settings)
     largest = SPECEXEC.plan(max(_SIZES), 8)
     # No pass is padded here; which sizes are exact is measured below.
@@ -152,8 +161,9 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
         timer.fill(contexts[0])
         timer.ms(1)
         sizes, plain_ms = worth_timing(timer)
-        exact, _ = exact_sizes(target, tokens, max(_SIZES), quick=True)
-        sizes = sorted({*sizes, exact.least})
+        exact = exact_sizes(target, tokens, max(_SIZES), quick=True)[0] if compares else None
+        padding = ANY_SIZE if exact is None else exact
+        sizes = sorted({*sizes, padding.least})
         timer.fill(contexts[0])
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
         near = rounds(timer, contexts[0], sizes, _ROUNDS, short).pass_times()
@@ -161,7 +171,7 @@ def _try(name: str, options: RunOptions, settings: LlamaSettings, text: str, run
         timer.fill(contexts[1])
         prompt_ms = 1e3 * (time.perf_counter() - started) / max(contexts[1] - contexts[0], 1)
         by_size = {t.n: t.ms for t in near}
-        far = rounds(timer, contexts[1], may_be_best(by_size, exact), _ROUNDS, short).pass_times()
+        far = rounds(timer, contexts[1], may_be_best(by_size, padding), _ROUNDS, short).pass_times()
         ms = {t.n: (t.ms + by_size[t.n]) / 2 for t in far}
         return Tried(name, settings, ms, exact, prompt_ms)
 

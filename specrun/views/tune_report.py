@@ -94,7 +94,7 @@ def _tried(profile: Profile) -> Table:
     table.add_column("bit-exact with", justify="right")
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
-        exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes)
+        exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes or "not compared")
         row = [tried.name, *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells)]
         table.add_row(*row, rate_text(1e3 / tried.prompt_ms) if tried.prompt_ms else "", exact)
     return table

@@ -143,8 +143,17 @@ def test_exact_settings_take_the_place_of_inexact_ones_that_are_hardly_faster(ti
 
 def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -> None:
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
-    assert settings.choose(options, LlamaSettings(), [F16], "", Run().stage(-1))[0] == LlamaSettings()
+    notes: list[str] = []
+    run = Run(note=notes.append).stage(-1)
+    assert settings.choose(options, LlamaSettings(), [F16], "", run)[0] == LlamaSettings()
     assert timed == ["defaults"]
+    assert notes[0].startswith("time for 0 of 1 settings besides the defaults")
+
+
+def test_settings_whose_bits_were_not_compared_are_not_exact() -> None:
+    tried = Tried("", LlamaSettings(), {1: 10.0, 8: 10.1}, None)
+    assert not tried.is_exact
+    assert tried.row.exact_sizes is None
 
 
 @pytest.mark.slow
