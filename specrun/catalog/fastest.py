@@ -5,12 +5,10 @@ $SPECRUN_DATA_DIR/drafts/IDENTITY/fastest.json names the draft's file. IDENTITY 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog import made
-from specrun.errors import ModelFileError
 from specrun.locations import write_json
 
 _ENTRY = "fastest.json"
@@ -26,12 +24,10 @@ class FastestDraft:
 
 def find(target: Path) -> FastestDraft | None:
     """The fastest draft of the model `target`, or None. The draft's file may have been deleted since."""
-    if not any(made.folder().glob(f"*/{_ENTRY}")):
-        return None  # saves reading the target
     try:
-        value = json.loads((made.home(target) / _ENTRY).read_text(encoding="utf-8"))
-        return FastestDraft(value["name"], Path(value["path"]) if value["path"] else None)
-    except (OSError, ModelFileError, ValueError, KeyError, TypeError):
+        value = made.read_entry(target, _ENTRY)
+        return FastestDraft(value["name"], Path(value["path"]) if value["path"] else None) if value else None
+    except (KeyError, TypeError):
         return None
 
 
@@ -43,7 +39,4 @@ def keep(target: Path, draft: FastestDraft) -> None:
 
 def forget(target: Path) -> None:
     """Undo `keep`. Raises OSError."""
-    home = made.home(target)
-    (home / _ENTRY).unlink(missing_ok=True)
-    if home.is_dir() and not any(home.iterdir()):
-        home.rmdir()
+    made.remove_entry(target, _ENTRY)

@@ -95,7 +95,7 @@ def drafts_here(target: str | None) -> list[str]:
     """Names of all drafts for a target that are on this machine: the one made from it, and those that the catalog
     recommends. Raises UsageError for an unknown name.
     """
-    path = resolve.locate(target).path if target else embedded.TARGET
+    path = _target_path(target)
     made_draft = made.find(path) if path else None
     names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
     if target is None:
@@ -104,9 +104,14 @@ def drafts_here(target: str | None) -> list[str]:
     return names + [name for name in recommended if resolve.locate(name).path]
 
 
+def _target_path(target: str | None) -> Path | None:
+    """The target's file if it is on this machine. Raises UsageError for an unknown name."""
+    return resolve.locate(target).path if target else embedded.TARGET
+
+
 def _fastest_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
     """The target's file and the draft that was measured as its fastest, if both are here."""
-    path = resolve.locate(target).path if target else embedded.TARGET
+    path = _target_path(target)
     draft = fastest.find(path) if path else None
     if path is None or draft is None:
         return None
@@ -122,7 +127,7 @@ def _fastest_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path
 
 def _made_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
     """The target's file and the draft that `specrun models make-draft` made from it, if both are here."""
-    path = resolve.locate(target).path if target else embedded.TARGET
+    path = _target_path(target)
     draft = made.find(path) if path else None
     if path is None or draft is None:
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specrun.catalog.file_identity import file_identity
 from specrun.catalog.gguf_file import GgufFile
@@ -41,13 +42,28 @@ def home(target: Path) -> Path:
 
 def find(target: Path) -> MadeDraft | None:
     """The draft made from `target`, or None. The draft's file may have been deleted since."""
-    if not any(folder().glob(f"*/{_ENTRY}")):
+    try:
+        value = read_entry(target, _ENTRY)
+        return MadeDraft(home(target) / value["path"], value["how"]) if value else None
+    except (KeyError, TypeError):
+        return None
+
+
+def read_entry(target: Path, name: str) -> Any:
+    """What the JSON file `name` in the home of `target` says; None if there is none that can be read."""
+    if not any(folder().glob(f"*/{name}")):
         return None  # saves reading the target
     try:
-        value = json.loads((home(target) / _ENTRY).read_text(encoding="utf-8"))
-        return MadeDraft(home(target) / value["path"], value["how"])
-    except (OSError, ModelFileError, ValueError, KeyError, TypeError):
+        return json.loads((home(target) / name).read_text(encoding="utf-8"))
+    except (OSError, ModelFileError, ValueError):
         return None
+
+
+def remove_entry(target: Path, name: str) -> None:
+    """Delete the file `name` in the home of `target`, and the home if nothing else is in it. Raises OSError."""
+    (home(target) / name).unlink(missing_ok=True)
+    if home(target).is_dir() and not any(home(target).iterdir()):
+        home(target).rmdir()
 
 
 def register(target: Path, draft: MadeDraft) -> None:
@@ -67,10 +83,8 @@ def forget(target: Path) -> tuple[MadeDraft, int] | None:
     draft = find(target)
     if draft is None:
         return None
-    (home(target) / _ENTRY).unlink()
     freed = _delete(draft, target)
-    if not any(home(target).iterdir()):
-        home(target).rmdir()
+    remove_entry(target, _ENTRY)
     return draft, freed
 
 

@@ -17,14 +17,14 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import Profile, TunedPlan
-from specrun.speculation.controllers.auto import Auto, untried
+from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
-from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.expected import ExpectedPlan, untried
 from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.planning.pass_times import LearnedTimes

@@ -60,6 +60,21 @@ class Plan:
         return self.width == 1 and self.budget == self.depth + 1
 
     @property
+    def complexity(self) -> int:
+        """A rank by which a simpler plan is preferred to one that is not faster by more than the error.
+
+        0 is plain decoding; then come draft sources alone, chains, fixed trees, adaptive ones, those with draft
+        sources, and drafting ahead.
+        """
+        if self.overlap:
+            return 6
+        if not self.method.needs_draft:
+            return int(self.drafts)
+        if self.method.is_adaptive:
+            return 5 if self.method.sources else 4
+        return 2 if self.is_chain else 3
+
+    @property
     def size(self) -> str:
         """Budget and depth in words."""
         return f"{self.budget} nodes, {self.depth} deep"

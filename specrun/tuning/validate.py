@@ -174,8 +174,8 @@ def still_open(results: Sequence[Validated], left: Sequence[Validated]) -> list[
 def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate) -> TunedPlan:
     """The plan to follow, by prediction and measurement weighted by the inverse of their variances.
 
-    It is the simplest plan that is slower than the fastest one by no more than the standard error of their difference:
-    plain decoding, then chains, fixed trees, adaptive ones, those with draft sources, and drafting ahead.
+    It is the simplest plan that is slower than the fastest one by no more than the standard error of their difference
+    (see `Plan.complexity`).
 
     plain: the natural logarithm of plain decoding's rate.
     """
@@ -199,20 +199,9 @@ def chosen(results: Sequence[Validated]) -> Validated:
     known = [result for result in results if math.isfinite(result.log_ratio(off).error)]
     fastest = max(known, key=lambda result: result.log_ratio(off).value)
     tied = [result for result in known if (behind := fastest.log_ratio(result)).value <= behind.error]
-    simplest = min(_complexity(result.plan) for result in tied)
-    as_simple = [result for result in tied if _complexity(result.plan) == simplest]
+    simplest = min(result.plan.complexity for result in tied)
+    as_simple = [result for result in tied if result.plan.complexity == simplest]
     return max(as_simple, key=lambda result: result.log_ratio(off).value)
-
-
-def _complexity(plan: Plan) -> int:
-    """A rank: 0 for plain decoding, then chains, fixed trees, adaptive ones, those with sources, drafting ahead."""
-    if plan.overlap:
-        return 5
-    if plan.method.sources:
-        return 4
-    if plan.method.is_adaptive:
-        return 3
-    return 0 if not plan.drafts else 1 if plan.is_chain else 2
 
 
 def plain_rate(off: Validated) -> Estimate:

@@ -20,7 +20,7 @@ _SHARE = 0.01  # share of the time without speculation that may be lost by tryin
 _MOST_SAVED = 4.0  # plain passes to which that share adds up at most
 _DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
 _MOST_WON = 8.0  # and at most so many plain passes
-_AGING = 0.995  # the same after each pass of another plan, so that old observations give way to the prior
+_AGING = 0.995  # factor on what was seen of a plan after each pass of another one, so that it gives way to the prior
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
 _FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
 _LOOKED = 8  # a tree of so many nodes
@@ -32,9 +32,6 @@ _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
-# The first rate of a plan of which nothing is known, and its standard error, by whether it uses a draft model and
-# whether it uses draft sources.
-_UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True): (1.05, 0.05)}
 _BEHIND = 8  # passes without the draft model after which it has so much to read that the next pass tells nothing
 
 
@@ -60,7 +57,7 @@ class Auto:
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
         arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
         self._off = Arm(OFF.plan(), 1.0, 0.0)
-        self._arms = [self._off, *sorted(arms, key=lambda arm: _complexity(arm.plan))]
+        self._arms = [self._off, *sorted(arms, key=lambda arm: arm.plan.complexity)]
         self._held = self._off
         for arm in self._arms[1:]:
             is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)
@@ -289,18 +286,6 @@ class Auto:
             return False
         self._checks = self._checks[1:] or self._checks
         return True
-
-
-def untried(plans: Sequence[Plan], plain: float = 1.0) -> list[ExpectedPlan]:
-    """What is expected of plans of which nothing is known. plain: tokens per second of plain decoding."""
-    rates = [(plan, *_UNTRIED[plan.method.needs_draft, bool(plan.method.sources)]) for plan in plans if plan.drafts]
-    return [ExpectedPlan(plan, rate * plain, error * plain) for plan, rate, error in rates]
-
-
-def _complexity(plan: Plan) -> tuple[bool, ...]:
-    """A plan is preferred to one that sorts before it only if it is faster by more than the error."""
-    method = plan.method
-    return (plan.overlap, method.needs_draft, not plan.is_chain, method.is_adaptive, bool(method.sources))
 
 
 def _can_shrink(plan: Plan) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation.controllers.auto import Auto, untried
+from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -13,7 +13,7 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
-from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.expected import ExpectedPlan, untried
 from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_times import LearnedTimes
 from specrun.speculation.record import PassRecord
