@@ -61,8 +61,8 @@ def make_draft(
     speed is kept. From then on it drafts for this target in every command without --draft.
 
     Columns of the table: agrees: how often draft and target have the same likeliest token. overlap: how much of the
-    probabilities at temperature 0.8 both share. of target: time of a draft pass as a share of a target pass. chain:
-    length of the best chain. expected: its estimated speed, compared with plain decoding.
+    probabilities at temperature 0.8 both share. of target: time of a draft pass as a share of a target pass. best
+    tree: the fastest token tree with it. expected: its estimated speed, compared with plain decoding.
     """
     from specrun.catalog import embedded, resolve
 
@@ -164,12 +164,10 @@ def _table(result: Result, usual: str) -> Table:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("draft", no_wrap=True)
-    for head in ("size", "agrees", "overlap", "ms a pass", "of target", "chain", "expected"):
+    for head in ("size", "agrees", "overlap", "of target", "best tree", "expected"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("")
-    table.add_row(
-        "plain decoding", size_text(result.target_bytes), "", "", f"{result.plain_ms:.2f}", "", "", "1.00 x", ""
-    )
+    table.add_row("plain decoding", size_text(result.target_bytes), "", "", "", "", "1.00 x", "")
     for outcome in result.outcomes:
         size = size_text(outcome.n_bytes) if outcome.n_bytes else ""
         remark = "kept" if outcome is result.best else outcome.reason
@@ -181,6 +179,8 @@ def _table(result: Result, usual: str) -> Table:
 
 def _cells(quality: Quality | None) -> list[str]:
     if quality is None:
-        return [""] * 6
-    shares = [f"{quality.agreement:.0%}", f"{quality.overlap:.0%}"]
-    return [*shares, f"{quality.ms:.2f}", f"{quality.cost:.0%}", str(quality.depth), f"{quality.speedup:.2f} x"]
+        return [""] * 5
+    shares = [f"{share:.0%}" for share in (quality.agreement, quality.overlap, quality.cost)]
+    tree = quality.tree
+    name = f"chain of {tree.depth}" if tree.n_leaves == 1 else f"{tree.n_nodes} nodes, {tree.depth} deep"
+    return [*shares, name, f"{quality.speedup:.2f} x"]

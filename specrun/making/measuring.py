@@ -7,7 +7,7 @@ pass per text (teacher forcing), and its probabilities are compared with the tar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.method import OFF
-from specrun.speculation.planning.costs import CostTable
+from specrun.speculation.planning import sequoia
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
@@ -32,7 +34,10 @@ TEMPERATURE = 0.8  # the default of `specrun generate`
 _TOKENS, _MIN_TOKENS = 64, 8  # that the target writes behind each prompt
 _KEPT = 256  # likeliest tokens kept per position; ignoring the others makes the overlap slightly too low
 _WRITING_SECONDS, _TIMING_SECONDS = 60.0, 10.0  # limits of the whole writing and of each timing
-_SIZES = (1, 2, 3, 5, 9, 17)  # tokens of the timed target passes: a chain of 1, 2, 4, 8 or 16 behind the last token
+_SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed target passes
+_WIDTHS = (1, 4, 16)  # tokens of the timed draft passes
+_DEPTH = 16  # levels of the deepest tree that is considered
+_RANKS = 16  # most candidates of a node whose chances are counted
 _ROUNDS = 7  # in which every size is timed once
 _TURNS, _MIN_TURNS = 200, 3  # in which draft and target each run one pass
 _CTX = 64  # tokens in the KV cache while passes are timed
@@ -63,17 +68,21 @@ class Reference:
         """Milliseconds of a target pass over one token."""
         return self.costs.ms(1, _CTX)
 
-    def best_chain(self, agreement: float, cost: float) -> tuple[int, float]:
-        """The depth of the fastest chain among those whose passes were timed, and its speedup over plain decoding.
+    def best_tree(self, acceptance: Sequence[float], draft: CostTable) -> tuple[TreeShape, float]:
+        """The shape of the fastest tree among those whose passes were timed, and its speedup over plain decoding.
 
-        agreement: probability that a drafted token is accepted. cost: time of a draft pass in target passes.
+        acceptance: for each k, the chance that the draft's k-th candidate is accepted. draft: times of its passes.
         """
-        speedups = {}
-        for size in self.costs.sizes[1:]:
-            tokens = sum(agreement**i for i in range(size))
-            speedups[size - 1] = tokens / (self.costs.ms(size, _CTX) / self.plain_ms + (size - 1) * cost)
-        best = max(speedups, key=lambda depth: speedups[depth])
-        return best, speedups[best]
+        costs = CostModel(self.costs, draft)
+        lengths = sequoia.expected_lengths(acceptance, self.costs.largest, _DEPTH)
+        shapes = [TreeShape.chain(n - 1) for n in self.costs.sizes[1:] if n - 1 <= _DEPTH]
+        shapes += [lengths.shape(n, depth) for n in self.costs.sizes[1:] for depth in range(1, _DEPTH + 1)]
+        speedups = {
+            shape: shape.expected(acceptance) * self.plain_ms / sequoia.pass_ms(shape, costs, _CTX)
+            for shape in shapes
+            if shape.n_nodes > 1
+        }
+        return max(speedups.items(), key=lambda one: one[1])
 
 
 @dataclass(frozen=True)
@@ -84,8 +93,9 @@ class Quality:
     overlap: float  # sum over tokens of the smaller of both probabilities at TEMPERATURE, averaged over positions
     ms: float  # of a draft pass over one token
     cost: float  # the same in target passes
-    depth: int  # of the chain that is expected to be the fastest
-    speedup: float  # of this chain over plain decoding, estimated without specrun's own overhead
+    tree: TreeShape  # that is expected to be the fastest
+    tokens_per_pass: float  # that it is expected to commit
+    speedup: float  # of this tree over plain decoding, estimated without specrun's own overhead
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -93,7 +103,9 @@ class Quality:
             "overlap": round(self.overlap, 4),
             "ms": round(self.ms, 4),
             "cost": round(self.cost, 4),
-            "chain": self.depth,
+            "nodes": self.tree.n_nodes,
+            "depth": self.tree.depth,
+            "tokens_per_pass": round(self.tokens_per_pass, 3),
             "expected_speedup": round(self.speedup, 3),
         }
 
@@ -129,18 +141,21 @@ def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Qu
         if model.engine.draft is None:
             raise PairError(f"{path.name} is recurrent")
         draft = TargetContext(model.engine.draft.context)  # reads a whole text in one pass
-        agreed, shared = [], []  # for each passage bool[n] and float64[n]
+        ranks, shared = [], []  # for each passage int[n] and float64[n]
         for passage in reference.passages:
             show("comparing")
             rows = _read(draft, passage)
-            agreed.append(rows.argmax(axis=1) == passage.best)
+            ranks.append((rows > np.take_along_axis(rows, passage.best[:, None], axis=1)).sum(axis=1))
             probabilities = np.take_along_axis(_softmax(rows), passage.tokens, axis=1)
             shared.append(np.minimum(probabilities, passage.probabilities).sum(axis=1))
         if not all(np.isfinite(sums).all() for sums in shared):
             raise ModelFileError(f"{path.name} computes logits that are not numbers")
-        ms, cost = _cost(model.engine.target, draft, reference.passages[0].prompt, show)
-    agreement, overlap = float(np.concatenate(agreed).mean()), float(np.concatenate(shared).mean())
-    return Quality(agreement, overlap, ms, cost, *reference.best_chain(agreement, cost))
+        costs, cost = _draft_costs(reference, model.engine.target, draft, show)
+    counts = np.bincount(np.concatenate(ranks), minlength=_RANKS)
+    acceptance = (counts[:_RANKS] / counts.sum()).tolist()
+    tree, speedup = reference.best_tree(acceptance, costs)
+    overlap = float(np.concatenate(shared).mean())
+    return Quality(acceptance[0], overlap, costs.ms(1, _CTX), cost, tree, tree.expected(acceptance), speedup)
 
 
 def _loaded(target: Path, draft: Path | None = None) -> Model:
@@ -169,14 +184,16 @@ def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str]
     return CostTable(rounds(timer, _CTX, _SIZES, _ROUNDS, run).pass_times())
 
 
-def _cost(
-    target: TargetContext, draft: TargetContext, tokens: list[int], show: Callable[[str], None]
-) -> tuple[float, float]:
-    """The time of a draft pass over one token, in milliseconds and in target passes.
+def _draft_costs(
+    reference: Reference, target: TargetContext, draft: TargetContext, show: Callable[[str], None]
+) -> tuple[CostTable, float]:
+    """The times of the draft's passes, as if the target's were those of `reference`; and that of one over one token in
+    target passes.
 
     Draft and target take turns, so that other load on the machine slows both.
     """
-    timers = [TargetTimer(context, tokens) for context in (draft, target)]
+    timers = [TargetTimer(context, reference.passages[0].prompt) for context in (target, draft)]
+    turn = [(timers[0], 1), *((timers[1], width) for width in _WIDTHS)]
     times: list[list[float]] = []
     for timer in timers:
         timer.fill(_CTX)
@@ -184,9 +201,11 @@ def _cost(
     end = time.perf_counter() + _TIMING_SECONDS
     while len(times) < _MIN_TURNS or (len(times) < _TURNS and time.perf_counter() < end):
         show("timing")
-        times.append([timer.ms(1) for timer in timers])
-    ms, plain_ms = np.median(np.array(times), axis=0).tolist()
-    return ms, ms / plain_ms
+        times.append([timer.ms(n) for timer, n in turn])
+    plain_ms, *draft_ms = np.median(np.array(times), axis=0).tolist()
+    scale = reference.plain_ms / plain_ms
+    table = CostTable(PassTime(n, _CTX, scale * ms) for n, ms in zip(_WIDTHS, draft_ms, strict=True))
+    return table, draft_ms[0] / plain_ms
 
 
 def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], None], label: str) -> Passage:

@@ -64,13 +64,26 @@ def test_an_exception_from_show_ends_the_measurement(demo_target: Path) -> None:
     ("agreement", "cost", "depth", "speedup"),
     [
         (0.0, 0.1, 1, 1 / 1.1),
-        (1.0, 0.0, 16, 17.0),
+        (1.0, 0.0, 15, 16.0),
         (0.5, 0.1, 2, 1.75 / 1.2),
-        (0.8, 0.25, 4, 3.3616 / 2),
+        (0.8, 0.25, 3, 2.952 / 1.75),
     ],
 )
-def test_the_best_chain_where_passes_of_all_sizes_take_the_same(
+def test_the_best_tree_is_a_chain_if_only_the_best_candidate_is_ever_accepted(
     agreement: float, cost: float, depth: int, speedup: float
 ) -> None:
-    costs = CostTable(PassTime(n, 64, 7.0) for n in (1, 2, 3, 5, 9, 17))
-    assert Reference(Path(), [], costs).best_chain(agreement, cost) == (depth, pytest.approx(speedup))
+    costs = CostTable(PassTime(n, 64, 7.0) for n in (1, 2, 4, 16))
+    draft = CostTable([PassTime(1, 64, 7.0 * cost)])
+    tree, found = Reference(Path(), [], costs).best_tree([agreement], draft)
+    assert found == pytest.approx(speedup)
+    assert (tree.depth, tree.n_leaves) == (depth, 1)
+
+
+def test_a_draft_whose_first_candidate_is_worse_wins_with_a_tree_where_large_passes_are_cheap() -> None:
+    cheap = Reference(Path(), [], CostTable(PassTime(n, 64, 100.0) for n in (1, 2, 4, 8, 16, 32, 64)))
+    dear = Reference(Path(), [], CostTable(PassTime(n, 64, 100.0 + 50.0 * n) for n in (1, 2, 4, 8, 16, 32, 64)))
+    draft = CostTable(PassTime(n, 64, 1.0) for n in (1, 4, 16))
+    broad, sharp = [0.6, 0.2, 0.1, 0.05], [0.65]
+    assert cheap.best_tree(broad, draft)[1] > cheap.best_tree(sharp, draft)[1]
+    assert cheap.best_tree(broad, draft)[0].n_leaves > 1
+    assert dear.best_tree(broad, draft)[1] < dear.best_tree(sharp, draft)[1]
