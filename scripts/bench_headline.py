@@ -1,0 +1,203 @@
+"""The headline tables: specrun beside llama.cpp's own speculation, by type of the weights, in RAM and streamed.
+
+    python scripts/bench_headline.py --work DIR [--types LIST] [--places LIST] [--temps LIST] [--rows FILE.json]
+    python scripts/bench_headline.py --rows FILE.json --print
+
+Widens the embedded target to a billion parameters in each type (docs/widening.md). At each place (all weights in RAM;
+streamed, under a memory cap of half the file) the pair is tuned once. Then these run in turn on the same prompts:
+llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile, specrun with it,
+and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain decoding, of which the
+mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a file: a later call
+replaces the rows that it measures again, and prints all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import widen_gguf
+
+from specrun.catalog import embedded
+
+TYPES = ("q4_k_m", "q8_0", "f16")
+PLACES = ("ram", "streamed")
+SHAPE = ["--embd", "2048", "--layers", "22", "--ff", "5632", "--heads", "64", "--kv-heads", "8", "--vocab", "32000"]
+# llama.cpp's tools want a draft with the target's own vocabulary.
+DRAFT_SHAPE = ["--vocab", "32000"]
+N_TOKENS = {"ram": 96, "streamed": 48}
+LENGTHS = {"ram": "2,3,4,8,16", "streamed": "3,8,12,16"}
+DEFAULT = ("3", "0.0")  # llama.cpp's own length and p-min
+OWN_MEMORY = 160 * 2**20  # bytes of a process beside the weights: code, caches, buffers, the draft
+SCRIPTS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    rate: tokens/s. predicted: by the profile, 0 where nothing was predicted.
+    """
+
+    weights: str
+    place: str
+    temperature: float
+    name: str
+    plan: str
+    rate: float
+    tokens_per_pass: float
+    predicted: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One type of weights at one place."""
+
+    weights: str
+    place: str
+    target: Path
+    draft: Path
+    work: Path
+
+    def rows(self, temperatures: Sequence[float]) -> Iterator[Row]:
+        """Tune, then measure at each temperature."""
+        tuned = self.work / f"profile-{self.weights}-{self.place}"
+        temps = ",".join(f"{t:g}" for t in temperatures)
+        report = json.loads(self._specrun(tuned, "tune", "--temp", temps, "--json"))
+        settings = {name: value for name, value in report["settings"].items() if value is not None}
+        print(f"{self.weights}, {self.place}: settings {settings}", file=sys.stderr)
+        for temperature in temperatures:
+            yield from self._measured(temperature, tuned)
+
+    def _measured(self, temperature: float, tuned: Path) -> Iterator[Row]:
+        sampling = ["--temp", f"{temperature:g}"]
+        swept = self._peers("0,0.75", LENGTHS[self.place], sampling)
+        plain = [one for one in swept if one["tool"] == "llama-completion"]
+        chains = sorted((one for one in swept if one not in plain), key=lambda one: -one["tokens_per_second"])
+        with tempfile.TemporaryDirectory(dir=self.work) as empty:
+            untuned = self._bench(Path(empty), "auto", sampling)
+        own = self._bench(tuned, "chain,tree,auto", sampling)
+        length, p_min = _length_and_p_min(chains[0])
+        again = self._peers(p_min, length, sampling)
+        plain += [one for one in again if one["tool"] == "llama-completion"]
+        same = [chains[0], *(one for one in again if one not in plain)]
+
+        def row(name: str, plan: str, found: Sequence[dict[str, Any]]) -> Row:
+            rate = sum(one["tokens_per_second"] for one in found) / len(found)
+            predicted = found[0].get("predicted_tokens_per_second", 0.0) if plan == "auto" else 0.0
+            described = found[0].get("plan", plan)
+            return Row(
+                self.weights, self.place, temperature, name, described, rate, found[0]["tokens_per_pass"], predicted
+            )
+
+        yield row("llama.cpp, plain", "off", plain)
+        yield row(
+            "llama.cpp, default chain", "chain of 3", [one for one in chains if _length_and_p_min(one) == DEFAULT]
+        )
+        yield row("llama.cpp, best of the sweep", f"chain of at most {length}, p-min {p_min}", same)
+        for one in untuned:
+            yield row(f"specrun untuned, {one['method']}", one["method"], [one])
+        for one in own:
+            yield row(f"specrun tuned, {one['method']}", one["method"], [one])
+
+    def _peers(self, p_min: str, lengths: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
+        command = [
+            SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, "--kinds", "code", "-o", "json",
+            "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
+            "-n", N_TOKENS[self.place], *sampling,
+        ]  # fmt: skip
+        found: list[dict[str, Any]] = json.loads(self._run(command, os.environ))
+        return found
+
+    def _bench(self, data: Path, methods: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(
+            self._specrun(
+                data, "bench", "--kinds", "code", "--methods", methods, "--repeat", "1", "-o", "json",
+                "-n", f"{N_TOKENS[self.place]}", *sampling,
+            )
+        )  # fmt: skip
+        return found
+
+    def _specrun(self, data: Path, command: str, *options: str) -> str:
+        data.mkdir(exist_ok=True)
+        models = ["--target", self.target, "--draft", self.draft, "--raw"]
+        return self._run(["-m", "specrun", command, *models, *options], {**os.environ, "SPECRUN_DATA_DIR": str(data)})
+
+    def _run(self, arguments: Sequence[object], environment: Any) -> str:
+        """The standard output of a Python process, under the memory cap where the place wants one."""
+        words = [sys.executable, *map(str, arguments)]
+        if self.place == "streamed":
+            cap = str(OWN_MEMORY + self.target.stat().st_size // 2)
+            words = [sys.executable, str(SCRIPTS / "capped.py"), cap, "--evict", str(self.target), "--", *words]
+        print("$", " ".join(words), file=sys.stderr, flush=True)
+        return subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _length_and_p_min(peer: dict[str, Any]) -> tuple[str, str]:
+    words = peer["settings"].split()
+    return words[words.index("--spec-draft-n-max") + 1], words[words.index("--spec-draft-p-min") + 1]
+
+
+def as_tables(rows: Sequence[Row]) -> str:
+    """A Markdown table for each type, place and temperature."""
+    lines = []
+    for key in dict.fromkeys((row.weights, row.place, row.temperature) for row in rows):
+        weights, place, temperature = key
+        own = [row for row in rows if (row.weights, row.place, row.temperature) == key]
+        where = "in RAM" if place == "ram" else "streamed"
+        lines += [f"### {weights.upper()}, {where}, {'greedy' if temperature == 0 else f'T={temperature:g}'}", ""]
+        lines += ["| row | plan | tokens/s | ratio to llama.cpp plain | tokens a pass | predicted |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        for row in own:
+            predicted = f"{row.predicted:.2f}" if row.predicted else ""
+            ratio = row.rate / own[0].rate
+            cells = (row.name, row.plan, f"{row.rate:.2f}", f"{ratio:.2f}", f"{row.tokens_per_pass:.2f}", predicted)
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, help="folder for the models and profiles, some gigabytes")
+    parser.add_argument("--types", default=",".join(TYPES), metavar="LIST")
+    parser.add_argument("--places", default=",".join(PLACES), metavar="LIST")
+    parser.add_argument("--temps", default="0,0.8", metavar="LIST")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON file that keeps what was measured")
+    parser.add_argument("--print", action="store_true", help="measure nothing, print what --rows keeps")
+    options = parser.parse_args()
+    kept: list[Row] = []
+    if options.rows and options.rows.exists():
+        kept = [Row(**one) for one in json.loads(options.rows.read_text())]
+    if not options.print:
+        if options.work is None:
+            parser.error("--work is missing")
+        options.work.mkdir(parents=True, exist_ok=True)
+        temperatures = [float(t) for t in options.temps.split(",")]
+        for weights in options.types.split(","):
+            target, draft = options.work / f"target-{weights}.gguf", options.work / "draft.gguf"
+            for source, path, shape in (
+                (embedded.TARGET, target, [*SHAPE, "--type", weights]),
+                (embedded.DRAFT, draft, DRAFT_SHAPE),
+            ):
+                if not path.exists():
+                    widen_gguf.main([str(source), str(path), *shape, "--no-check"])
+            for place in options.places.split(","):
+                for row in Bench(weights, place, target, draft, options.work).rows(temperatures):
+                    key = (row.weights, row.place, row.temperature, row.name)
+                    kept = [one for one in kept if (one.weights, one.place, one.temperature, one.name) != key] + [row]
+                    if options.rows:
+                        options.rows.write_text(json.dumps([asdict(one) for one in kept], indent=1) + "\n")
+    print(as_tables(kept))
+
+
+if __name__ == "__main__":
+    main()
