@@ -9,10 +9,12 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.llama import DraftContext
-from specrun.speculation.drafter import DraftNode
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.drafter import DraftLimits, DraftNode
+from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.tree import ROOT
-from tests.engines import engine
+from tests.engines import code_prompts, engine
 
 TEXT = list(range(40, 60))
 # Node, parent, token: 1 - 2 - 3 - 4 is one path; 5 is beside 2, and 6 below 5.
@@ -46,7 +48,7 @@ def test_rows_are_those_of_the_path(draft: DraftContext, passes: list[list[int]]
     rows = {}
     draft.start(TEXT)
     for ids in passes:
-        assert list(draft.expandable([nodes[i].parent for i in ids])) == list(range(len(ids)))
+        assert list(draft.expandable([nodes[i].parent for i in ids], 16)) == list(range(len(ids)))
         found = draft.expand([nodes[i] for i in ids]).copy()
         rows.update(zip(ids, found, strict=True))
     for id_ in rows:
@@ -70,7 +72,63 @@ def test_without_a_free_sequence_nodes_that_continue_one_are_still_expanded() ->
         draft = e.draft
         assert draft
         draft.start(TEXT)
-        assert list(draft.expandable([ROOT, ROOT, ROOT])) == [0, 1]
+        assert list(draft.expandable([ROOT, ROOT, ROOT], 16)) == [0, 1]
         draft.expand([DraftNode(1, ROOT, 11)])
         draft.expand([DraftNode(2, ROOT, 12)])
-        assert list(draft.expandable([ROOT, 1, 1, 2])) == [1, 3]
+        assert list(draft.expandable([ROOT, 1, 1, 2], 16)) == [1, 3]
+
+
+def test_sequences_of_branches_without_open_nodes_are_used_again() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(4, 2)) as e:
+        draft = e.draft
+        assert draft
+        draft.start(TEXT)
+        assert list(draft.expandable([ROOT] * 5, 16)) == [0, 1, 2, 3]
+        draft.expand([DraftNode(id_, ROOT, 10 + id_) for id_ in (1, 2, 3, 4)])
+        # Below 1 alone there is growth, so the sequences of its siblings are free.
+        assert list(draft.expandable([1] * 5, 16)) == [0, 1, 2, 3]
+        draft.expand([DraftNode(id_, 1, 10 + id_) for id_ in (5, 6, 7, 8)])
+        # The tip of a sequence is given up where a node above it is the open one.
+        assert list(draft.expandable([1, 1, 5], 16)) == [0, 1, 2]
+
+
+def test_rows_stay_those_of_the_path_when_sequences_and_cells_are_used_again() -> None:
+    n_nodes = 8
+    rng = np.random.default_rng(1)
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(n_nodes, 4), ctx_size=len(TEXT)) as e:
+        draft = e.draft
+        assert draft
+        n_cells = draft.context.config.n_ctx - len(TEXT)
+        paths: dict[int, list[int]] = {ROOT: []}
+        rows: dict[int, np.ndarray] = {}
+        parents = [ROOT]  # the nodes that may get further children
+        draft.start(TEXT)
+        for _ in range(12):
+            offered = [int(rng.choice(parents)) for _ in range(2 * n_nodes)]
+            nodes = []
+            for place in draft.expandable(offered, n_nodes):
+                id_, token = len(paths), int(rng.integers(10, 200))
+                paths[id_] = [*paths[offered[place]], token]
+                nodes.append(DraftNode(id_, offered[place], token))
+            for node, row in zip(nodes, draft.expand(nodes).copy(), strict=True):
+                rows[node.id] = row
+            # Old nodes stay open, too, so that sequences go on from the middle of a path.
+            parents = [int(node) for node in rng.choice([*set(offered), *(node.id for node in nodes)], 4)]
+        assert len(rows) > n_cells, "no cell had to be used again"
+        for id_, row in rows.items():
+            np.testing.assert_allclose(row, after(draft, [*TEXT, *paths[id_]]), atol=2e-2)
+
+
+def test_a_tree_grows_as_wide_as_with_more_sequences() -> None:
+    budget = 48
+    trees = []
+    for n_sequences in (budget // 2, 4 * budget):
+        with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(n_sequences, 16)) as e:
+            assert e.draft
+            sampler = Sampler(SamplingParameters(temperature=0), e.target.n_vocab)
+            drafter = SpecExecDrafter(ModelCandidates(e.draft, sampler))
+            bounds = DraftLimits(budget, 16, budget, budget)
+            trees.append([drafter.draft(prompt, bounds) for prompt in code_prompts(e, 3, 40)])
+    for few, many in zip(*trees, strict=True):
+        assert few.tokens.tolist() == many.tokens.tolist()
+        assert few.parents.tolist() == many.parents.tolist()
