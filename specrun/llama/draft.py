@@ -20,6 +20,10 @@ class DraftContext:
     every other child gets a free sequence that shares the cells of the path above. Where sequences or cells run out,
     those of nodes that will have no further child are freed: the end of each sequence that no open node needs.
 
+    A free sequence has the beginning of the committed text, as far as it was needed when it was last used, and shares
+    the rest of it when it is used again. So the nodes that were accepted stay where they are: the sequence that they
+    are on is the one that committed text goes on with, and no other one is touched.
+
     n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
     logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
     """
@@ -28,34 +32,55 @@ class DraftContext:
         self.context = context
         self.n_vocab = n_vocab
         self._tokens: list[int] = []
-        self._forget_tree()
+        self._whole = 0  # a sequence with all committed text
+        self._begin_tree()
 
-    def _forget_tree(self) -> None:
-        self._place = {ROOT: (0, len(self._tokens) - 1)}  # node that can get children -> (sequence, position)
-        self._free = list(range(self.context.config.n_seq_max - 1, 0, -1))  # sequences with committed text alone
-        self._paths: dict[int, list[int]] = {0: []}  # every other sequence -> the nodes whose cells it has, in order
+    def _begin_tree(self) -> None:
+        sequences = range(self.context.config.n_seq_max - 1, -1, -1)
+        self._place = {ROOT: (self._whole, len(self._tokens) - 1)}  # node that can get children -> sequence, position
+        self._free = [sequence for sequence in sequences if sequence != self._whole]
+        # Every sequence that is not free -> the nodes whose cells it has behind the committed text, in order.
+        self._paths: dict[int, list[DraftNode]] = {self._whole: []}
         self._n_holders: dict[int, int] = {}  # node -> number of sequences that have its cell
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
 
-        Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten.
+        Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten, but those that were
+        accepted are not decoded again.
         """
-        shared = min(common_prefix(self._tokens, tokens), len(tokens) - 1)
-        self.context.remove(ALL_SEQUENCES, shared)
-        self._tokens = list(tokens[:shared])
+        above_root = list(tokens[:-1])
+        shared = common_prefix(self._tokens, above_root)
+        if shared < len(self._tokens):
+            self.context.remove(ALL_SEQUENCES, shared)
+            self._tokens = above_root[:shared]
+        else:
+            self._keep_path(above_root[shared:])
         config = self.context.config
         rows = None
         while len(self._tokens) < len(tokens):
             begin = len(self._tokens)
             chunk = list(tokens[begin : begin + config.n_batch])
             is_last = begin + len(chunk) == len(tokens)
-            batch = committed_tokens(self.readable(chunk), begin, config.n_seq_max, n_outputs=int(is_last))
+            batch = committed_tokens(self.readable(chunk), begin, 1, n_outputs=int(is_last), first_seq=self._whole)
             rows = self.context.decode(batch)
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
-        self._forget_tree()
+        self._begin_tree()
         return rows[0, : self.n_vocab]
+
+    def _keep_path(self, accepted: list[int]) -> None:
+        """Make the nodes that hold `accepted` committed text, as far as there are any, and remove all others."""
+        n_tokens, n_kept = len(self._tokens), 0
+        lengths = self.context.sequence_lengths()
+        for sequence in np.flatnonzero(lengths > n_tokens).tolist():
+            # If a draft pass failed, the last nodes of a path have no cells.
+            path = self._paths.get(sequence, [])[: lengths[sequence] - n_tokens]
+            shared = common_prefix([node.token for node in path], accepted)
+            self.context.remove(sequence, n_tokens + shared)
+            if shared > n_kept:
+                self._whole, n_kept = sequence, shared
+        self._tokens += accepted[:n_kept]
 
     def readable(self, tokens: Sequence[int]) -> list[int]:
         """`tokens` with 0 in place of those that the draft does not have."""
@@ -65,7 +90,7 @@ class DraftContext:
         """Forget all text and empty the cache."""
         self.context.remove(ALL_SEQUENCES, 0)
         self._tokens = []
-        self._forget_tree()
+        self._begin_tree()
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes that one pass can expand with the sequences, cells and batch.
@@ -124,15 +149,15 @@ class DraftContext:
                 is_any_free = True
         return is_any_free
 
-    def _hold(self, nodes: Sequence[int]) -> None:
+    def _hold(self, nodes: Sequence[DraftNode]) -> None:
         for node in nodes:
-            self._n_holders[node] = self._n_holders.get(node, 0) + 1
+            self._n_holders[node.id] = self._n_holders.get(node.id, 0) + 1
 
-    def _let_go(self, nodes: Sequence[int]) -> None:
+    def _let_go(self, nodes: Sequence[DraftNode]) -> None:
         for node in nodes:
-            self._n_holders[node] -= 1
-            if not self._n_holders[node]:
-                del self._n_holders[node]
+            self._n_holders[node.id] -= 1
+            if not self._n_holders[node.id]:
+                del self._n_holders[node.id]
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
         """One pass over `nodes`. Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i].
@@ -144,14 +169,14 @@ class DraftContext:
         for node in nodes:
             sequence = self._sequence_behind(node.parent)
             position = self._place[node.parent][1] + 1
-            self._paths[sequence].append(node.id)
-            self._hold([node.id])
+            self._paths[sequence].append(node)
+            self._hold([node])
             self._place[node.id] = (sequence, position)
             sequences.append(sequence)
             positions.append(position)
         # llama.cpp needs the positions of each sequence in order, and parents do come before their children.
         batch = Batch(
-            tokens=np.array([node.token for node in nodes], np.int32),
+            tokens=np.array(self.readable([node.token for node in nodes]), np.int32),
             positions=np.array(positions, np.int32),
             first_seq=np.array(sequences, np.int32),
             n_seq=np.ones(len(nodes), np.int32),
@@ -161,15 +186,13 @@ class DraftContext:
         return rows[:, : self.n_vocab]
 
     def _sequence_behind(self, parent: int) -> int:
-        """A sequence that ends with `parent`: its own, or a free one that now shares the cells above."""
+        """A sequence that ends with `parent`: its own, or a free one that now shares all its cells."""
         sequence, position = self._place[parent]
         if not self._is_continued(parent):
             return sequence
-        n_tokens = len(self._tokens)
-        path = self._paths[sequence][: position + 1 - n_tokens]
         branch = self._free.pop()
-        if path:
-            self.context.copy(sequence, branch, n_tokens, position + 1)
+        self.context.copy(sequence, branch, int(self.context.sequence_lengths()[branch]), position + 1)
+        path = self._paths[sequence][: position + 1 - len(self._tokens)]
         self._paths[branch] = path
         self._hold(path)
         return branch

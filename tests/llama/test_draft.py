@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.errors import LlamaError
 from specrun.llama import DraftContext
+from specrun.llama.batch import Batch
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafter import DraftLimits, DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter
 from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.method import OFF
 from specrun.speculation.tree import ROOT
-from tests.engines import code_prompts, engine
+from tests.engines import code_prompts, engine, first_difference, write
 
 TEXT = list(range(40, 60))
 # Node, parent, token: 1 - 2 - 3 - 4 is one path; 5 is beside 2, and 6 below 5.
@@ -132,3 +135,91 @@ def test_a_tree_grows_as_wide_as_with_more_sequences() -> None:
     for few, many in zip(*trees, strict=True):
         assert few.tokens.tolist() == many.tokens.tolist()
         assert few.parents.tolist() == many.parents.tolist()
+
+
+@pytest.fixture
+def decoded(draft: DraftContext, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each draft pass so far."""
+    sizes: list[int] = []
+    decode = draft.context.decode
+
+    def noted(batch: Batch) -> np.ndarray:
+        rows = decode(batch)
+        sizes.append(len(batch))
+        return rows
+
+    draft.reset()
+    monkeypatch.setattr(draft.context, "decode", noted)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("path", "n_missing"), [([11], 1), ([11, 15, 16], 1), ([11, 12, 99, 98], 3), ([99], 2)], ids=str
+)
+def test_accepted_nodes_are_not_decoded_again(
+    draft: DraftContext, decoded: list[int], path: list[int], n_missing: int
+) -> None:
+    draft.start(TEXT)
+    for ids in ([1], [2, 5], [3, 6], [4]):
+        draft.expand([DraftNode(*NODES[id_ - 1]) for id_ in ids])
+    text = [*TEXT, *path, 30]
+    decoded.clear()
+    rows = [after(draft, text)]
+    assert decoded == [n_missing]
+    # What grows behind that text may use any sequence, and sees all of the text.
+    below = [DraftNode(id_, ROOT, 50 + id_) for id_ in range(1, 9)]
+    rows += list(draft.expand(below).copy())
+    draft.reset()
+    for row, tail in zip(rows, [[], *([node.token] for node in below)], strict=True):
+        np.testing.assert_allclose(row, after(draft, [*text, *tail]), atol=2e-2)
+
+
+def test_nodes_of_a_failed_pass_are_decoded(draft: DraftContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft.start(TEXT)
+    draft.expand([DraftNode(1, ROOT, 11), DraftNode(2, ROOT, 12)])
+    with monkeypatch.context() as patch:
+
+        def fails(_: Batch) -> np.ndarray:
+            raise LlamaError("on purpose")
+
+        patch.setattr(draft.context, "decode", fails)
+        with pytest.raises(LlamaError):
+            draft.expand([DraftNode(3, 1, 13), DraftNode(4, 1, 14)])
+    row = after(draft, [*TEXT, 11, 14, 15])
+    draft.reset()
+    np.testing.assert_allclose(row, after(draft, [*TEXT, 11, 14, 15]), atol=2e-2)
+
+
+def test_a_drafted_token_that_the_draft_lacks_is_read_as_token_0(draft: DraftContext) -> None:
+    short = DraftContext(draft.context, 100)
+    short.start(TEXT)
+    row = short.expand([DraftNode(1, ROOT, 10**6)])[0].copy()
+    short.reset()
+    np.testing.assert_allclose(row, after(short, [*TEXT, 0]), atol=2e-2)
+    draft.reset()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_same_and_fewer_tokens_are_decoded(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling, plan = SamplingParameters(temperature=temperature, seed=1), SPECEXEC.plan(16, 6)
+    with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
+        draft = e.draft
+        assert draft
+        sizes: list[int] = []
+        start, decode = draft.start, draft.context.decode
+
+        def noted(tokens: Sequence[int]) -> np.ndarray:
+            with monkeypatch.context() as patch:
+                patch.setattr(draft.context, "decode", lambda batch: sizes.append(len(batch)) or decode(batch))
+                return start(tokens)
+
+        for prompt in code_prompts(e, 3, 40):
+            plain = write(e, prompt, sampling, OFF.plan(), 60)
+            e.reset()
+            sizes.clear()
+            monkeypatch.setattr(draft, "start", noted)
+            written = write(e, prompt, sampling, plan, 60)
+            assert first_difference(written, plain) is None
+            # Without kept nodes, every committed token would be decoded.
+            assert sum(sizes) - len(prompt) < 0.7 * len(written.tokens)
+            e.reset()
