@@ -26,7 +26,6 @@ from specrun.llama.prefix import common_prefix
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
-PROMPT_PASS = 512  # tokens of one prefill pass: llama.cpp's default ubatch
 _KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
 
 
@@ -98,8 +97,16 @@ class TargetContext:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         self._decode_committed(shared, self.padding.largest(self.context.config.n_batch), interrupted)
-        self._decode_committed(end, min(PROMPT_PASS, self.context.config.n_batch), interrupted)
+        self._decode_committed(end, self._prompt_call(), interrupted)
         return end - kept
+
+    def _prompt_call(self) -> int:
+        """Tokens of a prompt that llama.cpp gets at once. They depend on the settings only, never on the plan."""
+        config, multiple = self.context.config, self.padding.multiple
+        # The last pass over a prompt is padded, for which a pass of any other size might have no room.
+        prompt_pass = min(config.settings.prompt_pass, config.n_batch)
+        n = max(prompt_pass // multiple * multiple, self.padding.least)
+        return config.n_call if n == config.n_batch else n
 
     def _decode_committed(self, end: int, largest: int, interrupted: Callable[[], bool]) -> None:
         config, last_seq = self.context.config, self._n_sequences - 1
@@ -109,7 +116,11 @@ class TargetContext:
             chunk = self.tokens[self.n_cached : min(self.n_cached + largest, end)]
             batch = committed_tokens(chunk, self.n_cached, self._n_sequences, n_outputs=0)
             after = self.n_cached + len(chunk)
-            self.context.decode(batch.padded(self.padding.padded(len(chunk)), last_seq, after))
+            # Only the last of the passes that llama.cpp makes of a chunk is smaller than the others.
+            whole = len(chunk) // config.n_batch * config.n_batch
+            rest = len(chunk) - whole
+            size = whole + self.padding.padded(rest) if whole and rest else self.padding.padded(len(chunk))
+            self.context.decode(batch.padded(size, last_seq, after))
             self.n_cached = after
             self.context.remove(last_seq, after)
 

@@ -30,6 +30,7 @@ from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
 _CONTEXTS = (64, 768)  # tokens; llama.cpp's attention kernels for long contexts are at work from 512 cells on
 PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand
+_BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
 _FAR_BEHIND = 0.6  # share of the best size's rate below which two sizes in turn end the sizes that are timed
 _ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
 _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
@@ -74,16 +75,20 @@ class Tried:
         return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
 
 
-def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool) -> Iterator[tuple[str, LlamaSettings]]:
+def variations(
+    n_logical: int, n_threads: int, can_repack: bool, is_split: bool, n_gpus: int
+) -> Iterator[tuple[str, LlamaSettings]]:
     """Names and settings to try, each on top of those that were kept before.
 
     n_logical: logical CPU cores. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
-    is_split: whether some layers lie in VRAM and some in RAM.
+    is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers.
     """
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
         yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
+    if n_gpus > 1:  # they then work on several micro-batches at the same time
+        yield f"{_BATCH} tokens of a prompt at a time", LlamaSettings(batch_size=_BATCH)
     # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context,
     # and for reading prompts, may be several times as fast. In f32 its sums do not depend on the size of the pass for
     # some quantizations. These come first, because the time may not suffice for all.

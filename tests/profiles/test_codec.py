@@ -64,8 +64,10 @@ def assert_all_is_there(before: Any, after: Any, place: str = "") -> None:
         assert before == after, place
 
 
-def test_a_profile_that_was_saved_before_is_written_as_it_was() -> None:
-    assert through_json(profile_to_json(profile_from_json(saved()))) == saved()
+def test_a_profile_that_was_saved_before_loses_nothing() -> None:
+    after = through_json(profile_to_json(profile_from_json(saved())))
+    assert_all_is_there(saved(), after)
+    assert through_json(profile_to_json(profile_from_json(after))) == after
 
 
 @pytest.mark.parametrize("path", sorted(RAW.glob("profile-*.json")), ids=lambda path: path.stem)

@@ -17,15 +17,20 @@ from specrun.tuning import settings_trials as settings
 from specrun.tuning.settings_trials import Tried, variations
 
 
-def names(**given: bool) -> list[str]:
+def names(n_gpus: int = 0, **given: bool) -> list[str]:
     conditions = {"can_repack": True, "is_split": False} | given
-    return [name for name, _ in variations(4, 2, **conditions)]
+    return [name for name, _ in variations(4, 2, n_gpus=n_gpus, **conditions)]
 
 
 def test_repacked_weights_cannot_stream() -> None:
     assert any("repacked" in name for name in names())
     assert not any("repacked" in name for name in names(can_repack=False))
     assert "multiplied where they are" in names(is_split=True)[0]
+
+
+def test_batches_of_several_passes_are_for_several_gpus() -> None:
+    assert "2048 tokens of a prompt at a time" in names(n_gpus=2)
+    assert "2048 tokens of a prompt at a time" not in names(n_gpus=1)
 
 
 def test_the_score_is_that_of_the_best_pass_with_a_prompt_read() -> None:
