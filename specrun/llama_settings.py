@@ -8,6 +8,7 @@ from typing import Literal
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 FlashAttention = Literal["on", "off", "auto"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock"]
+TiledKernels = Literal["auto", "never", "always"]
 SplitMode = Literal["none", "layer", "row"]
 
 ALL_LAYERS = -1  # the value of gpu_layers and n_cpu_moe that means all layers, as in llama.cpp
@@ -28,6 +29,7 @@ class LlamaSettings:
     batch_size: int | None = None  # tokens of a prompt that llama.cpp gets at once; default: as `ubatch_size`
     ubatch_size: int | None = None  # tokens of a prompt that it computes at once; default: 512
     repack: bool | None = None  # whether weights are re-ordered for this CPU; default: no
+    tiled: TiledKernels | None = None  # whether tiled kernels compute K- and i-quants; default: passes of 8 or more
     flash_attn: FlashAttention | None = None  # default: on
     type_k: CacheType | None = None  # type of K in the KV cache; default: f16
     type_v: CacheType | None = None  # type of V in the KV cache; default: f16

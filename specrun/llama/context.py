@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, UsageError
 from specrun.hardware.cpu import usable_cores
-from specrun.llama import library
+from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel, lacks_memory
 from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
@@ -60,13 +60,15 @@ class LlamaContext:
     """One KV cache of `model`. Close it before the model.
 
     decode_seconds: time spent in `decode` so far.
-    Raises OutOfMemoryError, UsageError (a refused cache type) or LlamaError if llama.cpp cannot make the context.
+    Raises OutOfMemoryError, UsageError (a refused cache type, or kernels that this process cannot change any more) or
+    LlamaError if llama.cpp cannot make the context.
     """
 
     def __init__(self, model: LlamaModel, config: ContextConfig) -> None:
         self.model = model
         self.config = config
         self.decode_seconds = 0.0
+        tiled_kernels.settle(config.settings.tiled)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = config.n_ctx
         params.n_batch, params.n_ubatch = config.n_call, config.n_batch

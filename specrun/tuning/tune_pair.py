@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
@@ -16,14 +17,14 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
-from specrun.llama import devices
+from specrun.llama import devices, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
 from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
-from specrun.tuning.settings_trials import Tried
+from specrun.tuning.settings_trial import Tried
 from specrun.tuning.tuner import Tuner
 from specrun.tuning.unfinished import UnfinishedRun
 
@@ -69,6 +70,8 @@ def tune_pair(
     if settings is None:
         settings_run = run.stage(_SETTINGS_SHARE * effort.seconds)
         settings, tried = _try_settings(options, here, placement, settings_run) if is_tried else (LlamaSettings(), [])
+        if settings.tiled is None and tiled_kernels.in_use() != "auto":  # by the environment, which later runs may lack
+            settings = replace(settings, tiled=tiled_kernels.in_use())
         prompt_run = run.stage(_PROMPT_SHARE * effort.seconds) if is_tried else settings_run
         settings, prompt_ms = _choose_prompt_pass(options, here, placement, settings, tried, prompt_run)
         stages = unfinished.stages
@@ -113,7 +116,10 @@ def _try_settings(
     """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried."""
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
-    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split, len(here.gpus))
+    has_tiled = options.exact and not here.gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
+    variations = settings_trials.variations(
+        here.cpu.n_logical, threads, placement.can_repack, is_split, len(here.gpus), has_tiled
+    )
     defaults = with_defaults(options).settings
     return settings_trials.choose(options, defaults, list(variations), texts.together(), run)
 
