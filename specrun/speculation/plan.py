@@ -60,19 +60,20 @@ class Plan:
         return self.width == 1 and self.budget == self.depth + 1
 
     @property
-    def complexity(self) -> int:
-        """A rank by which a simpler plan is preferred to one that is not faster by more than the error.
+    def caution(self) -> int:
+        """A rank by which a plan is preferred to one of a higher rank that is not faster by more than the error.
 
-        0 is plain decoding; then come draft sources alone, chains, fixed trees, adaptive ones, those with draft
-        sources, and drafting ahead.
+        0 is plain decoding; then come draft sources alone, adaptive trees, those with draft sources, chains, fixed
+        trees, and drafting ahead. An adaptive tree can be any chain or nothing, and follows a text that is easier or
+        harder than those it was measured on; of a fixed plan only the measured texts are known.
         """
         if self.overlap:
             return 6
         if not self.method.needs_draft:
             return int(self.drafts)
         if self.method.is_adaptive:
-            return 5 if self.method.sources else 4
-        return 2 if self.is_chain else 3
+            return 3 if self.method.sources else 2
+        return 4 if self.is_chain else 5
 
     @property
     def size(self) -> str:

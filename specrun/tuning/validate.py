@@ -174,8 +174,8 @@ def still_open(results: Sequence[Validated], left: Sequence[Validated]) -> list[
 def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate) -> TunedPlan:
     """The plan to follow, by prediction and measurement weighted by the inverse of their variances.
 
-    It is the simplest plan that is slower than the fastest one by no more than the standard error of their difference
-    (see `Plan.complexity`).
+    It is the most cautious plan that is slower than the fastest one by no more than the standard error of their
+    difference (see `Plan.caution`).
 
     plain: the natural logarithm of plain decoding's rate.
     """
@@ -194,14 +194,14 @@ def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate
 
 
 def chosen(results: Sequence[Validated]) -> Validated:
-    """The simplest plan that is slower than the fastest one by no more than the error of their difference."""
+    """The most cautious plan that is slower than the fastest one by no more than the error of their difference."""
     off = next(result for result in results if not result.plan.drafts)
     known = [result for result in results if math.isfinite(result.log_ratio(off).error)]
     fastest = max(known, key=lambda result: result.log_ratio(off).value)
     tied = [result for result in known if (behind := fastest.log_ratio(result)).value <= behind.error]
-    simplest = min(result.plan.complexity for result in tied)
-    as_simple = [result for result in tied if result.plan.complexity == simplest]
-    return max(as_simple, key=lambda result: result.log_ratio(off).value)
+    caution = min(result.plan.caution for result in tied)
+    as_cautious = [result for result in tied if result.plan.caution == caution]
+    return max(as_cautious, key=lambda result: result.log_ratio(off).value)
 
 
 def plain_rate(off: Validated) -> Estimate:

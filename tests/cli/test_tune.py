@@ -67,7 +67,7 @@ def test_every_plan_that_was_run_is_expected_to_do_something(tuned: dict[str, An
         assert own["tokens_per_second"] == plan["predicted_tokens_per_second"]
         off = next(entry for entry in expected if entry["method"] == "off")
         assert off["tokens_per_second"] == plan["plain_tokens_per_second"]
-        # A plan that is not the fastest is a simpler one within the errors.
+        # A plan that is not the fastest is a more cautious one within the errors.
         assert own["tokens_per_second"] + own["error"] + expected[0]["error"] >= rates[0]
         assert any(entry["method"] != "off" for entry in expected)
 

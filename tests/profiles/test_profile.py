@@ -97,7 +97,7 @@ def test_its_chooser_follows_its_plans() -> None:
     assert chooser.current == OFF.plan()
 
 
-def test_its_chooser_begins_with_the_chosen_plan_even_if_a_simpler_one_is_as_fast_within_the_errors() -> None:
+def test_its_chooser_begins_with_the_chosen_plan_even_if_a_more_cautious_one_is_as_fast_within_the_errors() -> None:
     """`specrun tune` compares plans on the same texts, so it knows more than the errors of the rates tell."""
     expected = [ExpectedPlan(ADAPTIVE, 10.5, 1.0), ExpectedPlan(OFF.plan(), 10.0, 1.0)]
     chosen = TunedPlan(0.0, ADAPTIVE, 10.5, 1.1, 10.0, expected)

@@ -50,14 +50,15 @@ class Auto:
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
         """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1.
 
-        first: the one to begin with; None for the simplest that no other is expected to beat by more than the errors.
+        first: the one to begin with; None for the most cautious one that no other is expected to beat by more than the
+        errors.
         `specrun tune` knows it better than the rates tell, because it ran all plans on the same texts.
         """
         self.guide: Guide = guide
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
         arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
         self._off = Arm(OFF.plan(), 1.0, 0.0)
-        self._arms = [self._off, *sorted(arms, key=lambda arm: arm.plan.complexity)]
+        self._arms = [self._off, *sorted(arms, key=lambda arm: arm.plan.caution)]
         self._held = self._off
         for arm in self._arms[1:]:
             is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)

@@ -116,9 +116,10 @@ def test_a_second_run_begins_where_the_first_ended() -> None:
     assert done.rate > 0.95 * run(FixedPlan(PLANS[0], guide), of, STREAMED, 200, place=300).rate
 
 
-def test_a_plan_is_preferred_to_a_simpler_one_only_beyond_the_error() -> None:
+def test_a_plan_is_preferred_to_a_more_cautious_one_only_beyond_the_error() -> None:
     assert tuned(STREAMED, (PLANS[0], 2.0), (CHAIN, 1.5)).held == PLANS[0]
-    assert tuned(STREAMED, (PLANS[0], 1.52), (CHAIN, 1.5)).held == CHAIN
+    assert tuned(STREAMED, (PLANS[0], 1.5), (CHAIN, 1.52)).held == PLANS[0]
+    assert tuned(STREAMED, (PLANS[0], 1.5), (CHAIN, 2.0)).held == CHAIN
     assert tuned(STREAMED, (CHAIN, 1.02)).is_off
 
 
