@@ -23,6 +23,7 @@ from specrun.tuning.trace import MeasuredAcceptance, Trace, calibrate, record
 TAIL = 12  # tokens written behind the last recorded position, so that the end of the text cuts few passes short
 _MIN_POSITIONS = 16  # positions of a text
 _LOOK = 4  # positions after which the time of recording one is known
+_LONGEST = 3600.0  # seconds; stands for no deadline
 _WRITING = 0.6  # share of the time that is for writing; the rest is for recording
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
@@ -73,7 +74,12 @@ class AcceptanceMeter:
         writing = run.stage(_WRITING * max(run.deadline - time.perf_counter(), 0.0))
         token_ids = [prompt for _, prompt in prompts]
         least, most = _MIN_POSITIONS + TAIL, n_positions + TAIL
-        by_temperature = write_together(self._engine.target, token_ids, temperatures, least, most, writing)
+        pass_ms = self._costs.target.ms(len(token_ids) * len(temperatures), 0)
+        left_ms = 1e3 * min(writing.deadline - time.perf_counter(), _LONGEST)
+        # Several groups read all weights several times, for which there must be time.
+        groups = max(int(left_ms / (most * pass_ms)), 1)
+        target = self._engine.target
+        by_temperature = write_together(target, token_ids, temperatures, least, most, writing, groups)
         results = []
         for i, (temperature, texts) in enumerate(by_temperature.items()):
             left = run.deadline - time.perf_counter()

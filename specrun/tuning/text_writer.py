@@ -6,6 +6,8 @@ less than sixteen of these. So texts to calibrate on are written together, plain
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -42,24 +44,52 @@ def write_together(
     least: int,
     most: int,
     run: Run,
+    most_groups: int = 1,
 ) -> dict[float, list[Text]]:
-    """For each temperature, a text behind each of the first `prompts`: as many of these as fit the context together.
+    """For each temperature, a text behind each of `prompts`.
+
+    All are written at once if the context has room for `most` tokens of each; else in as many groups as that takes, up
+    to `most_groups`. Of a group that has no room for `least` tokens of each text, only the first prompts are taken.
 
     All texts get equally many tokens: `most`, or fewer if the run's deadline passes, but at least `least` if these fit
     the context. Text goes on past its end. Each prompt has a seed of its own, or all texts would share their luck. The
     target's cache is empty afterwards.
     """
     n_each = len(temperatures)
-    n_fitting, most = _fitting(target, prompts, n_each, least, most)
-    texts = [
-        Text(prompt, SamplingParameters(temperature=temperature, seed=seed))
-        for seed, prompt in enumerate(prompts[:n_fitting])
-        for temperature in temperatures
+    by_prompt = [
+        [Text(prompt, SamplingParameters(temperature=temperature, seed=seed)) for temperature in temperatures]
+        for seed, prompt in enumerate(prompts)
     ]
+    n_groups = _n_groups(target, prompts, n_each, most, most_groups)
+    for i in range(n_groups):
+        group = by_prompt[i::n_groups]
+        left = run.deadline - time.perf_counter()
+        stage = run.stage(left / (n_groups - i)) if math.isfinite(left) else run
+        n_fitting, length = _fitting(target, prompts[i::n_groups], n_each, least, most)
+        _write([text for texts in group[:n_fitting] for text in texts], target, n_each, least, length, stage)
+    written = [texts for texts in by_prompt if texts[0].written]
+    n_common = min(len(texts[0].written) for texts in written)
+    for text in (text for texts in written for text in texts):
+        del text.written[n_common:], text.distributions[n_common:]
+    return {temperature: [texts[i] for texts in written] for i, temperature in enumerate(temperatures)}
+
+
+def _n_groups(target: TargetContext, prompts: Sequence[list[int]], n_each: int, most: int, most_groups: int) -> int:
+    """The fewest groups in which all texts can have `most` tokens, up to `most_groups`."""
+    bound = max(min(most_groups, len(prompts)), 1)
+    for n_groups in range(1, bound):
+        groups = [prompts[i::n_groups] for i in range(n_groups)]
+        if all(_fitting(target, group, n_each, most, most)[0] == len(group) for group in groups):
+            return n_groups
+    return bound
+
+
+def _write(texts: Sequence[Text], target: TargetContext, n_each: int, least: int, most: int, run: Run) -> None:
+    """Write texts at once, `n_each` behind each prompt in turn."""
     samplers = [Sampler(text.sampling, target.n_vocab) for text in texts]
     target.reset()
     try:
-        rows = np.repeat(_read_prompts(target, prompts[:n_fitting], n_each), n_each, axis=0)
+        rows = np.repeat(_read_prompts(target, [text.prompt for text in texts[::n_each]], n_each), n_each, axis=0)
         for n_written in range(most):
             if n_written >= least and run.is_over():
                 break
@@ -71,7 +101,6 @@ def write_together(
                 rows = target.context.decode(_next_tokens(texts))
     finally:
         target.reset()
-    return {temperature: texts[i::n_each] for i, temperature in enumerate(temperatures)}
 
 
 def _fitting(

@@ -40,6 +40,21 @@ def test_when_the_time_is_over_texts_end_at_the_least_length(least: int, n_token
         assert [len(text.written) for text in texts] == [n_tokens] * 2
 
 
+def test_where_the_context_is_too_small_texts_are_written_in_groups() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(8, 4), ctx_size=128) as pair:
+        prompts = [prompt[:20] for prompt in code_prompts(pair, 5, 40)]
+        at_once = write_together(pair.target, prompts, [0.0, 0.8], 4, 24, Run())
+        in_groups = write_together(pair.target, prompts, [0.0, 0.8], 4, 24, Run(), most_groups=8)
+        assert len(at_once[0.0][0].written) < 24
+        for temperature in (0.0, 0.8):
+            assert [text.prompt for text in in_groups[temperature]] == prompts
+            assert {len(text.written) for text in in_groups[temperature]} == {24}
+            for short, long in zip(at_once[temperature], in_groups[temperature], strict=True):
+                assert short.sampling == long.sampling
+                assert len(short.distributions) == len(short.written)
+                assert short.written[:4] == long.written[:4]
+
+
 def test_only_as_many_prompts_are_taken_as_fit_the_context() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(8, 4), ctx_size=64) as pair:
         cells = pair.target.context.config.n_ctx
