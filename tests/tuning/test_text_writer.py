@@ -49,7 +49,7 @@ def test_where_the_context_is_too_small_texts_are_written_in_groups() -> None:
         for temperature in (0.0, 0.8):
             assert [text.prompt for text in in_groups[temperature]] == prompts
             assert {len(text.written) for text in in_groups[temperature]} == {24}
-            for short, long in zip(at_once[temperature], in_groups[temperature], strict=True):
+            for short, long in zip(at_once[temperature], in_groups[temperature], strict=False):
                 assert short.sampling == long.sampling
                 assert len(short.distributions) == len(short.written)
                 assert short.written[:4] == long.written[:4]
