@@ -26,7 +26,7 @@ _SOURCES = Estimate(0.1, 0.1)
 
 # All chosen by hand.
 _SCREENED = 0.25  # share of the texts on which all plans are replayed
-_HOPELESS = 0.15  # a plan that was slower by this share there, and by twice the error, is not replayed on the others
+_HOPELESS = 0.3  # a plan that was slower by this share there, and by twice the error, is not replayed on the others
 _REPLAYED = 8  # the best ones, which are replayed on all texts even after the deadline: each takes a second at most
 _CHAIN_SLOWER = 0.3  # the best chain is run unless it is slower by this share
 _ERRORS = 2.0  # a plan that is slower by more than this many standard errors is not run

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specrun.engine import calibration_texts as texts
+from specrun.engine.default_settings import keeps_bits
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.llama.invariance import exact_sizes
@@ -174,7 +175,9 @@ class Tuner:
     def _measure_exactness(self, costs: CostTable) -> PassSizes:
         if self._stages.exact_sizes is None:
             self._run.show("in passes of which sizes are logits the same bits?")
-            sizes, _ = exact_sizes(self._target, self._tokens, costs.largest)
+            # Types that keep bits at no cost, and users who asked for them, are worth the whole comparison.
+            quick = not (self._exact or keeps_bits(self._target.context.model.path))
+            sizes, _ = exact_sizes(self._target, self._tokens, costs.largest, quick)
             # Passes of sizes that were not timed take too long for any plan.
             self._stages.exact_sizes = sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
             self._unfinished.save()
