@@ -9,6 +9,7 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_
 FlashAttention = Literal["on", "off", "auto"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock"]
 SplitMode = Literal["none", "layer", "row"]
+ResidencyChoice = Literal["auto", "off"]  # of specrun, as llama.cpp knows nothing of it
 
 ALL_LAYERS = -1  # the value of gpu_layers and n_cpu_moe that means all layers, as in llama.cpp
 FLOAT_CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specrun.hardware.placement import Placement
+from specrun.units import size_text
 
-N_SLOTS = 2  # one is computed while the next is filled; a third gained nothing (docs/streaming.md)
+N_SLOTS = 2  # one is computed while the next is filled; further ones would take memory from resident layers
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
 # else runs: a share of what is available, within bounds. Chosen by hand.
@@ -31,6 +32,13 @@ class Residency:
     n_slots: int = 0
     slot_bytes: int = 0
     locked: bool = False  # whether resident weights and slots are locked into memory, so that they are never swapped
+
+    def __str__(self) -> str:
+        if self.mode == "off":
+            return "held as llama.cpp holds them"
+        held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them; `ulimit -l` allows it)"
+        slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
+        return f"{size_text(self.resident_bytes)} {held}, {size_text(self.streamed_bytes)} streamed through {slots}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from specrun.errors import LlamaError
 from specrun.llama.streaming.weight_file import WeightFile
 
-CHUNK = 4 * 2**20  # bytes of one request; larger ones gained nothing on the disk of docs/streaming.md
+CHUNK = 4 * 2**20  # bytes of one request; chosen by hand, far above what a disk needs to reach its rate
 N_READERS = 2  # threads, so that a request is waiting while the disk serves another
 
 _POISON = bytes([0xA5]) * CHUNK  # no weights of any type

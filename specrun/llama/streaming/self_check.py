@@ -26,7 +26,7 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
     try:
         weights.install()
         through_ring = _logits(context)
-    except LlamaError as error:
+    except (LlamaError, OSError) as error:
         raise CannotStreamError(f"reading ahead failed ({error})") from error
     if through_ring.tobytes() != reference.tobytes():
         raise CannotStreamError("this llama.cpp gave other logits with streamed weights")

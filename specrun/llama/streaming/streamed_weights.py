@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 from specrun.catalog.weight_pages import PageRange, WeightPages, merged
 from specrun.hardware.residency import Residency, ResidencyPlan
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.gate import Gate
+from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import CHUNK, N_READERS, Request, Ring
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -38,7 +40,7 @@ class StreamedWeights:
             for path in pages.files:
                 self._files.append(WeightFile(path))
                 self._resources.callback(self._files[-1].close)
-            mappings = [address_space.mappings_of(path) for path in pages.files]
+            mappings = [_mappings_of(path) for path in pages.files]
             every = [*self._resident, *(part for parts in self._streamed for part in parts)]
             self._addresses = {
                 part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in every
@@ -135,3 +137,10 @@ class StreamedWeights:
     def _restore(self) -> None:
         for part, address in self._addresses.items():
             address_space.map_file(address, part.n_bytes, self._files[part.file].descriptor, part.offset)
+
+
+def _mappings_of(path: Path) -> list[address_space.Mapping]:
+    try:
+        return address_space.mappings_of(path)
+    except OSError as error:
+        raise CannotStreamError(f"this system does not tell what is mapped ({error.strerror})") from error
