@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine.placing import plan_placement
-from specrun.engine.residency import target_context
+from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
@@ -82,6 +82,7 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     settings, draft_settings = options.settings, options.draft_settings
     if placement:
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
+    streaming = plan_streaming(options, settings)
     model = resources.enter_context(LlamaModel(options.target, settings))
     draft_model = None
     if options.drafts:
@@ -108,7 +109,7 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     def configured(model: LlamaModel, settings: LlamaSettings) -> ContextConfig:
         return replace(config, settings=settings.over(_cache_types(model, settings)))
 
-    context, residency, notice = target_context(model, configured(model, settings), options, resources)
+    context, residency, notice = target_context(model, configured(model, settings), streaming, resources)
     notices += [notice] if notice else []
     target = TargetContext(context)
     draft = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
@@ -23,45 +24,67 @@ from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
 
 
-def target_context(
-    model: LlamaModel, config: ContextConfig, options: RunOptions, resources: ExitStack
-) -> tuple[LlamaContext, Residency, str | None]:
-    """The context, how the weights are held, and a notice if they should be streamed and cannot be.
+@dataclass(frozen=True)
+class Streaming:
+    """What is to be streamed.
 
-    config: with the settings that the model was loaded with. resources: frees what is made here.
+    pages, plan: None if everything fits, if the user does not want it, or if it is impossible.
+    notice: a sentence for the user if it is impossible.
     """
-    notice = None
-    try:
-        if planned := _plan(options, config.settings):
-            with ExitStack() as made:
-                weights = made.enter_context(StreamedWeights(*planned))
-                context = made.enter_context(LlamaContext(model, config, weights))
-                self_check.stream(context, weights)
-                resources.push(made.pop_all())
-                return context, weights.residency, None
-    except CannotStreamError as reason:
-        notice = f"weights that do not fit are left to the system's page cache, because {reason}"
-    return resources.enter_context(LlamaContext(model, config)), Residency(), notice
+
+    pages: WeightPages | None = None
+    plan: ResidencyPlan | None = None
+    notice: str | None = None
 
 
-def _plan(options: RunOptions, settings: LlamaSettings) -> tuple[WeightPages, ResidencyPlan] | None:
-    """What to stream; None if everything fits, or the user does not want it. Raises CannotStreamError."""
+def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
+    """What is to be streamed, by the memory that is free before the models are loaded.
+
+    settings: those that the target will be loaded with.
+    """
     if options.residency == "off":
-        return None
+        return Streaming()
     gpus = offload_devices(devices.devices())
     try:
         room = room_in_ram(options, gpus)
         if room is None:
-            return None
+            return Streaming()
         file = GgufFile.read(options.target)
         _check(file, settings, gpus)
         pages = weight_pages(file, PAGE)
-    except ModelFileError as error:  # llama.cpp has loaded it, so it is one that specrun cannot read
-        raise CannotStreamError(str(error)) from error
-    plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
-    if plan is None:
-        raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
-    return (pages, plan) if plan.streamed else None
+        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
+        if plan is None:
+            raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
+    except ModelFileError:
+        return Streaming()  # loading the file says what is wrong with it
+    except CannotStreamError as reason:
+        return Streaming(notice=_notice(reason))
+    return Streaming(pages, plan) if plan.streamed else Streaming()
+
+
+def target_context(
+    model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
+) -> tuple[LlamaContext, Residency, str | None]:
+    """The context, how the weights are held, and a notice if they should be streamed and cannot be.
+
+    resources: frees what is made here.
+    """
+    notice = streaming.notice
+    if streaming.pages and streaming.plan:
+        try:
+            with ExitStack() as made:
+                weights = made.enter_context(StreamedWeights(streaming.pages, streaming.plan))
+                context = made.enter_context(LlamaContext(model, config, weights))
+                self_check.stream(context, weights)
+                resources.push(made.pop_all())
+                return context, weights.residency, None
+        except CannotStreamError as reason:
+            notice = _notice(reason)
+    return resources.enter_context(LlamaContext(model, config)), Residency(), notice
+
+
+def _notice(reason: CannotStreamError) -> str:
+    return f"weights that do not fit are left to the system's page cache, because {reason}"
 
 
 def room_in_ram(options: RunOptions, gpus: Sequence[Device]) -> int | None:
@@ -79,6 +102,6 @@ def _check(file: GgufFile, settings: LlamaSettings, gpus: Sequence[Device]) -> N
     if file.n_experts:
         raise CannotStreamError("a pass needs only some experts of this model, and streaming would read all")
     if settings.repack:
-        raise CannotStreamError("--repack puts them into other memory")
+        raise CannotStreamError("weights that --repack re-orders lie in other memory")
     if settings.load_mode not in (None, "auto", "mmap"):
         raise CannotStreamError(f"--load-mode {settings.load_mode} does not map them")
