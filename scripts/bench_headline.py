@@ -32,7 +32,7 @@ TYPES = ("q4_k_m", "q8_0", "f16")
 PLACES = ("ram", "streamed")
 SHAPE = ["--embd", "2048", "--layers", "22", "--ff", "5632", "--heads", "64", "--kv-heads", "8", "--vocab", "32000"]
 # llama.cpp's tools want a draft with the target's own vocabulary.
-DRAFT_SHAPE = ["--vocab", "32000"]
+DRAFT_SHAPE = ["--embd", "288", "--vocab", "32000"]
 N_TOKENS = {"ram": 96, "streamed": 48}
 LENGTHS = {"ram": "2,3,4,8,16", "streamed": "3,8,12,16"}
 DEFAULT = ("3", "0.0")  # llama.cpp's own length and p-min

@@ -1,6 +1,6 @@
 """Tokens a pass with draft sources and without, by kind of text, as a machine's cost tables would have it.
 
-    python scripts/bench_sources.py PROFILE [--kinds edit,summary,code,chat] [--max-tokens 96] [--temp 0]
+    python scripts/bench_sources.py PROFILE [--kinds edit,summary,code,chat] [--max-tokens 96] [--temp 0] [--seeds 1]
 
 The embedded pair writes the prompts that ship with `specrun bench`; every step is weighed with the pass times
 of PROFILE (an export of `specrun tune`, as in docs/benchmarks/raw), and tokens a second follow from the same times. So
@@ -11,6 +11,7 @@ passes. One thread, since the machine of the tables may be another.
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +21,16 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles import profile_files as storage
-from specrun.profiles.profile import Profile
+from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.codec import converter
 from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.by_temperature import nearest
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.calibration import Calibration
+from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 
@@ -56,11 +60,33 @@ class Total:
         return 1e3 * self.tokens / self.ms
 
 
+@dataclass(frozen=True)
+class Tables:
+    """What the guides of a profile rest on. calibration, rate: at the temperature that is asked for."""
+
+    costs: CostModel
+    calibration: Calibration
+    rate: float
+
+    @classmethod
+    def of(cls, path: Path, temperature: float) -> Tables:
+        """From a profile of any version since 2: the versions differ in other parts."""
+        value = json.loads(path.read_text(encoding="utf-8"))
+        acceptance = {a["temperature"]: a for a in value["acceptance"]}
+        plans = {tuned["temperature"]: tuned for tuned in value["plans"]}
+        tuned = plans[nearest(temperature, list(plans))]
+        return cls(
+            converter().structure(value["tables"], CostModel),
+            converter().structure(acceptance[nearest(temperature, list(acceptance))], Acceptance).calibration,
+            max(tuned["predicted_tokens_per_second"], tuned["plain_tokens_per_second"]) / 1e3,
+        )
+
+
 class ByTheTables(Guide):
     """A guide to which every step has taken just as long as its tables say."""
 
-    def __init__(self, known: Guide, total: Total) -> None:
-        super().__init__(known.costs, known.calibration, known.rate)
+    def __init__(self, known: Tables, total: Total) -> None:
+        super().__init__(known.costs, known.calibration.fresh(), known.rate)
         self._total = total
 
     def learn(self, step: PassRecord) -> None:
@@ -83,17 +109,18 @@ class ByTheTables(Guide):
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
 
-def measure(model: Model, found: Profile, kind: str, plan: Plan, max_tokens: int, temperature: float) -> Total:
-    """All texts of a kind, one after the other."""
+def measure(model: Model, found: Tables, kind: str, plan: Plan, arguments: argparse.Namespace) -> Total:
+    """All texts of a kind, one after the other, with every seed."""
     total = Total()
-    sampling = SamplingParameters(temperature=temperature)
-    for text in prompts.shipped((kind,)):
-        guide = ByTheTables(found.guide(temperature), total)
-        model.forget()
-        tokens = model.prompt_tokens(text.text, raw=True)
-        plans = FixedPlan(plan, guide)
-        for _ in model.engine.generate(Request(tokens, sampling, max_tokens, ignore_eos=True), plans):
-            pass
+    for seed in range(arguments.seeds):
+        sampling = SamplingParameters(temperature=arguments.temp, seed=seed)
+        for text in prompts.shipped((kind,)):
+            guide = ByTheTables(found, total)
+            model.forget()
+            tokens = model.prompt_tokens(text.text, raw=True)
+            plans = FixedPlan(plan, guide)
+            for _ in model.engine.generate(Request(tokens, sampling, arguments.max_tokens, ignore_eos=True), plans):
+                pass
     return total
 
 
@@ -103,8 +130,9 @@ def main() -> None:
     parser.add_argument("--kinds", default="edit,summary,code,chat")
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--temp", type=float, default=0.0)
+    parser.add_argument("--seeds", type=int, default=1, help="texts behind each prompt, with the seeds from 0 on")
     arguments = parser.parse_args()
-    found = storage.load(arguments.profile)
+    found = Tables.of(arguments.profile, arguments.temp)
     options = RunOptions(
         embedded.TARGET, embedded.DRAFT, tuple(PLANS.values()), settings=ONE_THREAD, draft_settings=ONE_THREAD
     )  # fmt: skip
@@ -114,10 +142,7 @@ def main() -> None:
     print("| --- |" + " ---: |" * (2 * len(PLANS) + 2))
     with Model(options) as model:
         for kind in arguments.kinds.split(","):
-            totals = {
-                name: measure(model, found, kind, plan, arguments.max_tokens, arguments.temp)
-                for name, plan in PLANS.items()
-            }
+            totals = {name: measure(model, found, kind, plan, arguments) for name, plan in PLANS.items()}
             cells = [f"{t.tokens_per_pass:.2f} | {t.tokens_per_second:.1f}" for t in totals.values()]
             merged, adaptive = totals["merged"], totals["adaptive"]
             per_pass = merged.tokens_per_pass / adaptive.tokens_per_pass

@@ -8,10 +8,12 @@ from typing import Literal
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 FlashAttention = Literal["on", "off", "auto"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock"]
+TiledKernels = Literal["auto", "never", "always"]
 SplitMode = Literal["none", "layer", "row"]
 ResidencyChoice = Literal["auto", "off"]  # of specrun, as llama.cpp knows nothing of it
 
 ALL_LAYERS = -1  # the value of gpu_layers and n_cpu_moe that means all layers, as in llama.cpp
+DEFAULT_UBATCH = 512  # tokens of a micro-batch, by llama.cpp's own default
 FLOAT_CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16")
 
 
@@ -25,7 +27,10 @@ class LlamaSettings:
 
     threads: int | None = None  # CPU threads of a pass over one token; default: the number of physical cores
     threads_batch: int | None = None  # CPU threads of larger passes; default: as `threads`
+    batch_size: int | None = None  # tokens of a prompt that llama.cpp gets at once; default: as `ubatch_size`
+    ubatch_size: int | None = None  # tokens of a prompt that it computes at once; default: 512
     repack: bool | None = None  # whether weights are re-ordered for this CPU; default: no
+    tiled: TiledKernels | None = None  # whether tiled kernels compute K- and i-quants; default: passes of 8 or more
     flash_attn: FlashAttention | None = None  # default: on
     type_k: CacheType | None = None  # type of K in the KV cache; default: f16
     type_v: CacheType | None = None  # type of V in the KV cache; default: f16
@@ -36,6 +41,12 @@ class LlamaSettings:
     split_mode: SplitMode | None = None  # how several GPUs share the layers; default: layer
     tensor_split: tuple[float, ...] | None = None  # share of each GPU; default: in proportion to free memory
     main_gpu: int | None = None  # index of the only GPU used with split_mode `none`; default: 0
+
+    @property
+    def prompt_pass(self) -> int:
+        """Tokens of one pass over a prompt. As in llama.cpp, a batch bounds its micro-batches."""
+        n = self.ubatch_size or DEFAULT_UBATCH
+        return min(n, self.batch_size or n)
 
     def over(self, others: LlamaSettings) -> LlamaSettings:
         """These settings, with those of `others` for every setting that is None here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +132,19 @@ class Llama(nn.Module):
     def parameter_count(self) -> int:
         """Number of trained weights."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def layers_of(model: Llama, layers: tuple[int, ...]) -> Llama:
+    """Return a copy of the model that keeps only these of its layers, in this order, and everything else."""
+    shorter = Llama(replace(model.shape, layers=len(layers)))
+    state = model.state_dict()
+    for name in shorter.state_dict():
+        source = name
+        if name.startswith("blk."):
+            _, index, rest = name.split(".", 2)
+            source = f"blk.{layers[int(index)]}.{rest}"
+        shorter.get_parameter(name).data.copy_(state[source])
+    return shorter
 
 
 def rope_angles(head_width: int) -> Tensor:

@@ -62,19 +62,21 @@ def train(
     seed: int,
     *,
     long_share: float,
+    rate: float = 1.0,
     compiled: bool,
     label: str,
 ) -> float:
     """Spend token_budget tokens on lowering loss_of(model, random, batch, window); return the seconds taken.
 
-    The last long_share of the steps see windows of the full context length, those before see short ones.
+    The last long_share of the steps see windows of the full context length, those before see short ones. rate is a
+    factor of all learning rates.
     """
     random = np.random.default_rng(seed)
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and name.startswith("blk")]
     others = [p for name, p in model.named_parameters() if p.dim() != 2 or not name.startswith("blk")]
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=rate * MATRIX_RATE, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=rate * OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     steps = max(1, token_budget // BATCH_TOKENS)
     schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate_schedule(steps)) for optimizer in optimizers]

@@ -227,7 +227,7 @@ class Generation:
         if sources is None or not names:
             return None
         permitted = self._sampler.permitted if self._sampler.is_constrained else None
-        sources.follow(self._target.tokens, names, permitted)
+        sources.follow(self._target.tokens, names, permitted, self._sampler.noise)
         return sources
 
     def _ends_text(self, token: int) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import fingerprint
-from specrun.llama import TargetContext
+from specrun.llama import TargetContext, tiled_kernels
 from specrun.llama.invariance import exact_sizes
+from specrun.llama_settings import TiledKernels
 from specrun.locations import data_dir, write_json
 from specrun.profiles.profile import Profile
 from specrun.speculation.plan import Plan
@@ -22,6 +23,11 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSi
 if TYPE_CHECKING:
     from cattrs import Converter
 
+_KERNELS: dict[TiledKernels, str] = {
+    "auto": "",
+    "never": ", because tiled kernels compute none of them",
+    "always": ", because tiled kernels compute all of them",
+}
 _NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of padding is mentioned
 
 
@@ -32,17 +38,19 @@ class ExactPasses:
     sizes: the class; ANY_SIZE where nothing is padded.
     is_exact: whether passes of these sizes were measured to give a token the same bits.
     cost: what padding adds to a plain pass, as a share of its time.
+    tiled: which passes llama.cpp's tiled kernels compute.
     """
 
     sizes: PassSizes = ANY_SIZE
     is_exact: bool = False
     cost: float = 0.0
+    tiled: TiledKernels = "auto"
 
     def __str__(self) -> str:
         if not self.is_exact:
             return "exact up to near-ties, because the size of a pass may change the last bits of a token's logits"
         if self.sizes == ANY_SIZE:
-            return "bit-exact in passes of every size"
+            return f"bit-exact in passes of every size{_KERNELS[self.tiled]}"
         if self.sizes == PLAIN_ONLY:
             return "bit-exact without speculation, as no larger pass keeps the last bits of a token's logits here"
         cost = f"; a plain pass takes {self.cost:.0%} longer" if self.cost >= _NOTEWORTHY else ""
@@ -59,7 +67,9 @@ class ExactPasses:
 def of_profile(profile: Profile) -> ExactPasses:
     """What `specrun tune` measured and chose."""
     is_exact = profile.pads or profile.exact_sizes == ANY_SIZE
-    return ExactPasses(profile.padding, is_exact, profile.padding_cost if profile.pads else 0.0)
+    return ExactPasses(
+        profile.padding, is_exact, profile.padding_cost if profile.pads else 0.0, profile.settings.tiled or "auto"
+    )
 
 
 def measured(target: TargetContext, plans: Sequence[Plan], options: RunOptions) -> ExactPasses:
@@ -70,15 +80,21 @@ def measured(target: TargetContext, plans: Sequence[Plan], options: RunOptions) 
 
     plans: the plans to run. options: what the target was loaded with.
     """
-    path = data_dir() / "exact" / f"{fingerprint(identity_of(replace(options, draft=None)))}.json"
+    # The environment may have chosen other kernels than those of another run.
+    identity = identity_of(replace(options, draft=None)) | _unless_auto(tiled_kernels.in_use())
+    path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
     if (known := _read(path)) is not None:
         return known
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
-    result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1)
+    result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1, tiled_kernels.in_use())
     with suppress(OSError):  # the next run then measures again
         write_json(path, _converter().unstructure(result))
     return result
+
+
+def _unless_auto(tiled: TiledKernels) -> dict[str, str]:
+    return {} if tiled == "auto" else {"tiled": tiled}
 
 
 def _read(path: Path) -> ExactPasses | None:

@@ -13,7 +13,7 @@ from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.hardware import machine
-from specrun.llama_settings import LlamaSettings
+from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.profiles import profile_files
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import Profile, TunedPlan
@@ -34,16 +34,21 @@ _TEMPERATURES = (0.0, 0.8)
 _SECONDS_BETWEEN = 60.0  # time after which another text in the same process is begun with what was learned kept
 
 
-def chooser(plans: Sequence[Plan], begin_with: Profile | None, padding: PassSizes = ANY_SIZE) -> ByTemperature:
+def chooser(
+    plans: Sequence[Plan],
+    begin_with: Profile | None,
+    padding: PassSizes = ANY_SIZE,
+    prompt_pass: int = DEFAULT_UBATCH,
+) -> ByTemperature:
     """A controller of `plans`.
 
     begin_with: pass times, calibration and rates to begin with; None for nothing.
-    padding: the sizes that passes are padded to.
+    padding: the sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt.
     """
     if begin_with and begin_with.origin == "tuned":
         guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
     else:
-        costs = _costs(begin_with, padding)
+        costs = _costs(begin_with, padding, prompt_pass)
         guides = {t: Guide(costs, _calibration(begin_with, t)) for t in _TEMPERATURES}
     return ByTemperature({t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()})
 
@@ -64,11 +69,11 @@ def _calibration(learned: Profile | None, temperature: float) -> Calibration | N
     return found[0].calibration.fresh() if found else None
 
 
-def _costs(learned: Profile | None, padding: PassSizes) -> LearnedCosts:
+def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int) -> LearnedCosts:
     if learned is None:
-        return LearnedCosts(LearnedTimes(padding=padding))
+        return LearnedCosts(LearnedTimes((), padding, prompt_pass))
     draft = LearnedDraftTimes.of_table(learned.costs.draft) if learned.costs.draft else LearnedDraftTimes()
-    return LearnedCosts(LearnedTimes(learned.costs.target.times, padding), draft)
+    return LearnedCosts(LearnedTimes(learned.costs.target.times, padding, prompt_pass), draft)
 
 
 @dataclass

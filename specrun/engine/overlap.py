@@ -136,8 +136,8 @@ class _WhileRunning:
         self._check()
         return self._model.start(tokens)
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        return self._model.expandable(parents)
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return self._model.expandable(parents, width)
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
         self._check()

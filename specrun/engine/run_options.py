@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from specrun.errors import UsageError
 from specrun.llama.context import ContextConfig
-from specrun.llama.target import PROMPT_PASS
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import MOST_PADDED
@@ -87,7 +86,7 @@ class RunOptions:
         return ContextConfig(
             n_ctx=context_length(self.ctx_size, n_ctx_train) + budget + _MAX_PENDING,
             n_seq_max=n_seq_max,
-            n_batch=max(PROMPT_PASS, budget + _MAX_PENDING),
+            n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),
             n_outputs=max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0),
         )
 

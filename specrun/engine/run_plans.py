@@ -42,7 +42,9 @@ class RunPlans:
             return self.profile.chooser()
         if len(self.candidates) == 1:
             return FixedPlan(self.candidates[0])
-        return learning.chooser(self.candidates, self.profile or self._learned, self._engine.target.padding)
+        target = self._engine.target
+        prompt_pass = target.context.config.settings.prompt_pass
+        return learning.chooser(self.candidates, self.profile or self._learned, target.padding, prompt_pass)
 
     @property
     def kept(self) -> PlanChooser:

@@ -124,8 +124,8 @@ class BatchBuffer:
         return self._struct
 
 
-def committed_tokens(tokens: list[int], start: int, n_seq_max: int, n_outputs: int) -> Batch:
-    """A batch that appends committed `tokens` from position `start` on, on every sequence.
+def committed_tokens(tokens: list[int], start: int, n_seq: int, n_outputs: int, first_seq: int = 0) -> Batch:
+    """A batch that appends committed `tokens` from position `start` on, on `n_seq` sequences from `first_seq` on.
 
     Rows of logits are wanted for the last `n_outputs` tokens.
     """
@@ -133,7 +133,7 @@ def committed_tokens(tokens: list[int], start: int, n_seq_max: int, n_outputs: i
     return Batch(
         tokens=np.asarray(tokens, np.int32),
         positions=np.arange(start, start + n, dtype=np.int32),
-        first_seq=np.zeros(n, np.int32),
-        n_seq=np.full(n, n_seq_max, np.int32),
+        first_seq=np.full(n, first_seq, np.int32),
+        n_seq=np.full(n, n_seq, np.int32),
         outputs=np.arange(n) >= n - n_outputs,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, UsageError
 from specrun.hardware.cpu import usable_cores
-from specrun.llama import library
+from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel, lacks_memory
 from specrun.llama.streaming.streamed_weights import StreamedWeights
@@ -44,7 +44,17 @@ class ContextConfig:
     n_seq_max: int  # sequence ids, so the most leaf paths of a tree
     n_batch: int  # most tokens of one pass
     n_outputs: int  # most rows of logits of one pass
-    settings: LlamaSettings = UNDECIDED  # threads, flash attention, cache types
+    settings: LlamaSettings = UNDECIDED  # threads, sizes of prompt passes, flash attention, cache types
+
+    @property
+    def n_call(self) -> int:
+        """Most tokens that llama.cpp gets at once: of a prompt those of several passes, if the settings ask for it.
+
+        llama.cpp cuts them every `n_batch` tokens. Where that is more than a pass over a prompt has, because trees need
+        the room, it gets one pass at a time: which tokens share a pass must not depend on the plan.
+        """
+        is_cut_alike = self.n_batch == self.settings.prompt_pass
+        return max(self.n_batch, (self.settings.batch_size or 0) // self.n_batch * self.n_batch if is_cut_alike else 0)
 
 
 class LlamaContext:
@@ -53,7 +63,8 @@ class LlamaContext:
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
         closed after the context.
     decode_seconds: time spent in `decode` so far.
-    Raises OutOfMemoryError, UsageError (a refused cache type) or LlamaError if llama.cpp cannot make the context.
+    Raises OutOfMemoryError, UsageError (a refused cache type, or kernels that this process cannot change any more) or
+    LlamaError if llama.cpp cannot make the context.
     """
 
     def __init__(self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | None = None) -> None:
@@ -61,9 +72,10 @@ class LlamaContext:
         self.config = config
         self.weights = weights
         self.decode_seconds = 0.0
+        tiled_kernels.settle(config.settings.tiled)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = config.n_ctx
-        params.n_batch = params.n_ubatch = config.n_batch
+        params.n_batch, params.n_ubatch = config.n_call, config.n_batch
         params.n_seq_max = config.n_seq_max
         # llama.cpp reserves memory for this many rows of logits; n_batch rows would be 311 MB with 152k tokens.
         params.n_outputs_max = max(config.n_outputs, config.n_seq_max)
@@ -84,7 +96,7 @@ class LlamaContext:
         if not self._context:
             raise _context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         self._memory = llama_cpp.llama_get_memory(self._context)
-        self._buffer = BatchBuffer(config.n_batch, config.n_seq_max)
+        self._buffer = BatchBuffer(config.n_call, config.n_seq_max)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
 
     def close(self) -> None:
@@ -115,7 +127,7 @@ class LlamaContext:
         The rows are a view that the next pass overwrites. Raises ContextFullError if the cache has no room for the
         batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
         """
-        seq_length = batch.check(self.model.n_vocab, self.config.n_batch, self.config.n_outputs, self._seq_length)
+        seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._seq_length)
         gate = self.weights.gate if self.weights else None
         if gate:
             gate.begin_pass()

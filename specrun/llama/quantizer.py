@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import re
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
+from specrun import child_process
 from specrun.errors import LlamaError
 from specrun.llama import library
 
@@ -73,20 +73,18 @@ def quantize(
 def serve(request: str) -> None:
     """Run `quantize` with the arguments in `request`, which is JSON, and print `bytes` or `error` as JSON.
 
-    The process ends early and deletes the file when stdin is closed, as its parent is gone then.
+    The process ends early and deletes the file when its parent is gone.
     """
     arguments: dict[str, Any] = json.loads(request)
     if arguments.pop("debug"):
         library.show_log()
-    threading.Thread(target=_end_with_stdin, args=(arguments["destination"],), daemon=True).start()
+    child_process.end_with_parent(lambda: _delete(arguments["destination"]))
     try:
         print(json.dumps({"bytes": quantize(**arguments)}))
     except LlamaError as error:
         print(json.dumps({"error": str(error)}))
 
 
-def _end_with_stdin(destination: str | None) -> None:
-    os.read(0, 1)
+def _delete(destination: str | None) -> None:
     if destination is not None:
         Path(destination).unlink(missing_ok=True)
-    os._exit(1)

@@ -5,6 +5,9 @@ sums over cells in order, so a hole in front of an accepted token would change t
 last bits of the logits. A tree is decoded in depth-first order, likeliest path first. Of the accepted path only the
 nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
 
+Every leaf of a tree needs a sequence that holds the committed text. Marking a cell costs time for each sequence that it
+is on, so the text is on as many sequences only as recent trees had leaves; others copy it when a tree needs them.
+
 Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
 lies in the last cells, and is dropped with the tree. llama.cpp computes the end of the last layer and the logits for
 those tokens only whose logits are wanted, so the number of wanted rows is padded to the same sizes.
@@ -23,7 +26,7 @@ from specrun.llama.prefix import common_prefix
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
-PROMPT_PASS = 512  # tokens of one prefill pass: llama.cpp's default ubatch
+_KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
 
 
 class TargetContext:
@@ -40,6 +43,9 @@ class TargetContext:
         self.tokens: list[int] = []
         self.n_cached = 0
         self.padding: PassSizes = ANY_SIZE
+        self._n_sequences = 1  # the first ones, which hold what is cached; the others are empty
+        self._n_needed = 1  # most leaves of a tree since the number of sequences was last reconsidered
+        self._n_passes = 0  # since then
 
     @property
     def n_vocab(self) -> int:
@@ -84,23 +90,37 @@ class TargetContext:
         if kept < self.n_cached and not self.context.model.can_hold_tree:
             kept = 0  # a recurrent state cannot be rolled back partly
         self.context.remove(ALL_SEQUENCES, kept)
+        if kept == 0:
+            self._n_sequences = self._n_needed = 1
         self.tokens = list(tokens)
         self.n_cached = kept
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         self._decode_committed(shared, self.padding.largest(self.context.config.n_batch), interrupted)
-        self._decode_committed(end, min(PROMPT_PASS, self.context.config.n_batch), interrupted)
+        self._decode_committed(end, self._prompt_call(), interrupted)
         return end - kept
 
+    def _prompt_call(self) -> int:
+        """Tokens of a prompt that llama.cpp gets at once. They depend on the settings only, never on the plan."""
+        config, multiple = self.context.config, self.padding.multiple
+        # The last pass over a prompt is padded, for which a pass of any other size might have no room.
+        prompt_pass = min(config.settings.prompt_pass, config.n_batch)
+        n = max(prompt_pass // multiple * multiple, self.padding.least)
+        return config.n_call if n == config.n_batch else n
+
     def _decode_committed(self, end: int, largest: int, interrupted: Callable[[], bool]) -> None:
-        config, last_seq = self.context.config, self.max_leaves - 1
+        config, last_seq = self.context.config, self._n_sequences - 1
         if end > config.n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
         while self.n_cached < end and not interrupted():
             chunk = self.tokens[self.n_cached : min(self.n_cached + largest, end)]
-            batch = committed_tokens(chunk, self.n_cached, config.n_seq_max, n_outputs=0)
+            batch = committed_tokens(chunk, self.n_cached, self._n_sequences, n_outputs=0)
             after = self.n_cached + len(chunk)
-            self.context.decode(batch.padded(self.padding.padded(len(chunk)), last_seq, after))
+            # Only the last of the passes that llama.cpp makes of a chunk is smaller than the others.
+            whole = len(chunk) // config.n_batch * config.n_batch
+            rest = len(chunk) - whole
+            size = whole + self.padding.padded(rest) if whole and rest else self.padding.padded(len(chunk))
+            self.context.decode(batch.padded(size, last_seq, after))
             self.n_cached = after
             self.context.remove(last_seq, after)
 
@@ -114,11 +134,12 @@ class TargetContext:
             raise ValueError("the root is not the pending last token")
         if len(tree) > self.room():
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
+        self._provide_sequences(tree.n_leaves)
         n_before = self.n_pending
         root_position = len(self.tokens) - 1
-        # Committed tokens, the root included, are on every sequence, so that all sequences stay equally long.
+        # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.
         n_seq = tree.leaf_counts.copy()
-        n_seq[ROOT] = self.max_leaves
+        n_seq[ROOT] = self._n_sequences
         before = np.asarray(self.tokens[self.n_cached : -1], np.int32)
         batch = Batch(
             tokens=np.concatenate([before, tree.tokens]),
@@ -126,17 +147,29 @@ class TargetContext:
                 [np.arange(self.n_cached, root_position, dtype=np.int32), root_position + tree.depths]
             ),
             first_seq=np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
-            n_seq=np.concatenate([np.full(n_before, self.max_leaves, np.int32), n_seq]),
+            n_seq=np.concatenate([np.full(n_before, self._n_sequences, np.int32), n_seq]),
             outputs=np.arange(n_before + len(tree)) >= n_before,
         )
         # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
-        depth = int(tree.depths[-1]) if tree.n_leaves == self.max_leaves else 0
-        batch = batch.padded(self.pass_size(tree), self.max_leaves - 1, root_position + depth + 1)
+        depth = int(tree.depths[-1]) if tree.n_leaves == self._n_sequences else 0
+        batch = batch.padded(self.pass_size(tree), self._n_sequences - 1, root_position + depth + 1)
         # Further rows are those of padding, and if that is too little, of pending tokens.
         n_rows = self.padding.padded(len(tree))
         first_row = min(n_before, len(batch) - n_rows)
         batch.outputs[first_row : first_row + n_rows] = True
         return self.context.decode(batch)[n_before - first_row :][: len(tree)]
+
+    def _provide_sequences(self, n_leaves: int) -> None:
+        """Let at least `n_leaves` sequences hold what is cached, and not many more than recent trees needed."""
+        self._n_needed = max(self._n_needed, n_leaves)
+        self._n_passes += 1
+        if n_leaves <= self._n_sequences and self._n_passes < _KEPT_PASSES:
+            return
+        for seq in range(self._n_needed, self._n_sequences):
+            self.context.remove(seq, 0)
+        for seq in range(self._n_sequences, self._n_needed):
+            self.context.copy(0, seq, 0, self.n_cached)
+        self._n_sequences, self._n_needed, self._n_passes = self._n_needed, n_leaves, 0
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
         """Commit the accepted `path` (node indices, root first) of the tree scored last, and then `next_token`."""
@@ -151,8 +184,8 @@ class TargetContext:
         self.tokens.append(next_token)
 
     def _share_first_path(self, start: int, end: int) -> None:
-        """Let every sequence share the cells of sequence 0 at start .. end - 1 instead of its own."""
-        for seq in range(1, self.max_leaves):
+        """Let every sequence in use share the cells of sequence 0 at start .. end - 1 instead of its own."""
+        for seq in range(1, self._n_sequences):
             self.context.remove(seq, start)
             self.context.copy(0, seq, start, end)
 
@@ -165,3 +198,4 @@ class TargetContext:
         self.context.remove(ALL_SEQUENCES, 0)
         self.tokens = []
         self.n_cached = 0
+        self._n_sequences = self._n_needed = 1

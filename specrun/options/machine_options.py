@@ -28,6 +28,7 @@ MACHINE = "Machine"
 _TYPES = f"One of {', '.join(get_args(CacheType))}."
 _MAX_LAYERS = 10_000  # far beyond any model
 _MAX_THREADS = 1024  # far beyond any machine
+_MAX_BATCH = 65536  # tokens; far beyond what makes a prompt pass faster
 
 _option = partial(typer.Option, rich_help_panel=MACHINE, show_default=False)
 _count = partial(_option, metavar="N")
@@ -48,6 +49,16 @@ class MachineOptions:
     )] = None
     threads_batch: Annotated[int | None, _count(
         "--threads-batch", "-tb", help="CPU threads for passes over several tokens. By default as --threads."
+    )] = None
+    batch_size: Annotated[int | None, _count(
+        "--batch-size", "-b",
+        help="Tokens of a prompt that llama.cpp gets at once; several GPUs can work on the micro-batches of one batch "
+        "at the same time. By default as --ubatch-size."
+    )] = None
+    ubatch_size: Annotated[int | None, _count(
+        "--ubatch-size", "-ub",
+        help="Tokens of a prompt that are computed at once, for which all weights are read once. By default as "
+        "`specrun tune` chose; untuned 512."
     )] = None
     gpu_layers: Annotated[str | None, _layer_count(
         "--gpu-layers", "-ngl", help="Layers of the target that are kept in VRAM. By default as many as fit."
@@ -134,6 +145,9 @@ class MachineOptions:
         for name, threads in (("--threads", self.threads), ("--threads-batch", self.threads_batch)):
             if threads is not None and not 1 <= threads <= _MAX_THREADS:
                 raise UsageError(f"{name} must be between 1 and {_MAX_THREADS}; got {threads}")
+        for name, tokens in (("--batch-size", self.batch_size), ("--ubatch-size", self.ubatch_size)):
+            if tokens is not None and not 1 <= tokens <= _MAX_BATCH:
+                raise UsageError(f"{name} must be between 1 and {_MAX_BATCH}; got {tokens}")
         if self.main_gpu is not None and self.main_gpu < 0:
             raise UsageError(f"--main-gpu must be 0 or more; got {self.main_gpu}")
         if self.flash_attn == "off" and type_v and type_v not in FLOAT_CACHE_TYPES:
@@ -144,6 +158,8 @@ class MachineOptions:
         return {
             "threads": self.threads,
             "threads_batch": self.threads_batch,
+            "batch_size": self.batch_size,
+            "ubatch_size": self.ubatch_size,
             "repack": self.repack,
             "flash_attn": self.flash_attn,
             "load_mode": self.load_mode,

@@ -66,6 +66,7 @@ class Profile:
     validation: list[ValidationRow] = field(default_factory=list)
     predictions: dict[float, list[PredictionRow]] = field(default_factory=dict)  # by temperature, fastest plan first
     tried: list[TriedSettings] = field(default_factory=list)
+    prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it

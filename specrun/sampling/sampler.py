@@ -132,6 +132,11 @@ class Sampler:
         return Candidates(tokens[order], scores[order])
 
     @property
+    def noise(self) -> SharedNoise | None:
+        """The noise that is added to logits / T; None when greedy."""
+        return self._noise if self.parameters.temperature > 0 else None
+
+    @property
     def is_constrained(self) -> bool:
         """Whether a constraint limits what may be written."""
         return self._constraint is not None

@@ -33,8 +33,12 @@ class DraftModel(Protocol):
         """Bring the committed text into the cache; returns float32[n_vocab], the logits after its last token."""
         ...
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        """Places, ascending, of the nodes that one pass can expand together. parents: the parent of each node."""
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        """Places, ascending, of at most `width` nodes that one pass can expand together.
+
+        parents: the parent of every node that may still be expanded, best first. No other node that was expanded can
+        have a further child, so that the cache may give up what it keeps for one.
+        """
         ...
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:

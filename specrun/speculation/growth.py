@@ -93,8 +93,11 @@ class CandidateSource(Protocol):
         """The candidates below each of `nodes`, from one draft pass. The first call for a tree is for [ROOT]."""
         ...
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        """Places, ascending, of the nodes that one draft pass can expand together. parents: the parent of each node."""
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        """Places, ascending, of at most `width` nodes that one draft pass can expand together.
+
+        parents: the parent of every node that may still be expanded, best first (see `DraftModel.expandable`).
+        """
         ...
 
 
@@ -108,13 +111,16 @@ class ChainSource(CandidateSource, Protocol):
         ...
 
 
-def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int]) -> list[int]:
-    """Those of `nodes`, best first, that one draft pass can expand together. The root alone always can be."""
+def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int], width: int) -> list[int]:
+    """At most `width` of `nodes`, best first, that one draft pass can expand together. The root alone always can be.
+
+    nodes: all that may still be expanded, best first; no other ones may be from now on.
+    """
     if nodes == [ROOT]:
         return nodes
     left_out = set(nodes)
     chosen = []
-    for place in source.expandable([growth.parents[node] for node in nodes]):
+    for place in source.expandable([growth.parents[node] for node in nodes], width):
         node = nodes[place]
         if growth.parents[node] not in left_out:  # else its parent, which would come first in this pass, stays behind
             left_out.remove(node)
@@ -150,8 +156,8 @@ class ModelCandidates:
         recent = self.sampler.recent(growth.committed) + growth.path(node)
         return self.sampler.sample(row, len(growth.committed) + growth.depths[node], recent)
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        return self.model.expandable(parents)
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return self.model.expandable(parents, width)
 
 
 def offer_children(

@@ -41,8 +41,8 @@ class _CountingSource:
         self.n_nodes += len(nodes)
         return self._source.children(growth, nodes)
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        return self._source.expandable(parents)
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return self._source.expandable(parents, width)
 
 
 class AcceptanceMeter:

@@ -27,6 +27,7 @@ _SOURCES = Estimate(0.1, 0.1)
 # All chosen by hand.
 _SCREENED = 0.25  # share of the texts on which all plans are replayed
 _HOPELESS = 0.15  # a plan that was slower by this share there, and by twice the error, is not replayed on the others
+_REPLAYED = 8  # the best ones, which are replayed on all texts even after the deadline: each takes a second at most
 _CHAIN_SLOWER = 0.3  # the best chain is run unless it is slower by this share
 _ERRORS = 2.0  # a plan that is slower by more than this many standard errors is not run
 _HIDDEN = 0.05  # least share of the time that drafting takes where drafting ahead is run; it cannot save more
@@ -41,14 +42,16 @@ def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[fl
     if costs.draft is None:
         return [OFF.plan()]
     space = PlanSpace(costs, largest, ctx, acceptance)
-    return [plan for method in METHODS.values() for plan in method.candidates(space)]
+    plans = [plan for method in METHODS.values() for plan in method.candidates(space)]
+    # A tree of a fixed shape that is a single path is the chain of its depth, which is among them.
+    return [plan for plan in plans if plan.shape is None or plan.shape.n_leaves > 1]
 
 
 def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel, run: Run) -> list[Prediction]:
     """Predictions for the plans, fastest first.
 
-    All are replayed on a part of the texts, and those that may be the best, likeliest first and until the run's
-    deadline, on all of them.
+    All are replayed on a part of the texts, and those that may be the best, likeliest first, on all of them; after the
+    run's deadline only a few are.
     """
     acceptance = measured.acceptance
     calibrations = measured.calibrations_of_others()
@@ -70,7 +73,7 @@ def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel
     for i, (prediction, plan) in enumerate(screened):
         behind = best.times.log_ratio(prediction.times)
         is_hopeless = behind.value > max(_HOPELESS, _ERRORS * behind.error)
-        if plan.drafts and (is_hopeless or (i and run.is_over())):
+        if plan.drafts and (is_hopeless or (i >= _REPLAYED and run.is_over())):
             predictions.append(prediction)
         else:
             predictions.append(replayed(plan, n_texts) if n_screened < n_texts else prediction)

@@ -51,10 +51,10 @@ class TargetTimer:
     tokens: Sequence[int]  # a text to decode, repeated where it is too short
 
     def fill(self, ctx: int) -> None:
-        self.target.set_prompt(_repeated(self.tokens, ctx + 1))
+        self.target.set_prompt(repeated(self.tokens, ctx + 1))
 
     def ms(self, n: int) -> float:
-        tree = TokenTree.chain([self.target.tokens[-1], *_repeated(self.tokens[::-1], n - 1)])
+        tree = TokenTree.chain([self.target.tokens[-1], *repeated(self.tokens[::-1], n - 1)])
         started = time.perf_counter()
         self.target.score(tree)
         seconds = time.perf_counter() - started
@@ -74,14 +74,15 @@ class DraftTimer:
         self._ctx = ctx
 
     def ms(self, n: int) -> float:
-        self.draft.start(_repeated(self.tokens, self._ctx))
-        nodes = [DraftNode(i + 1, ROOT, token) for i, token in enumerate(_repeated(self.tokens, n))]
+        self.draft.start(repeated(self.tokens, self._ctx))
+        nodes = [DraftNode(i + 1, ROOT, token) for i, token in enumerate(repeated(self.tokens, n))]
         started = time.perf_counter()
         self.draft.expand(nodes)
         return (time.perf_counter() - started) * 1e3
 
 
-def _repeated(tokens: Sequence[int], count: int) -> list[int]:
+def repeated(tokens: Sequence[int], count: int) -> list[int]:
+    """The first `count` tokens of a text that is repeated without end."""
     return [tokens[i % len(tokens)] for i in range(count)]
 
 

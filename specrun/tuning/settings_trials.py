@@ -9,81 +9,38 @@ costs nothing win unless another is clearly faster; with `--exact` all are compa
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 
 from specrun.engine.default_settings import keeps_bits
-from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.profiles.tuning_rows import TriedSettings
-from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_rate, is_free, tokens_of
-from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
+from specrun.tuning.settings_trial import Tried, measured, measured_apart
 
-_SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
-_CONTEXTS = (64, 768)  # tokens; llama.cpp's attention kernels for long contexts are at work from 512 cells on
-PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand
-_FAR_BEHIND = 0.6  # share of the best size's rate below which two sizes in turn end the sizes that are timed
-_ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
-_MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
+_BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
 _CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
-_ROUNDS = 2
-_VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
 
 
-@dataclass(frozen=True)
-class Tried:
-    """Settings, and what was measured with them."""
-
-    name: str
-    settings: LlamaSettings
-    ms: dict[int, float]  # milliseconds of a pass, by its tokens
-    # Passes of these sizes give a token the same bits, and the least of them was timed; None if that was not compared.
-    exact_sizes: PassSizes | None
-    prompt_ms: float = 0.0  # milliseconds to read a token of a prompt
-
-    @property
-    def score(self) -> float:
-        """Answered tokens per millisecond, the time of reading the prompt included, with a draft of usual quality."""
-        return self._answered(ANY_SIZE)
-
-    @property
-    def exact_score(self) -> float:
-        """The same where every pass is padded to `exact_sizes`, which must be known."""
-        assert self.exact_sizes
-        return self._answered(self.exact_sizes)
-
-    def _answered(self, padding: PassSizes) -> float:
-        return ANSWER / (PROMPT * self.prompt_ms + ANSWER / best_rate(padding, self.ms))
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether all passes are known to be bit-exact at no cost."""
-        return self.exact_sizes is not None and is_free(self.exact_sizes, self.ms)
-
-    @property
-    def row(self) -> TriedSettings:
-        """The trial as a profile keeps it."""
-        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
-
-
-def variations(n_logical: int, n_threads: int, can_repack: bool, is_split: bool) -> Iterator[tuple[str, LlamaSettings]]:
+def variations(
+    n_logical: int, n_threads: int, can_repack: bool, is_split: bool, n_gpus: int, has_tiled: bool
+) -> Iterator[tuple[str, LlamaSettings]]:
     """Names and settings to try, each on top of those that were kept before.
 
     n_logical: logical CPU cores. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
-    is_split: whether some layers lie in VRAM and some in RAM.
+    is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers.
+    has_tiled: whether passes must be exact and tiled kernels compute some of them.
     """
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
         yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
+    if n_gpus > 1:  # they then work on several micro-batches at the same time
+        yield f"{_BATCH} tokens of a prompt at a time", LlamaSettings(batch_size=_BATCH)
+    if has_tiled:  # one kernel for passes of all sizes makes padding needless
+        yield "tiled kernels never", LlamaSettings(tiled="never", repack=False)
+        yield "tiled kernels always", LlamaSettings(tiled="always", repack=False)
     # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context,
     # and for reading prompts, may be several times as fast. In f32 its sums do not depend on the size of the pass for
     # some quantizations. These come first, because the time may not suffice for all.
@@ -112,12 +69,14 @@ def choose(
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
     padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
     run's deadline. Bits are compared only with `options.exact` and for types of weights that keep them at no cost,
-    because for others it takes most of the time and decides nothing.
+    because for others it takes most of the time and decides nothing. Where candidates differ in what a process settles
+    once, its kernels, each is tried in a process of its own.
     """
+    tried_with = measured_apart if any(change.tiled for _, change in candidates) else measured
     run.show("settings: defaults")
     started = time.perf_counter()
     compares = options.exact or keeps_bits(options.target)
-    best = _try("defaults", options, defaults, compares, text, run)
+    best = tried_with("defaults", options, defaults, compares, text, run)
     tried = [best]
     for name, change in candidates:
         now = time.perf_counter()
@@ -133,7 +92,7 @@ def choose(
             continue
         run.show(f"settings: {name}")
         try:
-            trial = _try(name, options, change.over(best.settings), compares, text, run)
+            trial = tried_with(name, options, change.over(best.settings), compares, text, run)
         except LlamaError:
             continue  # this model does not allow it, or there is too little memory
         tried.append(trial)
@@ -145,58 +104,3 @@ def choose(
         if is_better:
             best = trial
     return best.settings, tried
-
-
-def _try(name: str, options: RunOptions, settings: LlamaSettings, compares: bool, text: str, run: Run) -> Tried:
-    decided = options.settings.over(settings)
-    largest = SPECEXEC.plan(max(_SIZES), 8)
-    # No pass is padded here; which sizes are exact is measured below.
-    plain = replace(options, settings=decided, plans=(OFF.plan(),), largest=largest, draft=None, exact=False)
-    with Model(plain) as model:
-        tokens = model.llama_model.tokenize(text, add_special=False)
-        target = model.engine.target
-        longest = max(8, model.engine.ctx_size - max(_SIZES) - 1)
-        contexts = [min(ctx, longest) for ctx in _CONTEXTS]
-        timer = TargetTimer(target, tokens)
-        timer.fill(contexts[0])
-        timer.ms(1)
-        sizes, plain_ms = worth_timing(timer)
-        exact = exact_sizes(target, tokens, max(_SIZES), quick=True)[0] if compares else None
-        padding = ANY_SIZE if exact is None else exact
-        sizes = sorted({*sizes, padding.least})
-        timer.fill(contexts[0])
-        short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
-        near = rounds(timer, contexts[0], sizes, _ROUNDS, short).pass_times()
-        started = time.perf_counter()
-        timer.fill(contexts[1])
-        prompt_ms = 1e3 * (time.perf_counter() - started) / max(contexts[1] - contexts[0], 1)
-        by_size = {t.n: t.ms for t in near}
-        far = rounds(timer, contexts[1], may_be_best(by_size, padding), _ROUNDS, short).pass_times()
-        ms = {t.n: (t.ms + by_size[t.n]) / 2 for t in far}
-        return Tried(name, settings, ms, exact, prompt_ms)
-
-
-def worth_timing(timer: PassTimer) -> tuple[list[int], float]:
-    """The sizes of passes that plans may use, and the time of a plain pass: further ones are far from the best."""
-    plain_ms = timer.ms(1)
-    sizes, best, n_behind = [1], 1 / plain_ms, 0
-    for n in _SIZES[1:]:
-        rate = tokens_of(n) / timer.ms(n)
-        sizes.append(n)
-        n_behind = n_behind + 1 if rate < _FAR_BEHIND * best else 0
-        if n_behind == 2:
-            break
-        best = max(best, rate)
-    return sizes, plain_ms
-
-
-def may_be_best(ms: Mapping[int, float], exact: PassSizes) -> list[int]:
-    """Of the sizes timed behind few cells, those that may be the best behind many, padded to `exact` or not.
-
-    Small sizes, and the least of `exact`, which a plain pass is padded to, are among them in any case.
-    """
-    wanted = {n for n in ms if n <= _ALWAYS or n == exact.least}
-    for sizes in (ANY_SIZE, exact):
-        best = best_rate(sizes, ms)
-        wanted |= {n for n, one in ms.items() if n in sizes and tokens_of(n) / one > _MAY_BE_BEST * best}
-    return sorted(wanted)

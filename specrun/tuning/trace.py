@@ -83,8 +83,8 @@ class _Recorder:
             self._position.children[tuple(growth.path(node))] = below
         return candidates
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        return self._source.expandable(parents)
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return self._source.expandable(parents, width)
 
 
 class Replay:
@@ -105,8 +105,8 @@ class Replay:
         tokens = self.children(growth, [node])[0].tokens
         return int(tokens[0]) if len(tokens) else _NOT_RECORDED
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        return range(len(parents))
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return range(min(len(parents), width))
 
 
 def record(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
@@ -16,17 +17,19 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
-from specrun.llama import devices
+from specrun.llama import devices, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import settings_trials
+from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
+from specrun.tuning.settings_trial import Tried
 from specrun.tuning.tuner import Tuner
 from specrun.tuning.unfinished import UnfinishedRun
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
+_PROMPT_SHARE = 0.05  # of the effort's seconds, for passes over prompts, where settings were tried before
 _LEAST_SHARE = 0.8  # of the effort's seconds, that the other measurements get in any case
 
 
@@ -60,13 +63,20 @@ def tune_pair(
     if first and first[1].layer_gpus == placement.layer_gpus and first[1].regime == placement.regime:
         unfinished.take_target(first[0])
     notices = []
-    if placement.regime == "streamed" and effort_name != "thorough":
+    is_tried = placement.regime != "streamed" or effort_name == "thorough"
+    if not is_tried:
         notices.append("llama.cpp's settings were not tried, because streamed passes take long; --thorough tries them")
-        unfinished.stages.settings = unfinished.stages.settings or LlamaSettings()
-    if unfinished.stages.settings is None:
-        _choose_settings(options, here, placement, unfinished, run.stage(_SETTINGS_SHARE * effort.seconds))
     settings = unfinished.stages.settings
-    assert settings is not None
+    if settings is None:
+        settings_run = run.stage(_SETTINGS_SHARE * effort.seconds)
+        settings, tried = _try_settings(options, here, placement, settings_run) if is_tried else (LlamaSettings(), [])
+        if settings.tiled is None and tiled_kernels.in_use() != "auto":  # by the environment, which later runs may lack
+            settings = replace(settings, tiled=tiled_kernels.in_use())
+        prompt_run = run.stage(_PROMPT_SHARE * effort.seconds) if is_tried else settings_run
+        settings, prompt_ms = _choose_prompt_pass(options, here, placement, settings, tried, prompt_run)
+        stages = unfinished.stages
+        stages.settings, stages.tried, stages.prompt_ms = settings, [trial.row for trial in tried], prompt_ms
+        unfinished.save()
     with Model(replace(options, settings=options.settings.over(settings), exact=False)) as model:
         for notice in model.notices:
             run.note(notice)
@@ -95,23 +105,45 @@ def tune_pair(
         validation=[validated.row for validated in tuned.validated],
         predictions={t: [prediction.row for prediction in ranked] for t, ranked in tuned.predictions.items()},
         tried=unfinished.stages.tried,
+        prompt_ms=unfinished.stages.prompt_ms,
         residency=residency,
         notices=notices + tuned.notices,
     )
     return profile, placement
 
 
-def _choose_settings(
-    options: RunOptions, here: Machine, placement: Placement, unfinished: UnfinishedRun, run: Run
-) -> None:
-    """Try llama.cpp's settings for the target, and keep the fastest."""
+def _try_settings(
+    options: RunOptions, here: Machine, placement: Placement, run: Run
+) -> tuple[LlamaSettings, list[Tried]]:
+    """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried."""
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
-    variations = settings_trials.variations(here.cpu.n_logical, threads, placement.can_repack, is_split)
+    has_tiled = options.exact and not here.gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
+    variations = settings_trials.variations(
+        here.cpu.n_logical, threads, placement.can_repack, is_split, len(here.gpus), has_tiled
+    )
     defaults = with_defaults(options).settings
-    chosen, tried = settings_trials.choose(options, defaults, list(variations), texts.together(), run)
-    unfinished.stages.settings, unfinished.stages.tried = chosen, [trial.row for trial in tried]
-    unfinished.save()
+    return settings_trials.choose(options, defaults, list(variations), texts.together(), run)
+
+
+def _choose_prompt_pass(
+    options: RunOptions,
+    here: Machine,
+    placement: Placement,
+    settings: LlamaSettings,
+    tried: Sequence[Tried],
+    run: Run,
+) -> tuple[LlamaSettings, dict[int, float]]:
+    """The settings with the best size of a pass over a prompt, and the milliseconds to read a token by that size."""
+    sizes = prompt_passes.sizes_that_fit(options, settings, here.gpus)
+    decided = options.settings.ubatch_size or options.settings.batch_size
+    if decided or len(sizes) < 2:
+        return settings, {}
+    is_bounded = not here.gpus and not placement.request.target.is_moe
+    chosen = [trial for trial in tried if trial.settings == settings]
+    if is_bounded and chosen and not prompt_passes.may_gain(chosen[0].ms[1], chosen[0].prompt_ms):
+        return settings, {}
+    return prompt_passes.choose(options, settings, sizes, is_bounded, texts.together(), run)
 
 
 def _summary(here: Machine) -> dict[str, str]:

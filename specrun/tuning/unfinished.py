@@ -40,6 +40,7 @@ class Stages:
     exact_sizes: PassSizes | None = None
     overhead: Overhead | None = None
     acceptance: list[MeasuredAcceptance] = field(default_factory=list)
+    prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
 
 
 class UnfinishedRun:
@@ -64,7 +65,7 @@ class UnfinishedRun:
         """Take what concerns the target alone from a profile that was measured just now, unless it is known already."""
         stages = self.stages
         if stages.settings is None:
-            stages.settings, stages.tried = profile.settings, profile.tried
+            stages.settings, stages.tried, stages.prompt_ms = profile.settings, profile.tried, profile.prompt_ms
             stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
 
     def save(self) -> None:

@@ -67,6 +67,9 @@ def _head(profile: Profile) -> Table:
         table.add_row("streaming", str(profile.residency))
     decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
     table.add_row("settings", ", ".join(decided) or "defaults")
+    if profile.prompt_ms:
+        rates = [f"{rate_text(1e3 / ms)} in passes of {n}" for n, ms in sorted(profile.prompt_ms.items())]
+        table.add_row("prompts", f"tokens/s: {', '.join(rates)}")
     if profile.origin == "tuned":
         table.add_row("exactness", exactness(profile))
     else:

@@ -11,6 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.request import Request
+from specrun.llama.context import ALL_SEQUENCES
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -40,6 +41,30 @@ def test_every_prompt_is_answered_the_same_bit_for_bit(sampling: SamplingParamet
     plain = written_by(OFF.plan(), sampling, 12, max_tokens=64)
     for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8), ADAPTIVE.plan(64, 12, 8)):
         assert_same(plan, written_by(plan, sampling, 12, max_tokens=64), plain)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_the_text_is_the_same_where_the_draft_uses_sequences_again(
+    sampling: SamplingParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = SPECEXEC.plan(16, 12, 16)
+    freed = []
+    with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
+        assert e.draft
+        remove = e.draft.context.remove
+
+        def noted(seq: int, start: int) -> None:
+            if seq != ALL_SEQUENCES:
+                freed.append(seq)
+            remove(seq, start)
+
+        monkeypatch.setattr(e.draft.context, "remove", noted)
+        for prompt in code_prompts(e, 2, 40):
+            plain = write(e, prompt, sampling, OFF.plan(), 60)
+            e.reset()
+            assert_same(plan, [write(e, prompt, sampling, plan, 60)], [plain])
+            e.reset()
+    assert freed, "every branch had a sequence of its own"
 
 
 class Changing:

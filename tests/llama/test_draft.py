@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.errors import LlamaError
 from specrun.llama import DraftContext
-from specrun.speculation.drafter import DraftNode
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.llama.batch import Batch
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.drafter import DraftLimits, DraftNode
+from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter
+from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.method import OFF
 from specrun.speculation.tree import ROOT
-from tests.engines import engine
+from tests.engines import code_prompts, engine, first_difference, write
 
 TEXT = list(range(40, 60))
 # Node, parent, token: 1 - 2 - 3 - 4 is one path; 5 is beside 2, and 6 below 5.
@@ -46,7 +51,7 @@ def test_rows_are_those_of_the_path(draft: DraftContext, passes: list[list[int]]
     rows = {}
     draft.start(TEXT)
     for ids in passes:
-        assert list(draft.expandable([nodes[i].parent for i in ids])) == list(range(len(ids)))
+        assert list(draft.expandable([nodes[i].parent for i in ids], 16)) == list(range(len(ids)))
         found = draft.expand([nodes[i] for i in ids]).copy()
         rows.update(zip(ids, found, strict=True))
     for id_ in rows:
@@ -70,7 +75,151 @@ def test_without_a_free_sequence_nodes_that_continue_one_are_still_expanded() ->
         draft = e.draft
         assert draft
         draft.start(TEXT)
-        assert list(draft.expandable([ROOT, ROOT, ROOT])) == [0, 1]
+        assert list(draft.expandable([ROOT, ROOT, ROOT], 16)) == [0, 1]
         draft.expand([DraftNode(1, ROOT, 11)])
         draft.expand([DraftNode(2, ROOT, 12)])
-        assert list(draft.expandable([ROOT, 1, 1, 2])) == [1, 3]
+        assert list(draft.expandable([ROOT, 1, 1, 2], 16)) == [1, 3]
+
+
+def test_sequences_of_branches_without_open_nodes_are_used_again() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(4, 2)) as e:
+        draft = e.draft
+        assert draft
+        draft.start(TEXT)
+        assert list(draft.expandable([ROOT] * 5, 16)) == [0, 1, 2, 3]
+        draft.expand([DraftNode(id_, ROOT, 10 + id_) for id_ in (1, 2, 3, 4)])
+        # Below 1 alone there is growth, so the sequences of its siblings are free.
+        assert list(draft.expandable([1] * 5, 16)) == [0, 1, 2, 3]
+        draft.expand([DraftNode(id_, 1, 10 + id_) for id_ in (5, 6, 7, 8)])
+        # The tip of a sequence is given up where a node above it is the open one.
+        assert list(draft.expandable([1, 1, 5], 16)) == [0, 1, 2]
+
+
+def test_rows_stay_those_of_the_path_when_sequences_and_cells_are_used_again() -> None:
+    n_nodes = 8
+    rng = np.random.default_rng(1)
+    with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(n_nodes, 4), ctx_size=len(TEXT)) as e:
+        draft = e.draft
+        assert draft
+        n_cells = draft.context.config.n_ctx - len(TEXT)
+        paths: dict[int, list[int]] = {ROOT: []}
+        rows: dict[int, np.ndarray] = {}
+        parents = [ROOT]  # the nodes that may get further children
+        draft.start(TEXT)
+        for _ in range(12):
+            offered = [int(rng.choice(parents)) for _ in range(2 * n_nodes)]
+            nodes = []
+            for place in draft.expandable(offered, n_nodes):
+                id_, token = len(paths), int(rng.integers(10, 200))
+                paths[id_] = [*paths[offered[place]], token]
+                nodes.append(DraftNode(id_, offered[place], token))
+            for node, row in zip(nodes, draft.expand(nodes).copy(), strict=True):
+                rows[node.id] = row
+            # Old nodes stay open, too, so that sequences go on from the middle of a path.
+            parents = [int(node) for node in rng.choice([*set(offered), *(node.id for node in nodes)], 4)]
+        assert len(rows) > n_cells, "no cell had to be used again"
+        for id_, row in rows.items():
+            np.testing.assert_allclose(row, after(draft, [*TEXT, *paths[id_]]), atol=2e-2)
+
+
+def test_a_tree_grows_as_wide_as_with_more_sequences() -> None:
+    budget = 48
+    trees = []
+    for n_sequences in (budget // 2, 4 * budget):
+        with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(n_sequences, 16)) as e:
+            assert e.draft
+            sampler = Sampler(SamplingParameters(temperature=0), e.target.n_vocab)
+            drafter = SpecExecDrafter(ModelCandidates(e.draft, sampler))
+            bounds = DraftLimits(budget, 16, budget, budget)
+            trees.append([drafter.draft(prompt, bounds) for prompt in code_prompts(e, 3, 40)])
+    for few, many in zip(*trees, strict=True):
+        assert few.tokens.tolist() == many.tokens.tolist()
+        assert few.parents.tolist() == many.parents.tolist()
+
+
+@pytest.fixture
+def decoded(draft: DraftContext, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each draft pass so far."""
+    sizes: list[int] = []
+    decode = draft.context.decode
+
+    def noted(batch: Batch) -> np.ndarray:
+        rows = decode(batch)
+        sizes.append(len(batch))
+        return rows
+
+    draft.reset()
+    monkeypatch.setattr(draft.context, "decode", noted)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("path", "n_missing"), [([11], 1), ([11, 15, 16], 1), ([11, 12, 99, 98], 3), ([99], 2)], ids=str
+)
+def test_accepted_nodes_are_not_decoded_again(
+    draft: DraftContext, decoded: list[int], path: list[int], n_missing: int
+) -> None:
+    draft.start(TEXT)
+    for ids in ([1], [2, 5], [3, 6], [4]):
+        draft.expand([DraftNode(*NODES[id_ - 1]) for id_ in ids])
+    text = [*TEXT, *path, 30]
+    decoded.clear()
+    rows = [after(draft, text)]
+    assert decoded == [n_missing]
+    # What grows behind that text may use any sequence, and sees all of the text.
+    below = [DraftNode(id_, ROOT, 50 + id_) for id_ in range(1, 9)]
+    rows += list(draft.expand(below).copy())
+    draft.reset()
+    for row, tail in zip(rows, [[], *([node.token] for node in below)], strict=True):
+        np.testing.assert_allclose(row, after(draft, [*text, *tail]), atol=2e-2)
+
+
+def test_nodes_of_a_failed_pass_are_decoded(draft: DraftContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft.start(TEXT)
+    draft.expand([DraftNode(1, ROOT, 11), DraftNode(2, ROOT, 12)])
+    with monkeypatch.context() as patch:
+
+        def fails(_: Batch) -> np.ndarray:
+            raise LlamaError("on purpose")
+
+        patch.setattr(draft.context, "decode", fails)
+        with pytest.raises(LlamaError):
+            draft.expand([DraftNode(3, 1, 13), DraftNode(4, 1, 14)])
+    row = after(draft, [*TEXT, 11, 14, 15])
+    draft.reset()
+    np.testing.assert_allclose(row, after(draft, [*TEXT, 11, 14, 15]), atol=2e-2)
+
+
+def test_a_drafted_token_that_the_draft_lacks_is_read_as_token_0(draft: DraftContext) -> None:
+    short = DraftContext(draft.context, 100)
+    short.start(TEXT)
+    row = short.expand([DraftNode(1, ROOT, 10**6)])[0].copy()
+    short.reset()
+    np.testing.assert_allclose(row, after(short, [*TEXT, 0]), atol=2e-2)
+    draft.reset()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_the_same_and_fewer_tokens_are_decoded(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling, plan = SamplingParameters(temperature=temperature, seed=1), SPECEXEC.plan(16, 6)
+    with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
+        draft = e.draft
+        assert draft
+        sizes: list[int] = []
+        start, decode = draft.start, draft.context.decode
+
+        def noted(tokens: Sequence[int]) -> np.ndarray:
+            with monkeypatch.context() as patch:
+                patch.setattr(draft.context, "decode", lambda batch: sizes.append(len(batch)) or decode(batch))
+                return start(tokens)
+
+        for prompt in code_prompts(e, 3, 40):
+            plain = write(e, prompt, sampling, OFF.plan(), 60)
+            e.reset()
+            sizes.clear()
+            monkeypatch.setattr(draft, "start", noted)
+            written = write(e, prompt, sampling, plan, 60)
+            assert first_difference(written, plain) is None
+            # Without kept nodes, every committed token would be decoded.
+            assert sum(sizes) - len(prompt) < 0.7 * len(written.tokens)
+            e.reset()

@@ -36,6 +36,8 @@ from tests.models import random_llama
         ("--ctx-size", "99999999999"),
         ("--threads", "0"),
         ("--threads-batch", "5000"),
+        ("--batch-size", "0"),
+        ("--ubatch-size", "1000000"),
         ("--main-gpu", "-1"),
         ("--n-cpu-moe", "-1"),
         ("--tensor-split", "1,x"),

@@ -83,7 +83,7 @@ def test_replays_commit_what_the_engine_commits(
     temperature, _, trace, lengths = recorded
     calibration = calibrate([trace])
     for plan, of_engine in lengths.items():
-        prediction = predict(plan, [trace], STREAMED, [calibration], sharpness_at(temperature))
+        prediction = predict(plan, [trace], STREAMED, [calibration], temperature)
         n_passes = sum(prediction.accepted)
         counts = [of_engine[:n_passes].count(length + 1) for length in range(len(prediction.accepted))]
         assert list(prediction.accepted) == counts, plan
@@ -130,10 +130,8 @@ def test_an_unfinished_run_keeps_its_recordings_and_tables(
     (again,) = stages.acceptance
     assert again.acceptance.positional == POSITIONAL
     for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 8)):
-        before = predict(plan, [trace], STREAMED, [calibration], sharpness_at(temperature))
-        assert (
-            predict(plan, again.traces, STREAMED, again.calibrations_of_others(), sharpness_at(temperature)) == before
-        )
+        before = predict(plan, [trace], STREAMED, [calibration], temperature)
+        assert predict(plan, again.traces, STREAMED, again.calibrations_of_others(), temperature) == before
     delete("fingerprint")
     assert not UnfinishedRun("fingerprint", "key").is_resumed
 
@@ -155,8 +153,11 @@ def test_the_meter_records_every_text_within_its_time_and_knows_our_own_overhead
         greedy, sampled = meter.measure(prompts, [0.0, 0.8], 40, Run().stage(0))
         assert (greedy.acceptance.temperature, sampled.acceptance.temperature) == (0.0, 0.8)
         for measured in (greedy, sampled):
-            assert [len(trace.positions) for trace in measured.traces] == [16] * 4
-            assert measured.acceptance.n_positions == 4 * 16
+            # 28 tokens are written, of which at most half may be left over for the last passes.
+            n = len(measured.traces[0].positions)
+            assert 14 <= n <= 16
+            assert [len(trace.positions) for trace in measured.traces] == [n] * 4
+            assert measured.acceptance.n_positions == 4 * n
         assert greedy.acceptance.positional == greedy.acceptance.sampled, "greedily there is one rule"
         assert greedy.acceptance.positional[0] == max(greedy.acceptance.positional)
         assert 0.3 < sum(greedy.acceptance.positional) < 1.001

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,19 +15,35 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
+from specrun.tuning import settings_trial
 from specrun.tuning import settings_trials as settings
-from specrun.tuning.settings_trials import Tried, variations
+from specrun.tuning.settings_trial import Tried, measured_apart
+from specrun.tuning.settings_trials import variations
+from tests.models import wide_target
 
 
-def names(**given: bool) -> list[str]:
-    conditions = {"can_repack": True, "is_split": False} | given
-    return [name for name, _ in variations(4, 2, **conditions)]
+def names(n_gpus: int = 0, **given: bool) -> list[str]:
+    conditions = {"can_repack": True, "is_split": False, "has_tiled": False} | given
+    return [name for name, _ in variations(4, 2, n_gpus=n_gpus, **conditions)]
 
 
 def test_repacked_weights_cannot_stream() -> None:
     assert any("repacked" in name for name in names())
     assert not any("repacked" in name for name in names(can_repack=False))
     assert "multiplied where they are" in names(is_split=True)[0]
+
+
+def test_tiled_kernels_are_tried_where_they_compute_some_passes() -> None:
+    assert [name for name in names(has_tiled=True) if "tiled" in name] == [
+        "tiled kernels never",
+        "tiled kernels always",
+    ]
+    assert not any("tiled" in name for name in names())
+
+
+def test_batches_of_several_passes_are_for_several_gpus() -> None:
+    assert "2048 tokens of a prompt at a time" in names(n_gpus=2)
+    assert "2048 tokens of a prompt at a time" not in names(n_gpus=1)
 
 
 def test_the_score_is_that_of_the_best_pass_with_a_prompt_read() -> None:
@@ -59,9 +77,9 @@ class Clock:
 
 def test_sizes_that_no_plan_would_use_are_not_timed() -> None:
     in_ram = {1: 22.0, 2: 33.0, 4: 55.0, 8: 92.0, 16: 135.0, 32: 250.0, 64: 500.0}
-    assert settings.worth_timing(Clock(in_ram.__getitem__)) == ([1, 2, 4, 8, 16, 32], 22.0)
-    assert settings.worth_timing(Clock(lambda n: 600.0 + n))[0] == [1, 2, 4, 8, 16, 32, 64]
-    assert settings.worth_timing(Clock(lambda n: 30.0 * n))[0] == [1, 2, 4, 8]
+    assert settings_trial.worth_timing(Clock(in_ram.__getitem__)) == ([1, 2, 4, 8, 16, 32], 22.0)
+    assert settings_trial.worth_timing(Clock(lambda n: 600.0 + n))[0] == [1, 2, 4, 8, 16, 32, 64]
+    assert settings_trial.worth_timing(Clock(lambda n: 30.0 * n))[0] == [1, 2, 4, 8]
 
 
 def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
@@ -74,9 +92,9 @@ def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
 
 def test_the_best_sizes_with_padding_and_without_are_timed_behind_many_cells() -> None:
     ms = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 90.0, 32: 400.0}
-    assert settings.may_be_best(ms, ANY_SIZE) == [1, 2, 4]
-    assert settings.may_be_best(ms, PassSizes(8)) == [1, 2, 4, 8, 16]
-    assert settings.may_be_best(ms, PassSizes.only(32)) == [1, 2, 4, 32]
+    assert settings_trial.may_be_best(ms, ANY_SIZE) == [1, 2, 4]
+    assert settings_trial.may_be_best(ms, PassSizes(8)) == [1, 2, 4, 8, 16]
+    assert settings_trial.may_be_best(ms, PassSizes.only(32)) == [1, 2, 4, 32]
 
 
 @pytest.fixture
@@ -98,7 +116,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ms, exact = speed[name]
         return Tried(name, chosen, {1: ms, 8: 8 * ms}, exact)
 
-    monkeypatch.setattr(settings, "_try", stand_in)
+    monkeypatch.setattr(settings, "measured", stand_in)
     return asked
 
 
@@ -170,3 +188,45 @@ def test_a_real_model_is_timed_and_compared() -> None:
         assert best == LlamaSettings()
     elif f16.exact_score > 1.04 * defaults.score:
         assert best == f16.settings
+
+
+def test_settings_that_change_a_process_are_tried_in_others(timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "measured_apart", settings.measured)
+    monkeypatch.setattr(settings, "measured", lambda *_: pytest.fail("in this process"))
+    candidates = [("f16", LlamaSettings(type_v="f16")), ("4 % faster", LlamaSettings(tiled="never"))]
+    settings.choose(RunOptions(embedded.TARGET, None, (OFF.plan(),)), LlamaSettings(), candidates, "", Run())
+    assert timed == ["defaults", "f16", "4 % faster"]
+
+
+def test_a_trial_in_another_process_is_a_trial(tmp_path: Path) -> None:
+    decided = LlamaSettings(threads=1, tensor_split=(1.0, 2.0))
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=200, settings=decided)
+    tried = measured_apart("f16", options, LlamaSettings(type_v="f16"), False, "def read(path):\n", Run())
+    assert (tried.name, tried.settings, tried.exact_sizes) == ("f16", LlamaSettings(type_v="f16"), None)
+    assert tried.prompt_ms > 0
+    assert all(ms > 0 for ms in tried.ms.values())
+    with pytest.raises(LlamaError, match="nothing"):
+        measured_apart("f16", replace(options, target=tmp_path / "nothing.gguf"), LlamaSettings(), False, "x", Run())
+
+
+def test_ctrl_c_ends_a_trial_in_another_process() -> None:
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
+    with pytest.raises(KeyboardInterrupt):
+        measured_apart("f16", options, LlamaSettings(), True, "def", Run(interrupted=lambda: True))
+
+
+@pytest.mark.slow
+def test_with_exactness_tiled_kernels_in_no_pass_or_in_all_are_compared_with_padding(made: Path) -> None:
+    target = wide_target(made, "q4_k_m")
+    decided = LlamaSettings(threads=1, repack=False)
+    options = RunOptions(target, None, (OFF.plan(),), settings=decided, exact=True)
+    candidates = [(name, change) for name, change in variations(1, 1, False, False, 0, True) if change.tiled]
+    candidates = [(name, replace(change, repack=None)) for name, change in candidates]
+    text = "def read(path):\n    return open(path).read()\n"
+    best, (padded, never, always) = settings.choose(options, LlamaSettings(), candidates, text, Run())
+    if padded.exact_sizes == ANY_SIZE:
+        pytest.skip("this CPU has no tiled kernels")
+    assert never.exact_sizes == always.exact_sizes == ANY_SIZE
+    assert (never.settings.tiled, always.settings.tiled) == ("never", "always")
+    scores = {trial.settings.tiled: trial.exact_score for trial in (padded, never, always)}
+    assert scores[best.tiled] > 0.9 * max(scores.values())

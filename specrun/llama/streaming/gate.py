@@ -14,6 +14,7 @@ from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 
 _LAYER_OUTPUT = b"l_out-"  # what llama.cpp calls the last tensor of a layer, with the layer's index behind it
+_LOGITS = b"result_output"  # and the last one of a pass
 
 
 @cache
@@ -50,6 +51,7 @@ class Gate:
         self._places: dict[int, int] = {}
         self._current = 0
         self._is_open = False
+        self._is_over = False
 
     def guard(self, ring: Ring, streamed: Sequence[int]) -> None:
         """From now on wait for the ring. streamed: indices of the layers that take turns in it."""
@@ -66,6 +68,7 @@ class Gate:
         if self._ring:
             self._ring.begin_pass()
         self._go_to(0)
+        self._is_over = False
 
     def _go_to(self, layer: int) -> None:
         self._current = layer
@@ -81,19 +84,20 @@ class Gate:
         try:
             name = self._name_of(tensor)
             layer = int(name[len(_LAYER_OUTPUT) :]) if name.startswith(_LAYER_OUTPUT) else None
-            return self._before(layer) if asks else self._after(layer)
+            return self._before(layer, name == _LOGITS) if asks else self._after(layer)
         except BaseException as error:  # Ctrl-C too, as nothing can be raised through llama.cpp
             self.failure = error
             return asks
 
-    def _before(self, layer: int | None) -> bool:
+    def _before(self, layer: int | None, is_last: bool) -> bool:
         if layer is not None:
             self.layers.append(layer)
         if not self._ring:
             return False
+        if self._is_over or (layer is not None and layer < self._current):
+            self._begin()  # another of the passes that llama.cpp makes of a long prompt
+        self._is_over = is_last
         if layer is not None and layer != self._current:
-            if layer < self._current:
-                self._begin()  # llama.cpp divided the pass
             self._go_to(layer)
         if not self._is_open and self._current in self._places:
             self._ring.wait_for(self._places[self._current])

@@ -37,7 +37,7 @@ def _logits(context: LlamaContext) -> Logits:
     """The logits after a few tokens in an empty cache, which is empty again afterwards."""
     tokens = [i % context.model.n_vocab for i in range(_N_TOKENS)]
     try:
-        rows = context.decode(committed_tokens(tokens, 0, n_seq_max=1, n_outputs=1))
+        rows = context.decode(committed_tokens(tokens, 0, n_seq=1, n_outputs=1))
         return np.array(rows)
     finally:
         context.remove(ALL_SEQUENCES, 0)

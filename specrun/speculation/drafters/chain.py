@@ -28,7 +28,7 @@ class ChainDrafter:
         growth = TreeGrowth(tokens)
         node = ROOT
         for depth in range(1, min(limits.depth, limits.budget - 1) + 1):
-            if not expandable_of(growth, self._source, [node]):
+            if not expandable_of(growth, self._source, [node], 1):
                 break
             token = self._source.favourite(growth, node)
             if token == NO_TOKEN:

@@ -80,6 +80,7 @@ class CostAwareDrafter:
             unexpanded.difference_update(level)
             if n_passes == limits.depth:
                 break
+            unexpanded = _open(growth, unexpanded, limits)
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = np.sort(np.exp(growth.scores))[::-1]
         n = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
@@ -124,8 +125,10 @@ class CostAwareDrafter:
         target_row: see `Guide.target_row`.
         levels_row: float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes.
         """
-        best = _next(growth, unexpanded, limits.depth, min(limits.width, len(levels_row) - 1))
-        best = expandable_of(growth, self._source, best)
+        width = min(limits.width, len(levels_row) - 1)
+        best = _next(growth, unexpanded, limits.depth, width)
+        others = unexpanded.difference(best)
+        best = expandable_of(growth, self._source, [*best, *growth.best(others, len(others))], width)
         if not best:
             return []
         rate = self._guide.rate
@@ -141,8 +144,14 @@ class CostAwareDrafter:
             gain = self._guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor)
             gains.append((1.0 - _OFFERED_SHARE * float(offered)) * gain)
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
-        width = int(worth.argmax())
-        return best[: width + 1] if worth[width] > 0 else []
+        last = int(worth.argmax())
+        return best[: last + 1] if worth[last] > 0 else []
+
+
+def _open(growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> set[int]:
+    """Those of `unexpanded` that may be expanded later; no child of another one would stay in the tree."""
+    worst_kept = growth.worst_kept(limits.budget)
+    return {node for node in unexpanded if growth.scores[node] >= worst_kept and growth.depths[node] < limits.depth}
 
 
 def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:

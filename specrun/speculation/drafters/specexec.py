@@ -43,16 +43,20 @@ class SpecExecDrafter:
         """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         if limits.budget > 1 and limits.depth > 0:
-            level, unexpanded = [ROOT], set[int]()
+            level, unexpanded = [ROOT], list[int]()
             # There are as many passes as levels; a node that was skipped at its own level may be expanded later.
             for n_passes in range(1, limits.depth + 1):
                 worst_kept = growth.worst_kept(limits.budget)
                 for node, candidates in zip(level, self._source.children(growth, level), strict=True):
-                    unexpanded.update(self._add_children(growth, node, candidates, worst_kept))
-                level = self._next_level(growth, unexpanded, limits)
-                if not level or n_passes == limits.depth:
+                    unexpanded += self._add_children(growth, node, candidates, worst_kept)
+                if n_passes == limits.depth:
                     break
-                unexpanded.difference_update(level)
+                unexpanded = self._worth_expanding(growth, unexpanded, limits)
+                level = expandable_of(growth, self._source, unexpanded, limits.width)
+                if not level:
+                    break
+                expanded = set(level)
+                unexpanded = [node for node in unexpanded if node not in expanded]
         return growth.tree(limits)
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates, worst_kept: float) -> list[int]:
@@ -65,11 +69,11 @@ class SpecExecDrafter:
             if score > worst_kept
         ]
 
-    def _next_level(self, growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> list[int]:
-        """The nodes that the next pass expands, best first; empty when growth is over."""
+    def _worth_expanding(self, growth: TreeGrowth, unexpanded: list[int], limits: DraftLimits) -> list[int]:
+        """Those of `unexpanded` that may have children in the tree, best first. No other one ever will."""
         worst_kept = growth.worst_kept(limits.budget)
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-        return expandable_of(growth, self._source, growth.best(worth, limits.width))
+        return growth.best(worth, len(worth))
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:

@@ -64,7 +64,7 @@ class StaticDrafter:
             return added
 
         shape = self._shape.cut(limits.budget, limits.depth)
-        fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self._source, nodes))
+        fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self._source, nodes, len(nodes)))
         return growth.tree(limits)
 
 

@@ -63,7 +63,7 @@ class ConfidenceDrafter:
         growth = TreeGrowth(tokens)
         node, kept = ROOT, 1.0
         while growth.depths[node] < min(limits.depth, limits.budget - 1):
-            if not expandable_of(growth, self._source, [node]):
+            if not expandable_of(growth, self._source, [node], 1):
                 break
             candidates = self._source.children(growth, [node])[0]
             shares = candidates.shares
@@ -89,7 +89,7 @@ class CapeDrafter:
         growth = TreeGrowth(tokens)
         node = ROOT
         for _ in range(limits.depth if limits.budget > 1 else 0):
-            if not expandable_of(growth, self._source, [node]):
+            if not expandable_of(growth, self._source, [node], 1):
                 break
             below = offer_children(growth, self._source, [node], _n_candidates)
             if not below:

@@ -33,7 +33,7 @@ class DynamicDepthDrafter:
             beam = growth.best(below, limits.width)
             if np.exp([growth.scores[n] for n in beam]).sum() < _LEAST_SHARE:
                 break
-            beam = expandable_of(growth, self._source, beam)
+            beam = expandable_of(growth, self._source, beam, limits.width)
             if not beam:
                 break
         return growth.tree(limits)

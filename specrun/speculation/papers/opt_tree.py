@@ -40,7 +40,7 @@ class OptTreeDrafter:
             # Only nodes among the best can have descendants among them.
             kept = set(growth.best(range(len(growth.scores)), limits.budget))
             best = growth.best(kept & set(below), limits.width)
-            level = expandable_of(growth, self._source, best)
+            level = expandable_of(growth, self._source, best, limits.width)
             if not level:
                 break
         return growth.tree(limits)

@@ -22,7 +22,7 @@ _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
 _SLOW_MS = 100.0  # one plain pass of so many milliseconds tells enough; of shorter ones the first may be cold
-_PROMPT_PASS = 512  # tokens that llama.cpp computes at once at most, by its defaults
+_PROMPT_PASS = 512  # tokens of a prompt that llama.cpp computes at once, by its own default
 
 
 class PassTimes:
@@ -85,15 +85,18 @@ class LearnedTimes(PassTimes):
     pay, and the pass corrects it. Reading a prompt tells the time of a large pass for nothing.
     """
 
-    def __init__(self, known: Iterable[PassTime] = (), padding: PassSizes = ANY_SIZE) -> None:
+    def __init__(
+        self, known: Iterable[PassTime] = (), padding: PassSizes = ANY_SIZE, prompt_pass: int = _PROMPT_PASS
+    ) -> None:
         """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count.
 
-        padding: the sizes that passes are padded to.
+        padding: the sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt.
         """
         end = _LEARNED_SIZES[-1]
         self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
         self._known: dict[int, float] = {}
         self._samples: dict[int, int] = {}
+        self._prompt_pass = prompt_pass
         self._prompt: tuple[int, float] | None = None
         for t in known:
             self._known[t.n], self._samples[t.n] = t.ms, t.samples
@@ -142,7 +145,7 @@ class LearnedTimes(PassTimes):
         self._is_stale = True
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
-        n = min(n_tokens, _PROMPT_PASS)
+        n = min(n_tokens, self._prompt_pass)
         if n > 1:
             self._prompt = (n, ms * n / n_tokens / self._slowness)
             self._is_stale = True

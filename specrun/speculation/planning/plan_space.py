@@ -15,10 +15,11 @@ _DEPTH_BOUNDS = (16, 64)  # of the greatest depth: stretches of a text are easie
 
 
 def deepest(costs: CostModel, acceptance: Sequence[float]) -> int:
-    """The greatest depth that could pay: that of the last level whose chance to be reached is worth its draft pass.
+    """The greatest depth that could pay: that of the last level whose chance to be reached is worth its time.
 
-    A level adds at most the chance that all best candidates down to it are accepted. It costs at least its draft pass,
-    in which plain decoding would write level / plain tokens. acceptance: as in `PlanSpace`.
+    A level adds at most the chance that all best candidates down to it are accepted. It costs at least its draft pass
+    and what one more node adds to the target's pass; meanwhile plain decoding would write time / plain tokens.
+    acceptance: as in `PlanSpace`.
     """
     least, most = _DEPTH_BOUNDS
     best = acceptance[0]
@@ -27,7 +28,9 @@ def deepest(costs: CostModel, acceptance: Sequence[float]) -> int:
     if best >= 1.0:
         return most
     ctx = costs.draft.times[0].ctx
-    worth = max(costs.level_ms(1, ctx) / costs.plain_ms(ctx), _LEAST_CHANCE)
+    target = costs.target
+    node_ms = min(((target.ms(n, ctx) - target.ms(1, ctx)) / (n - 1) for n in target.sizes if n > 1), default=0.0)
+    worth = max((costs.level_ms(1, ctx) + max(node_ms, 0.0)) / costs.plain_ms(ctx), _LEAST_CHANCE)
     return min(max(int(math.log(min(worth, 1.0)) / math.log(best)), least), most)
 
 

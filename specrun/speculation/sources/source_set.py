@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.sampling import filters
+from specrun.sampling import SharedNoise, filters
+from specrun.speculation.planning.known_noise import given_noise
 from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.evidence import N_EVIDENCE, PRIOR
@@ -47,13 +48,21 @@ class SourceSet:
         self._finished: list[list[int]] = []
         self._active: list[int] = []
         self._permitted: Permitted | None = None
+        self._noise: SharedNoise | None = None
         # Path -> guesses after it as (token, source, evidence), for the pass that is being drafted.
         self._asked: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
 
-    def follow(self, tokens: Sequence[int], names: Sequence[str], permitted: Permitted | None = None) -> None:
+    def follow(
+        self,
+        tokens: Sequence[int],
+        names: Sequence[str],
+        permitted: Permitted | None = None,
+        noise: SharedNoise | None = None,
+    ) -> None:
         """Begin to draft after the committed text `tokens`; a text that does not continue the last one is a new text.
 
-        names: the sources to use. permitted: if given, forbidden tokens are not guessed.
+        names: the sources to use. permitted: if given, forbidden tokens are not guessed. noise: what the target adds to
+        its logits; None when greedy.
         """
         if list(tokens[: len(self._text)]) != self._text:
             if self._history:
@@ -68,6 +77,7 @@ class SourceSet:
             self._sources[i].extend(tokens[self._n_given[i] :])
             self._n_given[i] = len(tokens)
         self._permitted = permitted
+        self._noise = noise
         # Keep the guesses that were made during the last pass, after the tokens that were then committed.
         ahead = {path[len(new) :]: asked for path, asked in self._asked.items() if new and path[: len(new)] == new}
         self._asked = ahead
@@ -96,7 +106,10 @@ class SourceSet:
             scale = min(_MOST / own, 1.0)
             scaled = {token: scale * chance for token, chance in chances.items()}
             opinions.append(Opinion(scaled, (own / total) ** _TRUST_POWER, _PASSED_OVER))
-        return sorted(pooled(opinions).items(), key=lambda item: -item[1])[:count]
+        all_chances = pooled(opinions)
+        if self._noise:
+            all_chances = given_noise(all_chances, self._noise, len(self._text) + len(path))
+        return sorted(all_chances.items(), key=lambda item: -item[1])[:count]
 
     def finished_texts(self) -> list[list[int]]:
         """All texts so far, the current one included; finished ones only with `history`, and they are then released."""

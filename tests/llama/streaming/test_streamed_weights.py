@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -31,6 +32,16 @@ def test_every_pass_has_the_same_bits(model: Path, expected: list[bytes], n_resi
     with streamed_context(model, n_resident, n_slots) as streamed:
         assert streamed.weights
         assert streamed.weights.residency.mode == "ring"
+        assert written(streamed) == expected
+
+
+def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
+    settings = replace(CONFIG.settings, ubatch_size=CONFIG.n_batch, batch_size=2 * CONFIG.n_batch)
+    config = replace(CONFIG, settings=settings)
+    assert config.n_call == 2 * CONFIG.n_batch
+    with context(model, config) as plain:
+        expected = written(plain)
+    with streamed_context(model, 1, 2, config) as streamed:
         assert written(streamed) == expected
 
 

@@ -98,8 +98,8 @@ class _Source:
         here = self.place + len(path)
         return here, list(path) == self.text.ranks[self.place : here].tolist()
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
-        return range(len(parents))
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return range(min(len(parents), width))
 
     def candidates(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
         self.passes.append(len(nodes))

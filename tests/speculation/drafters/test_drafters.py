@@ -22,7 +22,10 @@ GREEDY = SamplingParameters(temperature=0)
 
 
 class TableDraft:
-    """A draft model whose logits are a function of the path, and which notes what it was asked."""
+    """A draft model whose logits are a function of the path, and which notes what it was asked.
+
+    It forgets every node that it may forget.
+    """
 
     n_vocab = N_VOCAB
 
@@ -41,13 +44,17 @@ class TableDraft:
     def start(self, tokens: Sequence[int]) -> np.ndarray:
         self._paths = {ROOT: [tokens[-1]]}
         self._parents = []
+        self._open = {ROOT}
         self.passes = []
         return self.logits(self._paths[ROOT])
 
-    def expandable(self, parents: Sequence[int]) -> Sequence[int]:
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        self._open &= set(parents)
         used = len(self._parents) - len(set(self._parents))
         places: list[int] = []
         for place, parent in enumerate(parents):
+            if len(places) == width:
+                break
             is_branch = parent in self._parents or parent in [parents[other] for other in places]
             if is_branch and used + 1 >= self._n_sequences:
                 continue
@@ -59,6 +66,8 @@ class TableDraft:
         self.passes.append(len(nodes))
         for node in nodes:
             assert node.id not in self._paths, "a node was expanded twice"
+            assert node.parent in self._open, "no further child of this node was announced"
+            self._open.add(node.id)
             self._paths[node.id] = [*self._paths[node.parent], node.token]
             self._parents.append(node.parent)
         return np.stack([self.logits(self._paths[node.id]) for node in nodes])

@@ -16,7 +16,7 @@ def costs(draft_ms: float) -> CostModel:
     return CostModel(TARGET, CostTable([PassTime(1, 64, draft_ms), PassTime(32, 64, 2 * draft_ms)]))
 
 
-@pytest.mark.parametrize(("agreement", "depth"), [(0.0, 16), (0.6, 16), (0.92, 55), (0.96, 64), (1.0, 64)])
+@pytest.mark.parametrize(("agreement", "depth"), [(0.0, 16), (0.6, 16), (0.92, 51), (0.96, 64), (1.0, 64)])
 def test_a_better_draft_is_followed_deeper(agreement: float, depth: int) -> None:
     assert deepest(costs(1.0), [agreement, 0.1]) == depth
 
@@ -26,6 +26,11 @@ def test_a_level_must_be_worth_its_draft_pass() -> None:
     assert depths == sorted(depths, reverse=True)
     assert (depths[0], depths[-1]) == (64, 16)
     assert deepest(CostModel(TARGET), [0.96]) == 16, "without a draft no pass is spared"
+
+
+def test_a_level_must_be_worth_what_its_node_adds_to_the_pass() -> None:
+    dear = CostTable([PassTime(1, 64, 20.0), PassTime(4, 64, 56.0), PassTime(16, 64, 200.0)])
+    assert deepest(CostModel(dear, costs(1.0).draft), [0.96]) == 16
 
 
 def test_plans_reach_as_deep_and_as_wide_as_was_measured() -> None:

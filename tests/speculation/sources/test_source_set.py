@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from specrun.sampling import SharedNoise
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources import Guess, NgramPool, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
@@ -123,3 +124,16 @@ def test_texts_are_kept_on_request() -> None:
     for text in ([1, 2], [1, 2, 3], [7, 8]):
         sources.follow(text, ["suffix-automaton"])
     assert sources.finished_texts() == [[1, 2, 3], [7, 8]]
+
+
+def test_a_guess_with_much_noise_is_likelier_at_its_position() -> None:
+    noise = SharedNoise(3, N_VOCAB)
+    sources = SourceSet({"one": Fixed("one", (7, 1), (8, 1))})
+    sources.follow([1, 2], ["one"])
+    regardless = dict(sources.children([], 2))
+    assert regardless[7] == regardless[8]
+    sources.follow([1, 2], ["one"], noise=noise)
+    for path in ([], [5], [5, 6], [5, 6, 7]):
+        of_7, of_8 = noise.gumbel(2 + len(path), np.array([7, 8]))
+        chances = dict(sources.children(path, 2))
+        assert (chances[7] > chances[8]) == (of_7 > of_8)

@@ -1,0 +1,84 @@
+"""Calls a function in a process of its own: work in C that must be stopped at any time, or that settles something for
+the whole process.
+
+The process has its own session, so that Ctrl-C on the terminal reaches only specrun. It holds the other end of its
+stdin, which is closed when specrun is gone, however that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from specrun.errors import LlamaError
+
+# -I and this process's sys.path keep Python from importing modules of the same names from the current folder.
+_CHILD = (
+    "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "importlib.import_module(sys.argv[2]).serve(sys.argv[3])"
+)
+_POLL_SECONDS = 0.1
+
+
+def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[], None], debug: bool) -> dict[str, Any]:
+    """What `serve` of a module answers to a request: it gets JSON, and prints an object as JSON in its last line.
+
+    what: names the process in errors. wait: called ten times a second; it may raise to end the process. debug: whether
+    its stderr is shown. Raises LlamaError if the process ends without an answer, or with one that has an `error`.
+    """
+    with _started(module, json.dumps(request), debug) as process:
+        while True:
+            try:
+                code = process.wait(_POLL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                wait()
+        assert process.stdout
+        lines = process.stdout.read().splitlines()
+        error_lines = process.stderr.read().splitlines() if process.stderr else []
+    result = json.loads(lines[-1]) if code == 0 and lines else {"error": _failure(what, code, error_lines)}
+    if "error" in result:
+        raise LlamaError(result["error"])
+    return dict(result)
+
+
+def end_with_parent(clean_up: Callable[[], None]) -> None:
+    """In the child: end early, after `clean_up`, when the parent is gone."""
+
+    def watch() -> None:
+        os.read(0, 1)
+        clean_up()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _failure(what: str, code: int, error_lines: list[str]) -> str:
+    """Why a process ended without an answer."""
+    if error_lines:
+        return error_lines[-1].removeprefix("specrun: ").partition(";")[0]
+    return f"{what} ended with code {code}"
+
+
+@contextmanager
+def _started(module: str, request: str, debug: bool) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), module, request]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if debug else subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

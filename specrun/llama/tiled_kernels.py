@@ -1,0 +1,70 @@
+"""llama.cpp's tiled kernels for K- and i-quants, which the environment can turn off or on in passes of every size.
+
+On x86 CPUs they compute passes of 8 and more tokens, and give the last bits of a token's logits other values than the
+kernels of smaller passes. llama.cpp reads two variables of the environment once, at the first pass of a process. So the
+first context settles for the whole process which kernels compute.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection
+
+from specrun.errors import UsageError
+from specrun.llama_settings import TiledKernels
+
+_ENABLED, _FORCED = "GGML_CPU_TILED_MM", "GGML_CPU_TILED_MM_FORCE"
+_VALUES: dict[TiledKernels, dict[str, str]] = {"auto": {}, "never": {_ENABLED: "0"}, "always": {_FORCED: "1"}}
+# Of llama.cpp's tiled.cpp; a model has at least one of them if tiled kernels compute anything.
+_TYPES = {
+    "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS",
+}  # fmt: skip
+
+_settled: TiledKernels | None = None
+
+
+def compute(types: Collection[str]) -> bool:
+    """Whether tiled kernels may compute a model with weights of these types on this CPU."""
+    return platform.machine().lower() in ("x86_64", "amd64") and not _TYPES.isdisjoint(types)
+
+
+def in_use() -> TiledKernels:
+    """What this process computes with, or will, as far as its environment says."""
+    return _settled or _of_environment()
+
+
+def settle(wanted: TiledKernels | None) -> None:
+    """Choose for this process, before its first pass; None takes what there is.
+
+    Raises UsageError if a model of this process has been computed with other kernels, because the text would not be
+    exact as promised.
+    """
+    global _settled
+    if _settled is None:
+        if wanted:
+            for name in (_ENABLED, _FORCED):
+                os.environ.pop(name, None)
+            os.environ.update(_VALUES[wanted])
+        _settled = _of_environment()
+    elif wanted and wanted != _settled:
+        raise UsageError(
+            f"llama.cpp's tiled kernels are set to `{_settled}` in this process, and the model's profile needs "
+            f"`{wanted}` to be exact; load this model first, or in a process of its own"
+        )
+
+
+def _of_environment() -> TiledKernels:
+    """What llama.cpp reads: a number that is not 0 enables, and 1 forces; without a number 0 is read."""
+    enabled = os.environ.get(_ENABLED)
+    if enabled is not None and not _number(enabled):
+        return "never"
+    return "always" if _number(os.environ.get(_FORCED, "")) == 1 else "auto"
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0

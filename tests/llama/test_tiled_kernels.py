@@ -1,0 +1,137 @@
+"""Tiled kernels in no pass or in all: a token's logits are then the same bits in passes of every size.
+
+Which kernels compute is settled once a process, so each choice is tried in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.errors import UsageError
+from specrun.llama import tiled_kernels
+from specrun.llama_settings import LlamaSettings, TiledKernels
+from specrun.speculation.method import OFF
+from tests.models import wide_target
+
+ROOT = Path(__file__).parents[2]
+# Prints the groups of sizes whose passes gave the same bits, and whether trees wrote what plain decoding wrote.
+CODE = """
+import json, sys
+from pathlib import Path
+from specrun.catalog import embedded
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.llama import tiled_kernels
+from specrun.llama.invariance import Comparison
+from specrun.llama_settings import LlamaSettings
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from tests.engines import code_prompts, first_difference, write
+
+target, tiled = Path(sys.argv[1]), sys.argv[2] or None
+settings = LlamaSettings(threads=1, repack=False, tiled=tiled)
+written = []
+for plan in (OFF.plan(), CHAIN.plan(depth=5), SPECEXEC.plan(64, 12)):
+    one_thread, room = LlamaSettings(threads=1), SPECEXEC.plan(64, 8)
+    options = RunOptions(target, embedded.DRAFT, (plan,), room, 1024, settings, one_thread)
+    with Model(options) as model:
+        engine = model.engine
+        for temperature in (0.0, 0.8):
+            prompt = code_prompts(engine, 1, 480)[0]
+            written.append(write(engine, prompt, SamplingParameters(temperature=temperature, seed=1), plan, 40))
+        engine.reset()
+        groups = Comparison(engine.target, range(1, 200), 64).survey().groups
+differences = [first_difference(written[i], written[i % 2]) for i in range(2, 6)]
+print(json.dumps({"groups": groups, "differences": differences, "in_use": tiled_kernels.in_use()}))
+"""
+
+
+def run(target: Path, tiled: TiledKernels | None, environment: dict[str, str] | None = None) -> dict[str, object]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GGML_CPU_TILED")}
+    command = [sys.executable, "-c", CODE, str(target), tiled or ""]
+    done = subprocess.run(
+        command, cwd=ROOT, env=env | (environment or {}), stdout=subprocess.PIPE, text=True, check=True
+    )
+    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.fixture(scope="module")
+def q4_k_m(made: Path) -> Path:
+    """A model that tiled kernels compute from 8 tokens on, if this CPU has them."""
+    target = wide_target(made, "q4_k_m")
+    groups = run(target, None)["groups"]
+    assert isinstance(groups, list)
+    if len(groups) == 1:
+        pytest.skip("this CPU has no tiled kernels: passes of all sizes give the same bits")
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiled", ["never", "always"])
+def test_passes_of_every_size_give_the_same_bits(tiled: TiledKernels, q4_k_m: Path) -> None:
+    # The environment says the opposite, and gives way.
+    opposite = {"GGML_CPU_TILED_MM": "0"} if tiled == "always" else {"GGML_CPU_TILED_MM_FORCE": "1"}
+    result = run(q4_k_m, tiled, opposite)
+    assert result["in_use"] == tiled
+    assert len(result["groups"]) == 1, result["groups"]  # type: ignore[arg-type]
+    assert result["differences"] == [None] * 4
+
+
+@pytest.mark.slow
+def test_what_the_environment_says_is_known(q4_k_m: Path) -> None:
+    result = run(q4_k_m, None, {"GGML_CPU_TILED_MM": "0"})
+    assert result["in_use"] == "never"
+    assert len(result["groups"]) == 1  # type: ignore[arg-type]
+
+
+def test_kernels_that_this_process_does_not_use_are_refused() -> None:
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=64)
+    with Model(options):
+        other: TiledKernels = "never" if tiled_kernels.in_use() != "never" else "always"
+        wanting = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=64, settings=LlamaSettings(tiled=other))
+        with pytest.raises(UsageError, match="in a process of its own"):
+            Model(wanting)
+
+
+@pytest.mark.parametrize(
+    ("values", "kernels"),
+    [
+        ({}, "auto"),
+        ({"GGML_CPU_TILED_MM": "0"}, "never"),
+        ({"GGML_CPU_TILED_MM": "1"}, "auto"),
+        ({"GGML_CPU_TILED_MM_FORCE": "1"}, "always"),
+        ({"GGML_CPU_TILED_MM_FORCE": "2"}, "auto"),
+        ({"GGML_CPU_TILED_MM": "no", "GGML_CPU_TILED_MM_FORCE": "1"}, "never"),
+    ],
+)
+def test_the_environment_is_read_as_llama_cpp_reads_it(
+    values: dict[str, str], kernels: TiledKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled_kernels, "_settled", None)
+    for name in ("GGML_CPU_TILED_MM", "GGML_CPU_TILED_MM_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert tiled_kernels.in_use() == kernels
+    tiled_kernels.settle(None)
+    assert tiled_kernels.in_use() == kernels
+    with pytest.raises(UsageError):
+        tiled_kernels.settle("never" if kernels != "never" else "auto")
+
+
+def test_which_weights_they_compute() -> None:
+    with_them = tiled_kernels.compute({"F32", "Q4_K", "Q6_K"})
+    assert not tiled_kernels.compute({"F32", "Q8_0", "Q4_0"})
+    assert tiled_kernels.compute({"IQ4_XS"}) == with_them
