@@ -15,9 +15,10 @@ from specrun.units import size_text
 N_SLOTS = 2  # one is computed while the next is filled; further ones would take memory from resident layers
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
-# else runs: a share of what is available, within bounds. Chosen by hand.
-_MARGIN_SHARE = 0.1
-_LEAST_MARGIN, _MOST_MARGIN = 64_000_000, 2_000_000_000
+# else runs: a share of what is available, and the least bytes. Chosen by hand; some systems end the largest process
+# when less than 10 % are available (earlyoom's default).
+_MARGIN_SHARE = 0.12
+_LEAST_MARGIN = 64_000_000
 
 ResidencyMode = Literal["ring", "off"]
 
@@ -55,7 +56,7 @@ class ResidencyPlan:
 def room_for_weights(placement: Placement) -> int:
     """Bytes of RAM that the target's weights may take beside caches, buffers, the draft and a margin."""
     ram = placement.ram
-    margin = min(max(int(ram.free_bytes * _MARGIN_SHARE), _LEAST_MARGIN), _MOST_MARGIN)
+    margin = max(int(ram.free_bytes * _MARGIN_SHARE), _LEAST_MARGIN)
     beside = sum(n_bytes for part, n_bytes in ram.parts.items() if part not in ("target", "experts"))
     return max(ram.free_bytes - beside - margin, 0)
 

@@ -23,6 +23,7 @@ from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
+from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
@@ -239,3 +240,21 @@ def test_reports(model: Path, limited: Callable[[Path, int], None], here: Specru
     stats = here(*common, "--stats").stderr
     assert "streamed through 2 slots" in stats
     assert "a pass, which waited" in stats
+
+
+def test_a_disk_that_fails_ends_the_command_with_one_line(
+    model: Path, limited: Callable[[Path, int], None], here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(model, 2)
+    read, n_read = WeightFile.read, 0
+
+    def failing(file: WeightFile, into: memoryview, offset: int) -> int:
+        nonlocal n_read
+        n_read += 1
+        if n_read > 60:  # some passes after loading
+            raise LlamaError(f"{file.path} cannot be read any more: Input/output error")
+        return read(file, into, offset)
+
+    monkeypatch.setattr(WeightFile, "read", failing)
+    result = here("generate", "-m", model, "--speculate", "off", "-n", "50", "--raw", "--json", "def")
+    result.assert_fails(LlamaError.exit_code, "cannot be read any more")

@@ -73,13 +73,12 @@ def request(target: ModelShape, draft: ModelShape | None, ram_bytes: int) -> Pla
 
 def test_the_room_is_what_caches_draft_and_margin_leave() -> None:
     alone = room_for_weights(place(request(shape(), None, 1000 * MB)))
-    assert alone == 900 * MB
+    assert alone == 880 * MB
     assert room_for_weights(place(request(shape(kv=2 * MB), None, 1000 * MB))) == alone - 44 * MB
     draft = ModelShape((10 * MB,), (0,), (0,), 5 * MB, 5 * MB, False, 5 * MB, 32_000, 0)
     assert room_for_weights(place(request(shape(), draft, 1000 * MB))) == alone - 20 * MB
 
 
-def test_the_margin_has_bounds() -> None:
+def test_the_margin_is_never_small() -> None:
     assert room_for_weights(place(request(shape(), None, 200 * MB))) == 136 * MB
-    assert room_for_weights(place(request(shape(), None, 100_000 * MB))) == 98_000 * MB
     assert room_for_weights(place(request(shape(), None, 10 * MB))) == 0
