@@ -10,6 +10,7 @@ FlashAttention = Literal["on", "off", "auto"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock"]
 TiledKernels = Literal["auto", "never", "always"]
 SplitMode = Literal["none", "layer", "row"]
+ResidencyChoice = Literal["auto", "off"]  # of specrun, as llama.cpp knows nothing of it
 
 ALL_LAYERS = -1  # the value of gpu_layers and n_cpu_moe that means all layers, as in llama.cpp
 DEFAULT_UBATCH = 512  # tokens of a micro-batch, by llama.cpp's own default

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class TensorInfo:
     shape: tuple[int, ...]  # in ggml's order, the contiguous dimension first
     type: str  # ggml's name of the element type, e.g. `Q4_K`
     n_bytes: int
+    offset: int  # of its weights in the file, in bytes
 
     @property
     def n_parameters(self) -> int:
@@ -126,11 +127,10 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
         (kind,) = _TYPE.unpack_from(data, offset)
         offsets[key] = (kind, offset + 4)
         offset = _skip(data, kind, offset + 4, name)
-    tensors, ends = [], [0]
+    described = []
     for _ in range(n_tensors):
-        tensor, start, offset = _tensor(data, offset, name)
-        tensors.append(tensor)
-        ends.append(start + tensor.n_bytes)
+        tensor, offset = _tensor(data, offset, name)
+        described.append(tensor)
     if offset > len(data):
         raise EOFError
     metadata = Metadata(bytes(data[:offset]), offsets)
@@ -138,12 +138,13 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
     if not isinstance(alignment, int) or alignment <= 0:
         raise ModelFileError(f"{name} has an impossible alignment ({alignment!r}); download it again")
     start_of_weights = -(-offset // alignment) * alignment
-    end = start_of_weights + max(ends) if tensors else offset
-    return GgufHeader(metadata, tuple(tensors), start_of_weights, end)
+    tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described)
+    end = max((tensor.offset + tensor.n_bytes for tensor in tensors), default=offset)
+    return GgufHeader(metadata, tensors, start_of_weights, end)
 
 
-def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int, int]:
-    """The tensor described at `offset`, the offset of its weights behind the header, and the end of the description."""
+def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
+    """The tensor described at `offset`, with its offset behind the header, and the end of the description."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     tensor, offset = _string(data, offset)
@@ -158,8 +159,8 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int, int]
         block, block_bytes = GGML_QUANT_SIZES[ggml_type]
     except (ValueError, KeyError) as error:
         raise ModelFileError(f"{name} has weights of an unknown type ({tensor}: {kind}); upgrade gguf") from error
-    info = TensorInfo(tensor, shape, ggml_type.name, prod(shape) // block * block_bytes)
-    return info, start, offset + _TYPE_AND_OFFSET.size
+    info = TensorInfo(tensor, shape, ggml_type.name, prod(shape) // block * block_bytes, start)
+    return info, offset + _TYPE_AND_OFFSET.size
 
 
 def _string(data: Buffer, offset: int) -> tuple[str, int]:

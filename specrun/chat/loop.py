@@ -123,7 +123,7 @@ class ChatLoop:
             case "/set":
                 self._set(argument)
             case "/stats":
-                self._note(report.as_text(self._last, self._model.exactness) if self._last else "no answer yet")
+                self._note(self._stats(self._last) if self._last else "no answer yet")
             case "/tree":
                 self._draw_tree()
             case "/save":
@@ -153,6 +153,9 @@ class ChatLoop:
             raise UsageError(f"/set {name} needs a value; give one after the name")
         self._settings.change(name, value.strip())
         self._note(f"{name} is {self._settings.values()[name]}")
+
+    def _stats(self, last: Completion) -> str:
+        return report.as_text(last, self._model.exactness, self._model.residency)
 
     def _draw_tree(self) -> None:
         drafted = self._last.last_drafted if self._last else None

@@ -140,7 +140,7 @@ class _Writer:
         if notice := report.unfinished_notice(completion):
             output.note(notice)
         if self._stats:
-            output.note(report.as_text(completion, self._model.exactness))
+            output.note(report.as_text(completion, self._model.exactness, self._model.residency))
         elif notice := report.off_notice(completion):
             output.note(notice)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0

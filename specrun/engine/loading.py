@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine.placing import plan_placement
+from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
+from specrun.hardware.residency import Residency
 from specrun.llama import DraftContext, LlamaModel, TargetContext, library
-from specrun.llama.context import LlamaContext
+from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF
@@ -29,6 +31,7 @@ class LoadedPair:
     plans: the plans of the options that can run.
     ctx_size: most tokens of prompt and answer together.
     placement: which layers are in VRAM; None without a GPU.
+    residency: how the target's weights in RAM are held.
     notices: sentences for the user, one for each difference from what the options ask.
     resources: frees contexts and models when it is closed. What is pushed onto it later is freed before them.
     """
@@ -38,6 +41,7 @@ class LoadedPair:
     plans: tuple[Plan, ...]
     ctx_size: int
     placement: Placement | None
+    residency: Residency
     notices: tuple[str, ...]
     resources: ExitStack
 
@@ -78,6 +82,7 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     settings, draft_settings = options.settings, options.draft_settings
     if placement:
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
+    streaming = plan_streaming(options, settings)
     model = resources.enter_context(LlamaModel(options.target, settings))
     draft_model = None
     if options.drafts:
@@ -101,15 +106,17 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     ]
     config = options.context_config(plans, model.n_ctx_train)
 
-    def context(model: LlamaModel, settings: LlamaSettings) -> LlamaContext:
-        decided = settings.over(_cache_types(model, settings))
-        return resources.enter_context(LlamaContext(model, replace(config, settings=decided)))
+    def configured(model: LlamaModel, settings: LlamaSettings) -> ContextConfig:
+        return replace(config, settings=settings.over(_cache_types(model, settings)))
 
-    target = TargetContext(context(model, settings))
+    context, residency, notice = target_context(model, configured(model, settings), streaming, resources)
+    notices += [notice] if notice else []
+    target = TargetContext(context)
     draft = None
     if draft_model:
-        draft = DraftContext(context(draft_model, draft_settings), min(model.n_vocab, draft_model.n_vocab))
-    return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
+        context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
+        draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
+    return LoadedPair(target, draft, plans, ctx_size, placement, residency, tuple(notices), resources)
 
 
 def _possible(

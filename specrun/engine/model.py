@@ -24,6 +24,7 @@ from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
 from specrun.hardware.placement import Placement
+from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import ChatTemplate
 from specrun.llama.grammar import Grammar
@@ -104,6 +105,11 @@ class Model:
     def placement(self) -> Placement | None:
         """Which layers are in VRAM; None without a GPU."""
         return self._pair.placement
+
+    @property
+    def residency(self) -> Residency:
+        """How the target's weights in RAM are held."""
+        return self._pair.residency
 
     @property
     def has_datastore(self) -> bool:

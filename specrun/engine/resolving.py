@@ -44,6 +44,7 @@ def run_options(
         settings=settings,
         draft_settings=draft_settings,
         exact=machine.exact,
+        residency=machine.residency,
         datastore=speculation.datastore,
         history=speculation.history,
         overlap=speculation.overlap,
@@ -60,6 +61,7 @@ def identity_of(options: RunOptions) -> dict[str, Any]:
         settings=options.settings,
         draft_settings=options.draft_settings,
         exact=options.exact,
+        residency=options.residency,
     )
 
 

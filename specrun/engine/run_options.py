@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specrun.errors import UsageError
 from specrun.llama.context import ContextConfig
-from specrun.llama_settings import UNDECIDED, LlamaSettings
+from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import MOST_PADDED
 from specrun.speculation.shape import MAX_LEAVES
@@ -38,6 +38,7 @@ class RunOptions:
     exact: whether every pass must give a token the same bits as without speculation.
     datastore: a file of `specrun datastore` to draft from; None for none.
     history: whether to draft from earlier sessions and save this one.
+    residency: whether specrun streams weights that do not fit into RAM ("auto", where it can), or not ("off").
     overlap: whether to draft while the target's passes run; None does as the plan says.
     """
 
@@ -53,6 +54,7 @@ class RunOptions:
     exact: bool = False
     datastore: Path | None = None
     history: bool = False
+    residency: ResidencyChoice = "auto"
     overlap: bool | None = None
 
     @property

@@ -47,6 +47,8 @@ class Statistics:
     target_seconds: time in target passes.
     draft_seconds: time in draft passes while no target pass ran.
     overlapped_seconds: time in draft passes while a target pass ran.
+    bytes_read: of streamed weights, from the start of the first pass to the end of the last one.
+    wait_seconds: time in target passes that was spent waiting for streamed weights.
     ready: number of passes whose tree was drafted during the pass before.
     accepted: number of passes for each accepted length; index 0 is length 1.
     offered: number of passes that reached a node with children, for each depth of the children; index 0 is depth 1.
@@ -64,6 +66,8 @@ class Statistics:
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     overlapped_seconds: float = 0.0
+    bytes_read: int = 0
+    wait_seconds: float = 0.0
     ready: int = 0
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
@@ -84,6 +88,11 @@ class Statistics:
         """Mean accepted length."""
         return self.completion_tokens / self.passes if self.passes else 0.0
 
+    @property
+    def bytes_read_per_pass(self) -> int:
+        """Mean bytes of streamed weights that a pass read; 0 where specrun streams none."""
+        return round(self.bytes_read / self.passes) if self.passes else 0
+
     def count(self, done: Pass) -> None:
         """Add one pass to the counts."""
         self.passes += 1
@@ -103,13 +112,16 @@ class Statistics:
 
 
 class Clock:
-    """Measures the time since it was made, and how much of it went into target and draft passes."""
+    """Measures the time since it was made, how much of it went into target and draft passes, and what they read."""
 
     def __init__(self, target: TargetContext, draft: DraftContext | None, overlap: Overlap | None) -> None:
         self._started = time.perf_counter()
         self._target = target.context
         self._draft = draft.context if draft else None
         self._target_before = self._target.decode_seconds
+        self._weights = self._target.weights
+        if self._weights:
+            self._read_before, self._waited_before = self._weights.bytes_read, self._weights.wait_seconds
         self._draft_before = self._draft.decode_seconds if self._draft else 0.0
         self._overlap = overlap
         self._overlapped_before = overlap.seconds if overlap else 0.0
@@ -118,6 +130,9 @@ class Clock:
         """Set the times of `statistics`."""
         statistics.seconds = time.perf_counter() - self._started
         statistics.target_seconds = self._target.decode_seconds - self._target_before
+        if self._weights:
+            statistics.bytes_read = self._weights.bytes_read - self._read_before
+            statistics.wait_seconds = self._weights.wait_seconds - self._waited_before
         if self._draft and self._overlap:
             statistics.overlapped_seconds = self._overlap.seconds - self._overlapped_before
             drafted = self._draft.decode_seconds - self._draft_before

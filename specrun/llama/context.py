@@ -17,6 +17,7 @@ from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel, lacks_memory
+from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
 
 Logits = NDArray[np.float32]
@@ -59,14 +60,17 @@ class ContextConfig:
 class LlamaContext:
     """One KV cache of `model`. Close it before the model.
 
+    weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
+        closed after the context.
     decode_seconds: time spent in `decode` so far.
     Raises OutOfMemoryError, UsageError (a refused cache type, or kernels that this process cannot change any more) or
     LlamaError if llama.cpp cannot make the context.
     """
 
-    def __init__(self, model: LlamaModel, config: ContextConfig) -> None:
+    def __init__(self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | None = None) -> None:
         self.model = model
         self.config = config
+        self.weights = weights
         self.decode_seconds = 0.0
         tiled_kernels.settle(config.settings.tiled)
         params = llama_cpp.llama_context_default_params()
@@ -85,6 +89,8 @@ class LlamaContext:
         params.kv_unified = True
         params.swa_full = True  # a branch may need cells that a sliding window would drop
         params.no_perf = True
+        if weights:
+            params.cb_eval = weights.gate.callback
         with library.captured_errors() as errors:
             self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
@@ -119,9 +125,12 @@ class LlamaContext:
         """One pass. Returns float32[n, n_vocab], the logits of the n tokens with `outputs`, in batch order.
 
         The rows are a view that the next pass overwrites. Raises ContextFullError if the cache has no room for the
-        batch, LlamaError if llama.cpp fails.
+        batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
         """
         seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._seq_length)
+        gate = self.weights.gate if self.weights else None
+        if gate:
+            gate.begin_pass()
         started = time.perf_counter()
         with library.captured_errors() as errors:
             code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
@@ -132,6 +141,8 @@ class LlamaContext:
         if code != 0:
             raise LlamaError(f"llama.cpp failed on a pass ({errors[-1] if errors else f'code {code}'})")
         self._seq_length = seq_length
+        if gate and gate.failure:
+            raise gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
         return self._logits(int(batch.outputs.sum()))
 
     def _logits(self, n_outputs: int) -> Logits:

@@ -16,6 +16,7 @@ from specrun.llama_settings import (
     FlashAttention,
     LlamaSettings,
     LoadMode,
+    ResidencyChoice,
     SplitMode,
 )
 
@@ -106,6 +107,11 @@ class MachineOptions:
         help="How weights are read: none (into memory), mmap (mapped from the file), mlock (kept from being swapped "
         "out), mmap+mlock, or auto (mmap if possible)."
     )] = None
+    residency: Annotated[ResidencyChoice, _option(
+        "--residency", metavar="auto|off",
+        help="Whether specrun itself reads weights that do not fit into RAM, ahead of their use (auto, where it can), "
+        "or leaves that to the system's page cache (off)."
+    )] = "auto"
     no_op_offload: Annotated[bool, _option(
         "--no-op-offload", help="Multiply weights that are in RAM on the CPU only, never on the GPU."
     )] = False

@@ -10,7 +10,7 @@ from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
-from specrun.llama_settings import LlamaSettings
+from specrun.llama_settings import LlamaSettings, ResidencyChoice
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile
 
@@ -33,10 +33,12 @@ def identify(
     settings: LlamaSettings,
     draft_settings: LlamaSettings,
     exact: bool,
+    residency: ResidencyChoice = "auto",
 ) -> dict[str, Any]:
     """What a profile of this pair depends on: the machine, llama.cpp's build, both files and the user's options.
 
-    ctx_size: tokens of prompt and answer. settings, draft_settings: those that the user has decided.
+    ctx_size: tokens of prompt and answer. settings, draft_settings: those that the user has decided. residency: as in
+    `RunOptions`; where weights do not fit into RAM, all times depend on it.
     """
     here = Machine.read(None, devices.devices(), devices.system_info())
     return machine.identity(
@@ -46,7 +48,8 @@ def identify(
         target=target.shards,
         draft=draft.shards if draft else None,
         ctx_size=ctx_size,
-        settings={"target": _decided(settings), "draft": _decided(draft_settings), "exact": exact},
+        settings={"target": _decided(settings), "draft": _decided(draft_settings), "exact": exact}
+        | ({} if residency == "auto" else {"residency": residency}),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from specrun.hardware.residency import Residency
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.tuning_rows import PredictionRow, TriedSettings, ValidationRow
@@ -66,6 +67,7 @@ class Profile:
     predictions: dict[float, list[PredictionRow]] = field(default_factory=dict)  # by temperature, fastest plan first
     tried: list[TriedSettings] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
+    residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote

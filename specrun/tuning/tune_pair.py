@@ -86,6 +86,7 @@ def tune_pair(
         seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (time.perf_counter() - started)
         effort = replace(effort, seconds=max(seconds, _LEAST_SHARE * effort.seconds))
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
+        residency = model.residency
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
     profile = Profile(
         fingerprint=fingerprint,
@@ -105,6 +106,7 @@ def tune_pair(
         predictions={t: [prediction.row for prediction in ranked] for t, ranked in tuned.predictions.items()},
         tried=unfinished.stages.tried,
         prompt_ms=unfinished.stages.prompt_ms,
+        residency=residency,
         notices=notices + tuned.notices,
     )
     return profile, placement

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specrun.units import rate_text
+from specrun.units import rate_text, size_text
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
     from specrun.engine.exact_passes import ExactPasses
     from specrun.engine.statistics import Statistics
+    from specrun.hardware.residency import Residency
     from specrun.speculation.controllers.chooser import PlanChooser
 
 
@@ -30,13 +31,18 @@ def as_json(completion: Completion) -> dict[str, Any]:
         "prompt_tokens_decoded": s.prompt_tokens_decoded,
         "prompt_seconds": round(s.prefill_seconds, 6),
         "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
+        "bytes_read_per_pass": s.bytes_read_per_pass,
+        "wait_seconds": round(s.wait_seconds, 6),
         "drafted_ahead": s.ready,
         "acceptance_by_depth": [round(rate, 4) for rate in _acceptance(s)],
     }
 
 
-def as_text(completion: Completion, exactness: ExactPasses) -> str:
-    """The lines that `--stats` prints. exactness: the sizes to which the model's passes are padded."""
+def as_text(completion: Completion, exactness: ExactPasses, residency: Residency) -> str:
+    """The lines that `--stats` prints.
+
+    exactness: the sizes to which the model's passes are padded. residency: how its weights in RAM are held.
+    """
     s = completion.statistics
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     lines = [
@@ -47,6 +53,12 @@ def as_text(completion: Completion, exactness: ExactPasses) -> str:
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]
+    if residency.mode == "ring":
+        ms = 1e3 * s.wait_seconds / max(s.passes, 1)
+        lines += [
+            f"weights     {residency}",
+            f"reading     {size_text(s.bytes_read_per_pass)} a pass, which waited {ms:.2f} ms for it",
+        ]
     if s.padding:
         lines.append(f"padding     {s.padding / max(s.passes, 1):.1f} tokens a pass")
     if exactness.is_exact:

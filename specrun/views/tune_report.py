@@ -63,6 +63,8 @@ def _head(profile: Profile) -> Table:
         table.add_row(name, str(value))
     if profile.regime:
         table.add_row("weights", profile.regime)
+    if profile.residency.mode == "ring":
+        table.add_row("streaming", str(profile.residency))
     decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
     table.add_row("settings", ", ".join(decided) or "defaults")
     if profile.prompt_ms:

@@ -32,7 +32,8 @@ def tuned(data: Path) -> dict[str, Any]:
 
 
 def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
-    assert {"fingerprint", "hardware", "tables", "plan", "validation"} <= set(tuned)
+    assert {"fingerprint", "hardware", "tables", "plan", "validation", "residency"} <= set(tuned)
+    assert {"resident_bytes", "streamed_bytes", "mode"} <= set(tuned["residency"])
     for which in ("target", "draft"):
         entries = tuned["tables"][which]
         assert all({"n", "ms", "ctx"} <= set(entry) for entry in entries)

@@ -1,0 +1,87 @@
+"""Which pages of a model's files hold which layer's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specrun.catalog.gguf_file import GgufFile, layer_of
+from specrun.catalog.gguf_header import TensorInfo, read_header
+
+
+@dataclass(frozen=True, order=True)
+class PageRange:
+    """Consecutive whole pages of a file. The last page of a file may reach beyond its end."""
+
+    file: int  # index of the file in `WeightPages.files`
+    offset: int  # in bytes
+    n_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last page."""
+        return self.offset + self.n_bytes
+
+
+@dataclass(frozen=True)
+class WeightPages:
+    """All pages that hold weights, each of them once."""
+
+    files: tuple[Path, ...]
+    layers: tuple[tuple[PageRange, ...], ...]  # for each layer the pages that hold nothing else, in file order
+    others: tuple[PageRange, ...]  # weights outside the layers, and pages that two layers share
+
+    @property
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Bytes of each layer's own pages."""
+        return tuple(n_bytes(pages) for pages in self.layers)
+
+
+def n_bytes(ranges: Iterable[PageRange]) -> int:
+    """Bytes of all ranges together."""
+    return sum(pages.n_bytes for pages in ranges)
+
+
+def weight_pages(file: GgufFile, page: int) -> WeightPages:
+    """The pages of a model's weights. page: bytes of a page.
+
+    A layer's tensors need not lie together, and may lie in several files. Raises ModelFileError if a file cannot be
+    read.
+    """
+    layers: list[list[PageRange]] = [[] for _ in range(file.n_layers)]
+    others: list[PageRange] = []
+    for index, path in enumerate(file.shards):
+        for layer, start, end in _runs(read_header(path).tensors):
+            first, last = -(-start // page) * page, end // page * page  # the whole pages
+            outer_first, outer_last = start // page * page, -(-end // page) * page
+            if layer is None or layer >= file.n_layers or last <= first:
+                others.append(PageRange(index, outer_first, outer_last - outer_first))
+                continue
+            layers[layer].append(PageRange(index, first, last - first))
+            edges = ((outer_first, first), (last, outer_last))
+            others += [PageRange(index, begin, stop - begin) for begin, stop in edges if stop > begin]
+    return WeightPages(file.shards, tuple(map(tuple, layers)), merged(others))
+
+
+def _runs(tensors: Sequence[TensorInfo]) -> list[tuple[int | None, int, int]]:
+    """(layer, start, end) for tensors of one layer (None: of no layer) that follow each other in the file."""
+    runs: list[tuple[int | None, int, int]] = []
+    for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
+        layer, end = layer_of(tensor.name), tensor.offset + tensor.n_bytes
+        if runs and runs[-1][0] == layer:
+            runs[-1] = (layer, runs[-1][1], end)
+        else:
+            runs.append((layer, tensor.offset, end))
+    return runs
+
+
+def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
+    """The same pages in file order, each of them once, in as few ranges as possible."""
+    result: list[PageRange] = []
+    for pages in sorted(ranges):
+        if result and result[-1].file == pages.file and pages.offset <= result[-1].end:
+            last = result.pop()
+            pages = PageRange(last.file, last.offset, max(last.end, pages.end) - last.offset)
+        result.append(pages)
+    return tuple(result)

@@ -1,0 +1,112 @@
+"""llama.cpp's eval callback, which holds a pass until the layer that comes next is in memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import llama_cpp
+from llama_cpp._ggml import libggml
+
+from specrun.llama.streaming.refusal import CannotStreamError
+from specrun.llama.streaming.ring import Ring
+
+_LAYER_OUTPUT = b"l_out-"  # what llama.cpp calls the last tensor of a layer, with the layer's index behind it
+_LOGITS = b"result_output"  # and the last one of a pass
+
+
+@cache
+def _name_function() -> Any:
+    """llama.cpp's `ggml_get_name`. Called some thousand times a pass, so Python's lock is not released for it."""
+    try:
+        function = ctypes.PyDLL(libggml._name, handle=libggml._handle).ggml_get_name
+    except AttributeError as error:
+        raise CannotStreamError("this llama.cpp does not tell the names of its operations") from error
+    function.argtypes = [ctypes.c_void_p]
+    function.restype = ctypes.c_char_p
+    return function
+
+
+class Gate:
+    """The callback for one context, whose parameters must have it before the context is made.
+
+    llama.cpp asks before every operation whether it shall stop behind it; the answer is yes for the outputs of layers.
+    So it computes layer by layer: it asks for all operations of a layer, computes them, says that the layer is done.
+    While the gate has no ring it lets everything pass, and only notes the layers.
+
+    callback: for llama.cpp.
+    layers: the layers whose outputs were among the operations of the last pass.
+    failure: what ended the last pass too early; its results are worthless then.
+    Raises CannotStreamError if this llama.cpp lacks what it needs.
+    """
+
+    def __init__(self) -> None:
+        self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._on_operation)
+        self.layers: list[int] = []
+        self.failure: BaseException | None = None
+        self._name_of = _name_function()
+        self._ring: Ring | None = None
+        self._places: dict[int, int] = {}
+        self._current = 0
+        self._is_open = False
+        self._is_over = False
+
+    def guard(self, ring: Ring, streamed: Sequence[int]) -> None:
+        """From now on wait for the ring. streamed: indices of the layers that take turns in it."""
+        self._ring = ring
+        self._places = {layer: place for place, layer in enumerate(streamed)}
+
+    def begin_pass(self) -> None:
+        """To be called before every pass."""
+        self.layers = []
+        self.failure = None
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._ring:
+            self._ring.begin_pass()
+        self._go_to(0)
+        self._is_over = False
+
+    def _go_to(self, layer: int) -> None:
+        self._current = layer
+        self._is_open = False
+
+    def _on_operation(self, tensor: int, asks: bool, _: object) -> bool:
+        """llama.cpp computes operations up to one for which the answer to `asks` is True, then calls again for that.
+
+        Any other answer than True then ends the pass.
+        """
+        if self.failure:
+            return asks
+        try:
+            name = self._name_of(tensor)
+            layer = int(name[len(_LAYER_OUTPUT) :]) if name.startswith(_LAYER_OUTPUT) else None
+            return self._before(layer, name == _LOGITS) if asks else self._after(layer)
+        except BaseException as error:  # Ctrl-C too, as nothing can be raised through llama.cpp
+            self.failure = error
+            return asks
+
+    def _before(self, layer: int | None, is_last: bool) -> bool:
+        if layer is not None:
+            self.layers.append(layer)
+        if not self._ring:
+            return False
+        if self._is_over or (layer is not None and layer < self._current):
+            self._begin()  # another of the passes that llama.cpp makes of a long prompt
+        self._is_over = is_last
+        if layer is not None and layer != self._current:
+            self._go_to(layer)
+        if not self._is_open and self._current in self._places:
+            self._ring.wait_for(self._places[self._current])
+            self._is_open = True
+        return layer is not None
+
+    def _after(self, layer: int | None) -> bool:
+        if self._ring and layer is not None:
+            if layer in self._places:
+                self._ring.release_through(self._places[layer])
+            self._go_to(layer + 1)
+        return True

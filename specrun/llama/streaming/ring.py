@@ -1,0 +1,197 @@
+"""The slots in which streamed layers take turns, and the threads that fill them ahead of the computation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread
+
+from specrun.errors import LlamaError
+from specrun.llama.streaming.weight_file import WeightFile
+
+CHUNK = 4 * 2**20  # bytes of one request; chosen by hand, far above what a disk needs to reach its rate
+N_READERS = 2  # threads, so that a request is waiting while the disk serves another
+
+_POISON = bytes([0xA5]) * CHUNK  # no weights of any type
+
+
+@dataclass(frozen=True)
+class Request:
+    """A part of a layer: what to read, and the memory in its slot. At most CHUNK bytes."""
+
+    file: WeightFile
+    into: memoryview
+    offset: int  # in the file
+
+
+class _Slot:
+    """The layers that take turns in a slot, and how far it is filled with the one whose turn it is."""
+
+    def __init__(self, layers: list[int], requests: Sequence[Sequence[Request]]) -> None:
+        self._layers = layers
+        self._requests = requests
+        self._turn = 0
+        self.n_reading = 0  # requests that a thread is reading
+        self._begin()
+
+    def _begin(self) -> None:
+        self.n_taken = 0
+        self.n_left = len(self.requests)  # requests that are not finished
+
+    @property
+    def layer(self) -> int:
+        """The layer whose turn it is."""
+        return self._layers[self._turn % len(self._layers)]
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The number of the pass, and the layer."""
+        return self._turn // len(self._layers), self.layer
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """The parts of this layer."""
+        return self._requests[self.layer]
+
+    @property
+    def begins_pass(self) -> bool:
+        """Whether it is the turn of the slot's first layer."""
+        return self._turn % len(self._layers) == 0
+
+    def release(self) -> None:
+        """Let the next layer have its turn."""
+        self._turn += 1
+        self._begin()
+
+    def restart(self) -> None:
+        """Begin with the first layer of the first pass."""
+        self._turn = 0
+        self._begin()
+
+
+class Ring:
+    """Layer i of n has its turns in slot i modulo the number of slots. Close the ring before the files.
+
+    requests: for each streamed layer, in the order of the computation, its parts.
+    bytes_read, wait_seconds: in all passes so far; for how long the computation had to wait for a layer.
+
+    At first a layer is read only when the computation waits for it, and overwritten when it is done, so that a
+    computation that uses weights at any other time gets wrong results. `read_ahead` ends that.
+    """
+
+    def __init__(self, requests: Sequence[Sequence[Request]], n_slots: int, n_readers: int = N_READERS) -> None:
+        self.bytes_read = 0
+        self.wait_seconds = 0.0
+        self._slots = [_Slot(list(range(slot, len(requests), n_slots)), requests) for slot in range(n_slots)]
+        self._changed = Condition()
+        self._pass = 0
+        self._awaited: tuple[int, int] | None = None
+        self._reads_ahead = False
+        self._is_paused = False
+        self._is_closed = False
+        self._error: BaseException | None = None
+        self._readers = [Thread(target=self._read, name="reader", daemon=True) for _ in range(n_readers)]
+        for reader in self._readers:
+            reader.start()
+
+    def read_ahead(self) -> None:
+        """From now on, fill every slot that is free, in the order in which layers are needed."""
+        with self._changed:
+            self._reads_ahead = True
+            self._changed.notify_all()
+
+    def begin_pass(self) -> None:
+        """A pass begins with the first layer, whatever became of the pass before."""
+        with self._changed:
+            passes = {slot.order[0] for slot in self._slots}
+            if self._error or len(passes) > 1 or not all(slot.begins_pass for slot in self._slots):
+                self._restart()
+            self._pass = self._slots[0].order[0]
+
+    def _restart(self) -> None:
+        """Forget what the slots hold, as soon as nobody writes into them."""
+        self._is_paused = True
+        try:
+            while any(slot.n_reading for slot in self._slots):
+                self._changed.wait()
+        finally:
+            self._is_paused = False
+        for slot in self._slots:
+            slot.restart()
+        self._error = self._awaited = None
+        self._changed.notify_all()
+
+    def wait_for(self, layer: int) -> None:
+        """Return when all of a streamed layer is in its slot. Layers come in order, and each is released in between.
+
+        Raises LlamaError if it cannot be read.
+        """
+        slot, wanted = self._slots[layer % len(self._slots)], (self._pass, layer)
+        with self._changed:
+            self._awaited = wanted
+            self._changed.notify_all()
+            started = time.perf_counter()
+            while True:
+                if self._error:
+                    raise self._error
+                if slot.order != wanted:  # it would have to wait forever
+                    raise LlamaError("llama.cpp computed the layers in an unknown order; try --residency off")
+                if slot.n_left == 0:
+                    break
+                self._changed.wait()
+            self.wait_seconds += time.perf_counter() - started
+
+    def release_through(self, layer: int) -> None:
+        """The computation is done with a streamed layer and with those before it, so their slots are free."""
+        with self._changed:
+            for slot in self._slots:
+                if slot.order[0] == self._pass and slot.layer <= layer:
+                    if not self._reads_ahead:
+                        for request in slot.requests:
+                            request.into[:] = _POISON[: len(request.into)]
+                    slot.release()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the threads; what they are reading is read to its end. Safe to call twice."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        for reader in self._readers:
+            reader.join()
+
+    # --- in the threads ----------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while taken := self._take():
+            slot, request = taken
+            n_read, failure = 0, None
+            try:
+                n_read = request.file.read(request.into, request.offset)
+            except BaseException as error:  # the computation raises it
+                failure = error
+            with self._changed:
+                self.bytes_read += n_read
+                self._error = self._error or failure
+                slot.n_reading -= 1
+                slot.n_left -= 1
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[_Slot, Request] | None:
+        """The request that is needed first, as soon as there is one; None once the ring is closed."""
+        with self._changed:
+            while not self._is_closed:
+                slots = [slot for slot in self._slots if self._may_read(slot)]
+                if slots:
+                    slot = min(slots, key=lambda slot: slot.order)
+                    slot.n_taken += 1
+                    slot.n_reading += 1
+                    return slot, slot.requests[slot.n_taken - 1]
+                self._changed.wait()
+            return None
+
+    def _may_read(self, slot: _Slot) -> bool:
+        if self._is_paused or self._error or slot.n_taken == len(slot.requests):
+            return False
+        return self._reads_ahead or slot.order == self._awaited

@@ -1,0 +1,84 @@
+"""A model file that is read past the page cache."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from specrun.errors import LlamaError
+from specrun.llama.streaming.refusal import CannotStreamError
+
+
+class WeightFile:
+    """An open file. Close it when nothing reads from it any more.
+
+    is_direct: whether reads go around the page cache (O_DIRECT). Where the file system refuses that, the cache is told
+        to drop what was read, so that it does not grow at the expense of the resident weights.
+    Raises CannotStreamError if the file cannot be read in either way.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_direct = True
+        try:
+            try:
+                self.descriptor = _open(path, os.O_DIRECT)
+            except OSError:
+                self.is_direct = False
+                self.descriptor = _open(path, 0)
+        except OSError as error:
+            raise CannotStreamError(f"{path.name} cannot be read ({error.strerror})") from error
+        self._opened = os.fstat(self.descriptor)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file when it was opened."""
+        return self._opened.st_size
+
+    def check_unchanged(self) -> None:
+        """Raises CannotStreamError if another file has taken its place, or if it was written to."""
+        opened = self._opened
+        for now in (self.path.stat(), os.fstat(self.descriptor)):
+            if (now.st_ino, now.st_dev, now.st_size, now.st_mtime_ns) != (
+                opened.st_ino, opened.st_dev, opened.st_size, opened.st_mtime_ns
+            ):  # fmt: skip
+                raise CannotStreamError(f"{self.path.name} was changed meanwhile")
+
+    def read(self, into: memoryview, offset: int) -> int:
+        """Fill `into` with the bytes at `offset`, as far as the file goes; returns their number.
+
+        Address, length and offset are multiples of a page. Raises LlamaError if the file cannot be read, or has become
+        shorter since it was opened.
+        """
+        wanted = min(len(into), self.n_bytes - offset)
+        done = 0
+        while done < wanted:
+            try:
+                n_read = os.preadv(self.descriptor, [into[done:]], offset + done)
+            except OSError as error:
+                raise LlamaError(f"{self.path} cannot be read any more: {error.strerror}") from error
+            if n_read == 0:
+                raise LlamaError(f"{self.path} was cut short while it was in use; download it again")
+            done += n_read
+        if not self.is_direct:
+            os.posix_fadvise(self.descriptor, offset, wanted, os.POSIX_FADV_DONTNEED)
+        return wanted
+
+    def close(self) -> None:
+        """Close the descriptor. Safe to call twice."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _open(path: Path, flag: int) -> int:
+    """A descriptor that a page was read from: some file systems only refuse O_DIRECT when it is used."""
+    descriptor = os.open(path, os.O_RDONLY | flag)
+    try:
+        with mmap.mmap(-1, mmap.PAGESIZE) as page:
+            os.preadv(descriptor, [page], 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

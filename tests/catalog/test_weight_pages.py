@@ -1,0 +1,76 @@
+"""The pages of a model's weights: each page once, and a layer's pages hold nothing of another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog.gguf_file import GgufFile, layer_of
+from specrun.catalog.gguf_header import read_header
+from specrun.catalog.weight_pages import PageRange, WeightPages, merged, n_bytes, weight_pages
+from tests.models import edited, random_llama, split
+
+PAGE = 4096
+
+
+def holders(file: GgufFile, page: int) -> dict[tuple[int, int], set[int | None]]:
+    """By file and page number, the layers whose tensors have bytes in the page; the reference, tensor by tensor."""
+    found: dict[tuple[int, int], set[int | None]] = {}
+    for index, path in enumerate(file.shards):
+        for tensor in read_header(path).tensors:
+            for number in range(tensor.offset // page, -(-(tensor.offset + tensor.n_bytes) // page)):
+                found.setdefault((index, number), set()).add(layer_of(tensor.name))
+    return found
+
+
+def numbers(ranges: tuple[PageRange, ...], page: int) -> list[tuple[int, int]]:
+    return [(r.file, number) for r in ranges for number in range(r.offset // page, r.end // page)]
+
+
+def check(pages: WeightPages, file: GgufFile, page: int) -> None:
+    held = holders(file, page)
+    listed = [number for ranges in (*pages.layers, pages.others) for number in numbers(ranges, page)]
+    assert sorted(listed) == sorted(held), "every page with weights, once"
+    for layer, ranges in enumerate(pages.layers):
+        assert all(held[number] == {layer} for number in numbers(ranges, page))
+
+
+@pytest.mark.parametrize("page", [4096, 16384])
+def test_every_page_is_listed_once(tmp_path: Path, page: int) -> None:
+    file = GgufFile.read(random_llama(tmp_path / "m.gguf", n_layer=5))
+    pages = weight_pages(file, page)
+    check(pages, file, page)
+    assert len(pages.layers) == 5
+    # Layers neither begin nor end at a page, so their edges are among the others.
+    assert sum(pages.layer_bytes) < sum(file.layer_bytes)
+    assert n_bytes(pages.others) > file.embedding_bytes + file.output_bytes
+
+
+def test_layers_of_a_split_model_may_lie_in_two_files(tmp_path: Path) -> None:
+    file = GgufFile.read(split(tmp_path / "m.gguf", random_llama(tmp_path / "one.gguf", n_layer=3), 4))
+    pages = weight_pages(file, PAGE)
+    check(pages, file, PAGE)
+    assert any(len({part.file for part in layer}) == 2 for layer in pages.layers)
+
+
+def test_pages_larger_than_a_layer_are_shared(tmp_path: Path) -> None:
+    file = GgufFile.read(random_llama(tmp_path / "m.gguf", n_layer=2))
+    pages = weight_pages(file, 2**20)
+    assert not any(pages.layers)
+    check(pages, file, 2**20)
+
+
+def test_offsets_are_those_of_the_weights(tmp_path: Path) -> None:
+    source = random_llama(tmp_path / "m.gguf")
+    aligned = edited(tmp_path / "aligned.gguf", source, {"general.name": "x" * 1000})
+    for tensor, again in zip(read_header(source).tensors, read_header(aligned).tensors, strict=True):
+        data, other = source.read_bytes(), aligned.read_bytes()
+        weights = data[tensor.offset : tensor.offset + tensor.n_bytes]
+        assert weights == other[again.offset : again.offset + again.n_bytes]
+    assert read_header(source).tensors[0].offset != read_header(aligned).tensors[0].offset
+
+
+def test_ranges_that_touch_are_merged() -> None:
+    ranges = [PageRange(1, 0, 2), PageRange(0, 4, 2), PageRange(0, 0, 2), PageRange(0, 1, 3), PageRange(0, 8, 1)]
+    assert merged(ranges) == (PageRange(0, 0, 6), PageRange(0, 8, 1), PageRange(1, 0, 2))

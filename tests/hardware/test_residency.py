@@ -1,0 +1,84 @@
+"""Which layers stay in RAM: as many as fit, spread evenly, and never more than the memory holds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.placement import place
+from specrun.hardware.placement_request import PlacementRequest
+from specrun.hardware.residency import plan_residency, room_for_weights
+
+MB = 1_000_000
+
+
+def test_with_room_for_everything_nothing_is_streamed() -> None:
+    plan = plan_residency([10] * 8, 20, 100)
+    assert plan
+    assert (plan.streamed, plan.resident_bytes, plan.streamed_bytes) == ((), 100, 0)
+
+
+def test_without_room_for_the_slots_there_is_no_plan() -> None:
+    assert plan_residency([10] * 8, 20, 39) is None
+    plan = plan_residency([10] * 8, 20, 40)
+    assert plan
+    assert plan.streamed == tuple(range(8))
+
+
+@pytest.mark.parametrize("n_slots", [2, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_resident_layers_and_slots_fit_into_the_room(seed: int, n_slots: int) -> None:
+    rng = np.random.default_rng(seed)
+    layers = rng.integers(90, 110, int(rng.integers(4, 40))).tolist()
+    room = int(rng.integers(100 + n_slots * 110, 100 + sum(layers)))
+    plan = plan_residency(layers, 100, room, n_slots)
+    assert plan
+    assert plan.resident_bytes + plan.streamed_bytes == 100 + sum(layers)
+    assert plan.resident_bytes + n_slots * plan.slot_bytes <= room
+    assert plan.slot_bytes == max(layers[layer] for layer in plan.streamed)
+    assert len(plan.streamed) > n_slots
+
+
+def test_as_many_layers_stay_as_fit() -> None:
+    # 20 of others and 2 slots of 10 leave 45 of 85 for layers.
+    plan = plan_residency([10] * 8, 20, 85)
+    assert plan
+    assert len(plan.streamed) == 4
+
+
+@pytest.mark.parametrize(("n_layers", "n_resident"), [(22, 8), (80, 13), (32, 16), (33, 25), (5, 1)])
+def test_resident_layers_are_spread_evenly(n_layers: int, n_resident: int) -> None:
+    plan = plan_residency([10] * n_layers, 0, 10 * (n_resident + 2))
+    assert plan
+    stay = sorted(set(range(n_layers)) - set(plan.streamed))
+    assert len(stay) == n_resident
+    # Around the end of a pass too, because the next one begins with the first layer.
+    gaps = [b - a for a, b in pairwise([*stay, stay[0] + n_layers])]
+    assert max(gaps) - min(gaps) <= 1
+
+
+def shape(kv: int = 0) -> ModelShape:
+    return ModelShape(
+        layers=(40 * MB,) * 22, experts=(0,) * 22, kv=(kv,) * 22, embedding=70 * MB, output=70 * MB, is_tied=False,
+        largest=70 * MB, n_vocab=32_000, activations=0,
+    )  # fmt: skip
+
+
+def request(target: ModelShape, draft: ModelShape | None, ram_bytes: int) -> PlacementRequest:
+    return PlacementRequest(target=target, draft=draft, gpus=(), ram_bytes=ram_bytes, n_tokens=512, n_rows=0)
+
+
+def test_the_room_is_what_caches_draft_and_margin_leave() -> None:
+    alone = room_for_weights(place(request(shape(), None, 1000 * MB)))
+    assert alone == 880 * MB
+    assert room_for_weights(place(request(shape(kv=2 * MB), None, 1000 * MB))) == alone - 44 * MB
+    draft = ModelShape((10 * MB,), (0,), (0,), 5 * MB, 5 * MB, False, 5 * MB, 32_000, 0)
+    assert room_for_weights(place(request(shape(), draft, 1000 * MB))) == alone - 20 * MB
+
+
+def test_the_margin_is_never_small() -> None:
+    assert room_for_weights(place(request(shape(), None, 200 * MB))) == 136 * MB
+    assert room_for_weights(place(request(shape(), None, 10 * MB))) == 0

@@ -1,0 +1,113 @@
+"""What cannot be streamed is refused with a reason, and llama.cpp's own mapping is as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from specrun.errors import LlamaError
+from specrun.llama import LlamaModel
+from specrun.llama.context import LlamaContext
+from specrun.llama.streaming import gate, self_check
+from specrun.llama.streaming.refusal import CannotStreamError
+from specrun.llama.streaming.ring import Ring
+from specrun.llama.streaming.streamed_weights import StreamedWeights
+from specrun.llama.streaming.weight_file import WeightFile
+from specrun.llama_settings import LlamaSettings
+from tests.streams import CONFIG, planned, written
+
+
+def refusal(path: Path, expected: list[bytes]) -> str:
+    """Why the model cannot be streamed. Whatever was tried, its logits are then right without."""
+    with LlamaModel(path) as loaded:
+        with pytest.raises(CannotStreamError) as refused:
+            stream(loaded, path)
+        with LlamaContext(loaded, CONFIG) as plain:
+            assert written(plain) == expected
+    return str(refused.value)
+
+
+def stream(loaded: LlamaModel, path: Path) -> None:
+    plans = planned(path)
+    with StreamedWeights(plans.pages, plans.plan) as weights, LlamaContext(loaded, CONFIG, weights) as made:
+        self_check.stream(made, weights)
+
+
+def test_wrong_bytes_are_found(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = WeightFile.read
+
+    def wrong(file: WeightFile, into: memoryview, offset: int) -> int:
+        n_read = read(file, into, offset)
+        into[2000] ^= 0x40
+        return n_read
+
+    monkeypatch.setattr(WeightFile, "read", wrong)
+    assert refusal(model, expected) == "this llama.cpp gave other logits with streamed weights"
+
+
+def test_weights_that_are_used_outside_of_their_layer_are_found(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for = Ring.wait_for
+
+    def too_early(ring: Ring, place: int) -> None:
+        if place != 3:
+            wait_for(ring, place)
+
+    monkeypatch.setattr(Ring, "wait_for", too_early)
+    assert refusal(model, expected) == "this llama.cpp gave other logits with streamed weights"
+
+
+def test_read_errors_while_loading_are_one_line(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> int:
+        raise LlamaError("a read error")
+
+    monkeypatch.setattr(WeightFile, "read", failing)
+    assert refusal(model, expected) == "reading ahead failed (a read error)"
+
+
+def test_a_model_whose_layers_have_no_outputs_is_refused(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_LAYER_OUTPUT", b"not in this graph")
+    assert refusal(model, expected) == "llama.cpp does not compute this model layer by layer"
+
+
+def test_a_file_that_two_models_use_is_refused(model: Path) -> None:
+    with LlamaModel(model), LlamaModel(model) as second, pytest.raises(CannotStreamError, match="another model"):
+        stream(second, model)
+
+
+def test_a_file_that_was_replaced_is_refused(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "m.gguf"
+    shutil.copy(model, path)
+    plans = planned(path)
+    with LlamaModel(path):
+        other = tmp_path / "other.gguf"
+        shutil.copy(model, other)
+        other.replace(path)
+        with pytest.raises(CannotStreamError, match="did not map"):
+            StreamedWeights(plans.pages, plans.plan)
+
+
+def test_a_file_that_was_written_to_is_refused(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "m.gguf"
+    shutil.copy(model, path)
+    plans = planned(path)
+    with LlamaModel(path), StreamedWeights(plans.pages, plans.plan) as weights:
+        os.utime(path, ns=(0, 0))
+        with pytest.raises(CannotStreamError, match="was changed"):
+            weights.install()
+
+
+def test_weights_that_were_read_into_memory_are_refused(model: Path) -> None:
+    with (
+        LlamaModel(model, LlamaSettings(load_mode="none")) as loaded,
+        pytest.raises(CannotStreamError, match="not map"),
+    ):
+        stream(loaded, model)

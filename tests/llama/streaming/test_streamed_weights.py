@@ -1,0 +1,230 @@
+"""Passes through the ring give the bits of passes through llama.cpp's mapping, and errors end in one line."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import psutil
+import pytest
+
+from specrun.errors import LlamaError
+from specrun.llama import LlamaModel, TargetContext
+from specrun.llama.batch import committed_tokens
+from specrun.llama.context import LlamaContext
+from specrun.llama.streaming import streamed_weights
+from specrun.llama.streaming.address_space import mappings_of
+from specrun.llama.streaming.ring import Ring
+from specrun.llama.streaming.streamed_weights import StreamedWeights
+from specrun.speculation.tree import TokenTree
+from tests.models import edited, random_gemma3, random_llama, random_mamba, random_qwen3_moe, split
+from tests.streams import CONFIG, PROMPT, context, planned, streamed_context, written
+
+
+@pytest.mark.parametrize(("n_resident", "n_slots"), [(0, 2), (1, 2), (3, 2), (0, 3), (1, 3), (0, 4)])
+def test_every_pass_has_the_same_bits(model: Path, expected: list[bytes], n_resident: int, n_slots: int) -> None:
+    with streamed_context(model, n_resident, n_slots) as streamed:
+        assert streamed.weights
+        assert streamed.weights.residency.mode == "ring"
+        assert written(streamed) == expected
+
+
+def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
+    settings = replace(CONFIG.settings, ubatch_size=CONFIG.n_batch, batch_size=2 * CONFIG.n_batch)
+    config = replace(CONFIG, settings=settings)
+    assert config.n_call == 2 * CONFIG.n_batch
+    with context(model, config) as plain:
+        expected = written(plain)
+    with streamed_context(model, 1, 2, config) as streamed:
+        assert written(streamed) == expected
+
+
+def test_layers_of_several_requests_are_the_same(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamed_weights, "CHUNK", 4096)
+    with streamed_context(model, 0, 3) as streamed:
+        assert written(streamed) == expected
+
+
+@pytest.mark.parametrize(
+    "kind", ["f32", "split", "gemma3", "renamed", "line break"]
+)  # gemma3: tied output, sliding windows
+def test_other_files_are_the_same(tmp_path: Path, model: Path, kind: str) -> None:
+    if kind == "f32":
+        path = random_llama(tmp_path / "m.gguf", n_layer=4, weight_type=gguf.GGMLQuantizationType.F32)
+    elif kind == "split":
+        path = split(tmp_path / "m.gguf", model, 5)
+    elif kind == "gemma3":
+        path = random_gemma3(tmp_path / "m.gguf", window=16)
+    elif kind == "renamed":
+        # Other metadata move the weights to other places within their pages.
+        path = edited(tmp_path / "a name.gguf", model, {"general.name": "x" * 777})
+    else:
+        path = tmp_path / "line\nbreak.gguf"
+        shutil.copy(model, path)
+    with context(path) as plain:
+        expected = written(plain)
+    with streamed_context(path) as streamed:
+        assert written(streamed) == expected
+
+
+def test_a_link_to_the_file_is_followed(tmp_path: Path, model: Path) -> None:
+    link = tmp_path / "link.gguf"
+    link.symlink_to(model)
+    with streamed_context(link) as streamed:
+        assert streamed.weights
+        assert streamed.weights.residency.mode == "ring"
+
+
+def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system refuses O_DIRECT."""
+    opened = os.open
+
+    def refusing(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(22, "Invalid argument")
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with streamed_context(model) as streamed:
+        assert written(streamed) == expected
+
+
+def test_every_pass_reads_the_streamed_layers_once(model: Path) -> None:
+    with streamed_context(model, n_resident=2) as streamed:
+        weights = streamed.weights
+        assert weights
+        target = TargetContext(streamed)
+        target.set_prompt([1, 2, 3])
+        passes = 4
+        before = weights.bytes_read
+        for _ in range(passes):
+            target.score(TokenTree.root_only(3))
+            target.drop_tree()
+        read = weights.bytes_read - before
+        # The slots may have been empty at first, and may be full in the end.
+        residency = weights.residency
+        assert abs(read - passes * residency.streamed_bytes) <= residency.n_slots * residency.slot_bytes
+        assert weights.wait_seconds > 0
+
+
+def test_everything_is_given_back(model: Path) -> None:
+    process = psutil.Process()
+    with LlamaModel(model):
+        mapped = mappings_of(model)
+    for _ in range(3):
+        with streamed_context(model) as streamed:
+            # Hardly a page of llama.cpp's mapping is left: all weights lie elsewhere.
+            assert sum(one.n_bytes for one in mappings_of(model)) < sum(one.n_bytes for one in mapped) / 4
+            TargetContext(streamed).set_prompt(PROMPT)
+        gc.collect()
+        counts = process.num_fds(), threading.active_count(), len(process.memory_maps(grouped=False))
+    for _ in range(3):
+        with streamed_context(model):
+            pass
+        gc.collect()
+        after = process.num_fds(), threading.active_count(), len(process.memory_maps(grouped=False))
+        assert after[:2] == counts[:2]
+        assert after[2] <= counts[2] + 4
+    assert not mappings_of(model)
+
+
+def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> None:
+    plans = planned(model)
+    with LlamaModel(model) as loaded:
+        before = mappings_of(model)
+        with StreamedWeights(plans.pages, plans.plan) as weights:
+            weights.install()
+            assert mappings_of(model) != before
+        assert mappings_of(model) == before
+        with LlamaContext(loaded, CONFIG) as plain:
+            assert written(plain) == expected
+
+
+def test_a_file_that_is_cut_short_in_use_ends_in_one_line(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "m.gguf"
+    shutil.copy(model, path)
+    with streamed_context(path) as streamed:
+        target = TargetContext(streamed)
+        target.set_prompt(PROMPT[:20])
+        os.truncate(path, path.stat().st_size // 2)
+        # A pass needs all layers, and only a few were read ahead.
+        with pytest.raises(LlamaError, match=r"m\.gguf was cut short") as failed:
+            target.score(TokenTree.root_only(target.tokens[-1]))
+        assert "\n" not in str(failed.value)
+
+
+def test_after_a_failed_pass_the_next_ones_are_right(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for = Ring.wait_for
+    with streamed_context(model, 1) as streamed:
+        for error in (LlamaError("a read error"), KeyboardInterrupt()):
+            for layer in range(5):
+
+                def failing(ring: Ring, place: int, layer: int = layer, error: BaseException = error) -> None:
+                    if place == layer:
+                        raise error
+                    wait_for(ring, place)
+
+                target = TargetContext(streamed)
+                monkeypatch.setattr(Ring, "wait_for", failing)
+                with pytest.raises(type(error)):
+                    target.set_prompt(PROMPT)
+                monkeypatch.setattr(Ring, "wait_for", wait_for)
+                target.reset()
+        assert written(streamed) == expected
+
+
+def test_ctrl_c_in_the_middle_of_a_pass(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for = Ring.wait_for
+    with streamed_context(model) as streamed:
+        target = TargetContext(streamed)
+        target.set_prompt(PROMPT)
+
+        def pressed(ring: Ring, place: int) -> None:
+            if place == 3:
+                signal.raise_signal(signal.SIGINT)
+            wait_for(ring, place)
+
+        monkeypatch.setattr(Ring, "wait_for", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            target.score(TokenTree.root_only(target.tokens[-1]))
+        monkeypatch.setattr(Ring, "wait_for", wait_for)
+        target.reset()
+        assert written(streamed) == expected
+
+
+def test_closing_while_readers_read(model: Path) -> None:
+    for _ in range(5):
+        with streamed_context(model, n_slots=3):
+            pass  # the readers have just begun to read ahead
+
+
+def test_a_recurrent_model_is_the_same(tmp_path: Path) -> None:
+    path = random_mamba(tmp_path / "m.gguf", n_layer=5)
+
+    def states(context: LlamaContext) -> list[bytes]:
+        batches = [committed_tokens([i, i + 1], 2 * i, 1, n_outputs=2) for i in range(5)]
+        return [context.decode(batch).tobytes() for batch in batches]
+
+    with context(path) as plain:
+        expected = states(plain)
+    with streamed_context(path) as streamed:
+        assert states(streamed) == expected
+
+
+def test_a_mixture_has_layers_too(tmp_path: Path) -> None:
+    """It reads all experts, so it is not streamed by default; but the bits are right."""
+    path = random_qwen3_moe(tmp_path / "m.gguf", n_layer=4)
+    with context(path) as plain:
+        expected = written(plain)
+    with streamed_context(path) as streamed:
+        assert written(streamed) == expected
