@@ -37,7 +37,7 @@ class Residency:
     def __str__(self) -> str:
         if self.mode == "off":
             return "held as llama.cpp holds them"
-        held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them; `ulimit -l` allows it)"
+        held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them: `ulimit -l` is too low)"
         slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
         return f"{size_text(self.resident_bytes)} {held}, {size_text(self.streamed_bytes)} streamed through {slots}"
 

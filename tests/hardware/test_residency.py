@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,9 +11,16 @@ import pytest
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import place
 from specrun.hardware.placement_request import PlacementRequest
-from specrun.hardware.residency import plan_residency, room_for_weights
+from specrun.hardware.residency import Residency, plan_residency, room_for_weights
 
 MB = 1_000_000
+
+
+def test_a_report_says_what_is_held_and_whether_swap_may_take_it() -> None:
+    held = Residency("ring", 249 * MB, 418 * MB, 2, 28 * MB, locked=True)
+    assert str(held) == "249 MB locked in RAM, 418 MB streamed through 2 slots of 28 MB"
+    assert "swap may take them: `ulimit -l`" in str(replace(held, locked=False))
+    assert str(Residency()) == "held as llama.cpp holds them"
 
 
 def test_with_room_for_everything_nothing_is_streamed() -> None:

@@ -19,7 +19,7 @@ _LOGITS = b"result_output"  # and the last one of a pass
 
 @cache
 def _name_function() -> Any:
-    """llama.cpp's `ggml_get_name`. Called some thousand times a pass, so Python's lock is not released for it."""
+    """llama.cpp's `ggml_get_name`. Called for every operation of a pass, so Python's lock is not released for it."""
     try:
         function = ctypes.PyDLL(libggml._name, handle=libggml._handle).ggml_get_name
     except AttributeError as error:

@@ -18,7 +18,7 @@ from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import streamed_weights
+from specrun.llama.streaming import address_space, streamed_weights
 from specrun.llama.streaming.address_space import mappings_of
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
@@ -94,6 +94,16 @@ def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeyp
 
     monkeypatch.setattr(os, "open", refusing)
     with streamed_context(model) as streamed:
+        assert written(streamed) == expected
+
+
+def test_without_the_right_to_lock_memory_it_works_all_the_same(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address_space, "lock", lambda *_: False)
+    with streamed_context(model, 2) as streamed:
+        assert streamed.weights
+        assert not streamed.weights.residency.locked
         assert written(streamed) == expected
 
 
