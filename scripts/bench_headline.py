@@ -4,7 +4,7 @@
     python scripts/bench_headline.py --rows FILE.json --print
 
 Widens the embedded target to a billion parameters in each type (docs/widening.md). At each place (all weights in RAM;
-streamed, under a memory cap of half the file) the pair is tuned once. Then these run in turn on the same prompts:
+streamed, under a memory cap of half the file) the pair is tuned, once for each --work folder. Then these run in turn on the same prompts:
 llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile, specrun with it,
 and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain decoding, of which the
 mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a file: a later call
@@ -71,7 +71,8 @@ class Bench:
         """Tune, then measure at each temperature."""
         tuned = self.work / f"profile-{self.weights}-{self.place}"
         temps = ",".join(f"{t:g}" for t in temperatures)
-        report = json.loads(self._specrun(tuned, "tune", "--temp", temps, "--json"))
+        options = ["--show"] if tuned.exists() else ["--temp", temps]
+        report = json.loads(self._specrun(tuned, "tune", *options, "--json"))
         settings = {name: value for name, value in report["settings"].items() if value is not None}
         print(f"{self.weights}, {self.place}: settings {settings}", file=sys.stderr)
         for temperature in temperatures:
@@ -113,6 +114,8 @@ class Bench:
             SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, "--kinds", "code", "-o", "json",
             "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
             "-n", N_TOKENS[self.place], *sampling,
+            # Re-ordered weights would have to lie in RAM.
+            *(["--no-repack"] if self.place == "streamed" else []),
         ]  # fmt: skip
         found: list[dict[str, Any]] = json.loads(self._run(command, os.environ))
         return found
