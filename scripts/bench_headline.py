@@ -4,11 +4,11 @@
     python scripts/bench_headline.py --rows FILE.json --print
 
 Widens the embedded target to a billion parameters in each type (docs/widening.md). At each place (all weights in RAM;
-streamed, under a memory cap of half the file) the pair is tuned, once for each --work folder. Then these run in turn on the same prompts:
-llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile, specrun with it,
-and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain decoding, of which the
-mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a file: a later call
-replaces the rows that it measures again, and prints all.
+streamed, under a memory cap of half the file) the pair is tuned, once for each --work folder. Then these run in turn on
+the same prompts: llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile,
+specrun with it, and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain
+decoding, of which the mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a
+file: a later call replaces the rows that it measures again, and prints all.
 """
 
 from __future__ import annotations
