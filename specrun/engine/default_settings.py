@@ -1,4 +1,4 @@
-"""The settings of a target that nobody has tuned: llama.cpp's own, unless others keep the text bit-exact."""
+"""The settings of a target that nobody has tuned: llama.cpp's own, unless others keep the text bit-exact at no cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import offload_devices
 from specrun.hardware.placement import place
-from specrun.llama import devices
+from specrun.llama import devices, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
@@ -33,16 +33,23 @@ def with_defaults(options: RunOptions) -> RunOptions:
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights that
     lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster. Weights that are streamed from
     disk, or that a GPU may hold, stay as they are in the file.
+
+    With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
+    needs no padding, and what it takes longer for a few tokens is hidden behind the reading.
     """
-    if options.exact:
-        return options
     try:
         if keeps_bits(options.target):
             return options
-        placement = place(placement_request(options, offload_devices(devices.devices())))
+        gpus = offload_devices(devices.devices())
+        placement = place(placement_request(options, gpus))
+        types = GgufFile.read(options.target).types
     except ModelFileError:
         return options  # loading the file says what is wrong with it
-    defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16")
-    if placement.can_repack:
-        defaults = replace(defaults, repack=True)
+    if options.exact:
+        is_streamed = placement.regime == "streamed" and not gpus and not options.settings.repack
+        one_kernel = is_streamed and tiled_kernels.compute(types) and tiled_kernels.is_open()
+        defaults = LlamaSettings(tiled="always" if one_kernel else None)
+    else:
+        repack = True if placement.can_repack else None
+        defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
     return replace(options, settings=options.settings.over(defaults))

@@ -35,6 +35,11 @@ def in_use() -> TiledKernels:
     return _settled or _of_environment()
 
 
+def is_open() -> bool:
+    """Whether neither this process nor its environment has chosen yet."""
+    return _settled is None and _of_environment() == "auto"
+
+
 def settle(wanted: TiledKernels | None) -> None:
     """Choose for this process, before its first pass; None takes what there is.
 

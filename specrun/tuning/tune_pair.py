@@ -69,7 +69,8 @@ def tune_pair(
     settings = unfinished.stages.settings
     if settings is None:
         settings_run = run.stage(_SETTINGS_SHARE * effort.seconds)
-        settings, tried = _try_settings(options, here, placement, settings_run) if is_tried else (LlamaSettings(), [])
+        untried = with_defaults(options).settings if options.exact else LlamaSettings()
+        settings, tried = _try_settings(options, here, placement, settings_run) if is_tried else (untried, [])
         if settings.tiled is None and tiled_kernels.in_use() != "auto":  # by the environment, which later runs may lack
             settings = replace(settings, tiled=tiled_kernels.in_use())
         prompt_run = run.stage(_PROMPT_SHARE * effort.seconds) if is_tried else settings_run

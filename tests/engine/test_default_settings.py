@@ -12,11 +12,13 @@ from specrun.engine import placing
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
+from specrun.llama import tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.speculation.method import OFF
+from tests.models import random_llama
 
-_Q4_0 = 2  # llama_ftype
+_Q4_0, _Q4_K_M = 2, 15  # llama_ftype
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,22 @@ def test_what_the_user_decided_stays(q4_0: Path) -> None:
     exact = replace(options(q4_0), exact=True)
     assert with_defaults(decided) == decided
     assert with_defaults(exact) == exact
+
+
+def test_exact_passes_over_streamed_weights_all_use_one_kernel(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    k_quant = made / "random-q4_k_m.gguf"
+    random_llama(made / "wide-enough.gguf", n_embd=256)
+    quantize(str(made / "wide-enough.gguf"), str(k_quant), _Q4_K_M, [], 1)
+    exact = replace(options(k_quant), exact=True)
+    monkeypatch.setattr(tiled_kernels, "_settled", None)
+    monkeypatch.setattr(tiled_kernels.platform, "machine", lambda: "x86_64")
+    assert with_defaults(exact) == exact, "in RAM a plain pass would take several times as long"
+    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    assert with_defaults(exact).settings == LlamaSettings(tiled="always")
+    decided = replace(exact, settings=LlamaSettings(repack=True))
+    assert with_defaults(decided) == decided
+    monkeypatch.setattr(tiled_kernels, "_settled", "auto")
+    assert with_defaults(exact) == exact, "another model of this process has been computed with other kernels"
 
 
 def test_weights_that_are_streamed_are_not_reordered(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
