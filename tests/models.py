@@ -475,6 +475,14 @@ def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
     return path
 
 
+def light_draft(folder: Path) -> Path:
+    """The embedded draft in Q4_0, which is smaller than the embedded target in any type; made only once."""
+    path = folder / "light-draft.gguf"
+    if not path.exists():
+        quantize(str(embedded.DRAFT), str(path), _FILE_TYPES["q4_0"], [], 1)
+    return path
+
+
 def wide_target(folder: Path, kind: str) -> Path:
     """The embedded target with feed-forward layers of 1024, as llama.cpp quantizes it, in `folder`; made only once.
 

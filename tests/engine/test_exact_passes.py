@@ -25,7 +25,7 @@ from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
 from tests.engines import Written, code_prompts, engine, first_difference, write
-from tests.models import wide_target
+from tests.models import light_draft, wide_target
 
 ONE_THREAD = LlamaSettings(threads=1)
 LARGEST = 6
@@ -108,7 +108,7 @@ def two_turns(engine: Engine, prompt: list[int], more: list[int], sampling: Samp
 def test_trees_write_what_plain_decoding_writes_bit_for_bit(
     kind: str, repack: bool, sizes: PassSizes, made: Path
 ) -> None:
-    with engine(wide_target(made, kind), embedded.DRAFT, ROOMY, repack=repack) as e:
+    with engine(wide_target(made, kind), light_draft(made), ROOMY, repack=repack) as e:
         e.target.padding = sizes
         prompt, more = code_prompts(e, 2, 480)
         for temperature in (0.0, 0.8):

@@ -74,7 +74,7 @@ def test_a_wider_model_has_the_same_logits_bit_for_bit(script: ModuleType, sourc
 def test_the_demo_draft_with_tied_embeddings_can_be_widened(script: ModuleType, tmp_path: Path) -> None:
     source = tmp_path / "draft.gguf"
     source.write_bytes(embedded.DRAFT.read_bytes())
-    path, report = widened(script, source, "--embd", 384, "--layers", 3, "--ff", 512, "--heads", 12, "--kv-heads", 4)
+    path, report = widened(script, source, "--embd", 512, "--layers", 5, "--ff", 1024, "--heads", 16, "--kv-heads", 4)
     assert report.failure(0.1) is None
     assert "output.weight" not in tensors(path)
 
@@ -182,14 +182,14 @@ def test_weights_keep_their_bytes_and_the_rest_is_noise_or_zero(script: ModuleTy
 
 def test_metadata_are_copied_with_the_new_sizes(script: ModuleType, tmp_path: Path) -> None:
     source = edited(tmp_path / "a.gguf", embedded.DRAFT, {"general.name": "ant", "llama.rope.freq_base": 5000.0})
-    path, _ = widened(script, source, "--embd", 768, "--layers", 3)
+    path, _ = widened(script, source, "--embd", 1024, "--layers", 5)
     old, new = gguf.GGUFReader(source).fields, gguf.GGUFReader(path).fields
     for key in old:
         if key.startswith(("tokenizer.", "llama.rope.freq")):
             assert new[key].contents() == old[key].contents(), key
             assert new[key].types == old[key].types, key
-    assert value(path, "general.name") == "ant widened to 5.4M"
-    assert value(path, "llama.embedding_length") == 768
+    assert value(path, "general.name") == "ant widened to 19.1M"
+    assert value(path, "llama.embedding_length") == 1024
     assert value(path, "llama.attention.key_length") == value(path, "llama.rope.dimension_count") == 32
     assert value(path, "llama.attention.layer_norm_rms_epsilon") == pytest.approx(1e-5 / 4)
 
@@ -212,7 +212,7 @@ def test_added_tokens_never_win_and_change_no_bit(script: ModuleType, tmp_path: 
         source.write_bytes(embedded.DRAFT.read_bytes())
     else:
         random_llama(source)
-    width = 768 if tied else 256
+    width = 1024 if tied else 256
     n_before = len(value(source, TOKENS))
     path, report = widened(script, source, "--embd", width, "--vocab", n_before + 100)
     assert report.difference == 0
