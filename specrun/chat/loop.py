@@ -39,6 +39,7 @@ class ChatLoop:
         self._last: Completion | None = None
         self._leaving = False
         self._off_was_noted = False
+        self._memory_notice: str | None = None  # the last one
 
     def run(self) -> None:
         """Run until /exit, the end of input, or two Ctrl-C in a row."""
@@ -93,6 +94,10 @@ class ChatLoop:
         if off_notice and not self._off_was_noted:
             self._note(off_notice)
         self._off_was_noted = off_notice is not None
+        memory_notice = self._model.residency.notice
+        if memory_notice and memory_notice != self._memory_notice:
+            self._note(memory_notice)
+        self._memory_notice = memory_notice
         return completion.finish_reason == "interrupted"
 
     def _write(self, text: str) -> None:

@@ -31,7 +31,6 @@ class LoadedPair:
     plans: the plans of the options that can run.
     ctx_size: most tokens of prompt and answer together.
     placement: which layers are in VRAM; None without a GPU.
-    residency: how the target's weights in RAM are held.
     notices: sentences for the user, one for each difference from what the options ask.
     resources: frees contexts and models when it is closed. What is pushed onto it later is freed before them.
     """
@@ -41,7 +40,6 @@ class LoadedPair:
     plans: tuple[Plan, ...]
     ctx_size: int
     placement: Placement | None
-    residency: Residency
     notices: tuple[str, ...]
     resources: ExitStack
 
@@ -49,6 +47,12 @@ class LoadedPair:
     def model(self) -> LlamaModel:
         """The target's model."""
         return self.target.context.model
+
+    @property
+    def residency(self) -> Residency:
+        """How the target's weights in RAM are held now."""
+        weights = self.target.context.weights
+        return weights.residency if weights else Residency()
 
 
 def load_pair(options: RunOptions) -> LoadedPair:
@@ -109,14 +113,14 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     def configured(model: LlamaModel, settings: LlamaSettings) -> ContextConfig:
         return replace(config, settings=settings.over(_cache_types(model, settings)))
 
-    context, residency, notice = target_context(model, configured(model, settings), streaming, resources)
+    context, notice = target_context(model, configured(model, settings), streaming, resources)
     notices += [notice] if notice else []
     target = TargetContext(context)
     draft = None
     if draft_model:
         context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
         draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
-    return LoadedPair(target, draft, plans, ctx_size, placement, residency, tuple(notices), resources)
+    return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
 
 
 def _possible(

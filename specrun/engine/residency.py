@@ -14,7 +14,8 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.placement import place
-from specrun.hardware.residency import Residency, ResidencyPlan, plan_residency, room_for_weights
+from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import ResidencyPlan, plan_residency, room_for_weights
 from specrun.llama import LlamaModel, devices
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
@@ -28,12 +29,13 @@ from specrun.llama_settings import LlamaSettings
 class Streaming:
     """What is to be streamed.
 
-    pages, plan: None if everything fits, if the user does not want it, or if it is impossible.
+    pages, plan, pressure: None if everything fits, if the user does not want it, or if it is impossible.
     notice: a sentence for the user if it is impossible.
     """
 
     pages: WeightPages | None = None
     plan: ResidencyPlan | None = None
+    pressure: Pressure | None = None
     notice: str | None = None
 
 
@@ -45,6 +47,7 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
     if options.residency == "off":
         return Streaming()
     gpus = offload_devices(devices.devices())
+    pressure = Pressure.watch()
     try:
         room = room_in_ram(options, gpus)
         if room is None:
@@ -59,28 +62,28 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
         return Streaming()  # loading the file says what is wrong with it
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
-    return Streaming(pages, plan) if plan.streamed else Streaming()
+    return Streaming(pages, plan, pressure) if plan.streamed else Streaming()
 
 
 def target_context(
     model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
-) -> tuple[LlamaContext, Residency, str | None]:
-    """The context, how the weights are held, and a notice if they should be streamed and cannot be.
+) -> tuple[LlamaContext, str | None]:
+    """The context, and a notice if its weights should be streamed and cannot be.
 
     resources: frees what is made here.
     """
     notice = streaming.notice
-    if streaming.pages and streaming.plan:
+    if streaming.pages and streaming.plan and streaming.pressure:
         try:
             with ExitStack() as made:
-                weights = made.enter_context(StreamedWeights(streaming.pages, streaming.plan))
+                weights = made.enter_context(StreamedWeights(streaming.pages, streaming.plan, streaming.pressure))
                 context = made.enter_context(LlamaContext(model, config, weights))
                 self_check.stream(context, weights)
                 resources.push(made.pop_all())
-                return context, weights.residency, None
+                return context, None
         except CannotStreamError as reason:
             notice = _notice(reason)
-    return resources.enter_context(LlamaContext(model, config)), Residency(), notice
+    return resources.enter_context(LlamaContext(model, config)), notice
 
 
 def _notice(reason: CannotStreamError) -> str:

@@ -128,9 +128,9 @@ class LlamaContext:
         batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
         """
         seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._seq_length)
-        gate = self.weights.gate if self.weights else None
-        if gate:
-            gate.begin_pass()
+        weights = self.weights
+        if weights:
+            weights.begin_pass()
         started = time.perf_counter()
         with library.captured_errors() as errors:
             code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
@@ -141,8 +141,8 @@ class LlamaContext:
         if code != 0:
             raise LlamaError(f"llama.cpp failed on a pass ({errors[-1] if errors else f'code {code}'})")
         self._seq_length = seq_length
-        if gate and gate.failure:
-            raise gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
+        if weights and weights.gate.failure:
+            raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
         return self._logits(int(batch.outputs.sum()))
 
     def _logits(self, n_outputs: int) -> Logits:

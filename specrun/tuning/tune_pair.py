@@ -87,8 +87,9 @@ def tune_pair(
         seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (time.perf_counter() - started)
         effort = replace(effort, seconds=max(seconds, _LEAST_SHARE * effort.seconds))
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
-        residency = model.residency
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
+        residency = model.residency
+        notices += [residency.notice] if residency.notice else []
     profile = Profile(
         fingerprint=fingerprint,
         identity=dict(identity),

@@ -19,6 +19,7 @@ from specrun.engine.residency import room_in_ram
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
+from specrun.hardware import pressure
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency
@@ -217,6 +218,31 @@ def test_a_file_that_is_cut_short_ends_the_text_with_an_error(
         os.truncate(path, path.stat().st_size // 3)
         with pytest.raises(LlamaError, match="cut short"):
             list(pieces)
+
+
+def test_memory_that_runs_short_is_said_once_and_the_text_is_the_same(
+    model: Path, limited: Callable[[Path, int], None], here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = "".join(f'{{"prompt": "def {name}"}}\n' for name in ("a", "b", "c"))
+    command = ("generate", "-m", model, "--draft", "none", "--speculate", "off", "-n", "8", "--raw", "--jsonl")
+
+    def texts(stdout: str) -> list[str]:
+        return [json.loads(line)["text"] for line in stdout.splitlines()]
+
+    expected = texts(here(*command, stdin=prompts).stdout)
+    limited(model, 3)
+    n_looks = 0
+
+    def available() -> Memory:
+        nonlocal n_looks
+        n_looks += 1
+        return Memory(10**10, 10**9 if n_looks < 12 else 10**9 // 20)
+
+    monkeypatch.setattr(Memory, "read", available)
+    monkeypatch.setattr(pressure, "_INTERVAL", 0.0)
+    result = here(*command, stdin=prompts)
+    assert texts(result.stdout) == expected
+    assert result.stderr.count("memory ran short, so ") == 1
 
 
 def test_a_profile_depends_on_the_choice(model: Path) -> None:

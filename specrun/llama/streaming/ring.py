@@ -125,7 +125,7 @@ class Ring:
     def wait_for(self, layer: int) -> None:
         """Return when all of a streamed layer is in its slot. Layers come in order, and each is released in between.
 
-        Raises LlamaError if it cannot be read.
+        Raises LlamaError if it cannot be read, or if the ring was closed.
         """
         slot, wanted = self._slots[layer % len(self._slots)], (self._pass, layer)
         with self._changed:
@@ -135,6 +135,8 @@ class Ring:
             while True:
                 if self._error:
                     raise self._error
+                if self._is_closed:
+                    raise LlamaError("weights cannot be streamed any more; load the model again")
                 if slot.order != wanted:  # it would have to wait forever
                     raise LlamaError("llama.cpp computed the layers in an unknown order; try --residency off")
                 if slot.n_left == 0:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from specrun.catalog.weight_pages import PageRange, WeightPages, merged
-from specrun.hardware.residency import Residency, ResidencyPlan
+from specrun.catalog.weight_pages import PageRange, WeightPages
+from specrun.errors import LlamaError
+from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import Residency, ResidencyPlan, relieved
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.gate import Gate
 from specrun.llama.streaming.refusal import CannotStreamError
@@ -21,27 +23,32 @@ from specrun.llama.streaming.weight_file import WeightFile
 class StreamedWeights:
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
+    pressure: tells between passes whether the system runs short of memory. Resident layers then become streamed ones.
+
     Until `install` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`.
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
 
-    def __init__(self, pages: WeightPages, plan: ResidencyPlan) -> None:
+    def __init__(self, pages: WeightPages, plan: ResidencyPlan, pressure: Pressure) -> None:
         self.gate = Gate()
-        self.residency = Residency()
+        self._pages = pages
         self._plan = plan
-        self._n_layers = len(pages.layers)
+        self._pressure = pressure
         self._ring: Ring | None = None
-        stays = [part for i, parts in enumerate(pages.layers) if i not in plan.streamed for part in parts]
-        self._resident = merged([*pages.others, *stays])
-        self._streamed = [pages.layers[layer] for layer in plan.streamed]
+        self._read_before = 0  # bytes and seconds of rings that are closed
+        self._waited_before = 0.0
+        self._given_back = 0
+        self._held: set[PageRange] = set()  # what was copied into memory of this process
+        self._locked = True
         self._resources = ExitStack()
+        self._ring_resources = ExitStack()
         self._files: list[WeightFile] = []
         try:
             for path in pages.files:
                 self._files.append(WeightFile(path))
                 self._resources.callback(self._files[-1].close)
             mappings = [_mappings_of(path) for path in pages.files]
-            every = [*self._resident, *(part for parts in self._streamed for part in parts)]
+            every = [*pages.others, *(part for parts in pages.layers for part in parts)]
             self._addresses = {
                 part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in every
             }
@@ -52,17 +59,33 @@ class StreamedWeights:
     @property
     def n_layers(self) -> int:
         """Number of the model's layers, resident ones included."""
-        return self._n_layers
+        return len(self._pages.layers)
+
+    @property
+    def residency(self) -> Residency:
+        """How the weights are held now."""
+        if not self._ring:
+            return Residency()
+        plan = self._plan
+        return Residency(
+            "ring",
+            plan.resident_bytes,
+            plan.streamed_bytes,
+            plan.n_slots,
+            plan.slot_bytes,
+            self._locked,
+            self._given_back,
+        )
 
     @property
     def bytes_read(self) -> int:
         """Bytes that all passes so far have read, reading ahead included."""
-        return self._ring.bytes_read if self._ring else 0
+        return self._read_before + (self._ring.bytes_read if self._ring else 0)
 
     @property
     def wait_seconds(self) -> float:
         """For how long all passes so far have waited for reads."""
-        return self._ring.wait_seconds if self._ring else 0.0
+        return self._waited_before + (self._ring.wait_seconds if self._ring else 0.0)
 
     def install(self) -> None:
         """Put resident weights into memory that nothing evicts, and the ring in place of the others.
@@ -72,28 +95,37 @@ class StreamedWeights:
         for file in self._files:
             file.check_unchanged()
         self._resources.callback(self._restore)
-        locked = self._hold_resident()
-        descriptor = os.memfd_create("specrun ring")
-        self._resources.callback(os.close, descriptor)
-        plan = self._plan
-        os.ftruncate(descriptor, plan.n_slots * plan.slot_bytes)
-        slots = mmap.mmap(descriptor, plan.n_slots * plan.slot_bytes)
-        locked = address_space.lock(address_space.start_of(slots), len(slots)) and locked
-        requests = [list(self._place(descriptor, slots, place)) for place in range(len(self._streamed))]
-        self._ring = Ring(requests, plan.n_slots)
-        self._resources.callback(self._ring.close)
-        self.gate.guard(self._ring, plan.streamed)
-        self.residency = Residency(
-            "ring", plan.resident_bytes, plan.streamed_bytes, plan.n_slots, plan.slot_bytes, locked
-        )
+        self._hold(self._pages.others)
+        self._arrange(self._plan)
 
     def read_ahead(self) -> None:
         """From now on layers are read before the computation waits for them (see `Ring`)."""
         assert self._ring
         self._ring.read_ahead()
 
+    def begin_pass(self) -> None:
+        """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""
+        shortage = self._pressure.shortage() if self._ring else 0
+        if shortage:
+            self._give_back(shortage)
+        self.gate.begin_pass()
+
+    def _give_back(self, n_bytes: int) -> None:
+        """Let resident layers join the ring until so many bytes are free, as far as there are any."""
+        plan = relieved(self._plan, self._pages.layer_bytes, n_bytes)
+        if plan == self._plan:
+            return
+        n_given_back = self._plan.held_bytes - plan.held_bytes
+        try:
+            self._arrange(plan)
+        except (CannotStreamError, OSError) as error:
+            raise LlamaError(f"memory ran short, and resident weights cannot be given back: {error}") from error
+        self._given_back += n_given_back
+        self.read_ahead()
+
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
+        self._ring_resources.close()
         self._resources.close()
 
     def __enter__(self) -> StreamedWeights:
@@ -102,31 +134,63 @@ class StreamedWeights:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hold_resident(self) -> bool:
-        """Copy the resident weights into memory of this process, in place. Returns whether it could be locked.
+    def _arrange(self, plan: ResidencyPlan) -> None:
+        """Show slots of a new ring in place of the plan's streamed layers, and hold the others.
+
+        A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
+        """
+        self._close_ring()
+        descriptor = os.memfd_create("specrun ring")
+        self._ring_resources.callback(os.close, descriptor)
+        os.ftruncate(descriptor, plan.n_slots * plan.slot_bytes)
+        slots = mmap.mmap(descriptor, plan.n_slots * plan.slot_bytes)
+        streamed = [self._pages.layers[layer] for layer in plan.streamed]
+        requests = [
+            list(self._place(parts, descriptor, slots, place % plan.n_slots * plan.slot_bytes))
+            for place, parts in enumerate(streamed)
+        ]
+        stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
+        self._hold([part for part in stays if part not in self._held])
+        self._ring = Ring(requests, plan.n_slots)
+        self._ring_resources.callback(self._ring.close)
+        self.gate.guard(self._ring, plan.streamed)
+        # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
+        self._locked = address_space.lock(address_space.start_of(slots), len(slots)) and self._locked
+        self._plan = plan
+
+    def _close_ring(self) -> None:
+        self._ring_resources.close()
+        if self._ring:
+            self._read_before += self._ring.bytes_read
+            self._waited_before += self._ring.wait_seconds
+            self._ring = None
+
+    def _hold(self, parts: Sequence[PageRange]) -> None:
+        """Copy weights into memory of this process, in place, and lock it if that is allowed.
 
         A lock on the file's own pages would save the copy, but reading those by page faults is slow, and a file that
         is cut short would end the process at the next access.
         """
-        for part in self._resident:
+        for part in parts:
             address_space.map_memory(self._addresses[part], part.n_bytes)
         requests = [
             request
-            for part in self._resident
+            for part in parts
             for request in self._requests(part, address_space.view(self._addresses[part], part.n_bytes))
         ]
         with ThreadPoolExecutor(N_READERS) as pool:
             for _ in pool.map(lambda request: request.file.read(request.into, request.offset), requests):
                 pass
-        for part in self._resident:
+        for part in parts:
             address_space.make_read_only(self._addresses[part], part.n_bytes)
-        return all(address_space.lock(self._addresses[part], part.n_bytes) for part in self._resident)
+            self._locked = address_space.lock(self._addresses[part], part.n_bytes) and self._locked
+        self._held.update(parts)
 
-    def _place(self, descriptor: int, slots: mmap.mmap, place: int) -> Iterator[Request]:
+    def _place(self, parts: Sequence[PageRange], descriptor: int, slots: mmap.mmap, start: int) -> Iterator[Request]:
         """Show a slot's memory where llama.cpp looks for a streamed layer. Yields the requests that fill it."""
-        start = place % self._plan.n_slots * self._plan.slot_bytes
-        for part in self._streamed[place]:
+        for part in parts:
             address_space.map_file(self._addresses[part], part.n_bytes, descriptor, start)
+            self._held.discard(part)
             yield from self._requests(part, memoryview(slots)[start : start + part.n_bytes])
             start += part.n_bytes
 

@@ -17,7 +17,7 @@ from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
-from tests.streams import CONFIG, planned, written
+from tests.streams import CALM, CONFIG, planned, written
 
 
 def refusal(path: Path, expected: list[bytes]) -> str:
@@ -32,7 +32,7 @@ def refusal(path: Path, expected: list[bytes]) -> str:
 
 def stream(loaded: LlamaModel, path: Path) -> None:
     plans = planned(path)
-    with StreamedWeights(plans.pages, plans.plan) as weights, LlamaContext(loaded, CONFIG, weights) as made:
+    with StreamedWeights(plans.pages, plans.plan, CALM) as weights, LlamaContext(loaded, CONFIG, weights) as made:
         self_check.stream(made, weights)
 
 
@@ -92,14 +92,14 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path, model: Path) -> Non
         shutil.copy(model, other)
         other.replace(path)
         with pytest.raises(CannotStreamError, match="did not map"):
-            StreamedWeights(plans.pages, plans.plan)
+            StreamedWeights(plans.pages, plans.plan, CALM)
 
 
 def test_a_file_that_was_written_to_is_refused(tmp_path: Path, model: Path) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(model, path)
     plans = planned(path)
-    with LlamaModel(path), StreamedWeights(plans.pages, plans.plan) as weights:
+    with LlamaModel(path), StreamedWeights(plans.pages, plans.plan, CALM) as weights:
         os.utime(path, ns=(0, 0))
         with pytest.raises(CannotStreamError, match="was changed"):
             weights.install()
