@@ -23,16 +23,19 @@ from specrun.llama.streaming.weight_file import WeightFile
 class StreamedWeights:
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
+    plan: what is to be streamed.
     pressure: tells between passes whether the system runs short of memory. Resident layers then become streamed ones.
 
-    Until `install` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`.
+    Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
+    `gate.callback`.
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
 
     def __init__(self, pages: WeightPages, plan: ResidencyPlan, pressure: Pressure) -> None:
         self.gate = Gate()
         self._pages = pages
-        self._plan = plan
+        self._wanted = plan
+        self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
         self._pressure = pressure
         self._ring: Ring | None = None
         self._read_before = 0  # bytes and seconds of rings that are closed
@@ -40,6 +43,7 @@ class StreamedWeights:
         self._given_back = 0
         self._held: set[PageRange] = set()  # what was copied into memory of this process
         self._locked = True
+        self._has_begun = False
         self._resources = ExitStack()
         self._ring_resources = ExitStack()
         self._files: list[WeightFile] = []
@@ -55,6 +59,16 @@ class StreamedWeights:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The model's files."""
+        return self._pages.files
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots in which layers take turns."""
+        return self._wanted.n_slots
 
     @property
     def n_layers(self) -> int:
@@ -87,19 +101,32 @@ class StreamedWeights:
         """For how long all passes so far have waited for reads."""
         return self._waited_before + (self._ring.wait_seconds if self._ring else 0.0)
 
-    def install(self) -> None:
-        """Put resident weights into memory that nothing evicts, and the ring in place of the others.
+    def stream_all_strictly(self) -> None:
+        """Let all layers take turns, each in memory only while it is computed (see `Ring`).
 
-        Raises CannotStreamError or LlamaError if that fails; `close` then restores what llama.cpp made.
+        Raises CannotStreamError, LlamaError or OSError if that fails, as `stream` does; `close` then restores what
+        llama.cpp made.
         """
-        for file in self._files:
-            file.check_unchanged()
-        self._resources.callback(self._restore)
-        self._hold(self._pages.others)
+        self._hold_others()
         self._arrange(self._plan)
 
-    def read_ahead(self) -> None:
-        """From now on layers are read before the computation waits for them (see `Ring`)."""
+    def stream(self) -> None:
+        """Stream what the plan says, and read ahead; everything else is put into memory that nothing evicts."""
+        self._hold_others()
+        self._arrange(self._wanted)
+        self._read_ahead()
+
+    def _hold_others(self) -> None:
+        """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
+        if self._has_begun:
+            return
+        for file in self._files:
+            file.check_unchanged()
+        self._has_begun = True
+        self._resources.callback(self._restore)
+        self._hold(self._pages.others)
+
+    def _read_ahead(self) -> None:
         assert self._ring
         self._ring.read_ahead()
 
@@ -121,7 +148,7 @@ class StreamedWeights:
         except (CannotStreamError, OSError) as error:
             raise LlamaError(f"memory ran short, and resident weights cannot be given back: {error}") from error
         self._given_back += n_given_back
-        self.read_ahead()
+        self._read_ahead()
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""

@@ -153,7 +153,7 @@ def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> Non
     with LlamaModel(model) as loaded:
         before = mappings_of(model)
         with StreamedWeights(plans.pages, plans.plan, CALM) as weights:
-            weights.install()
+            weights.stream()
             assert mappings_of(model) != before
         assert mappings_of(model) == before
         with LlamaContext(loaded, CONFIG) as plain:
