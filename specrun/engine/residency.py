@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
@@ -15,7 +15,7 @@ from specrun.errors import ModelFileError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.placement import place
 from specrun.hardware.pressure import Pressure
-from specrun.hardware.residency import ResidencyPlan, plan_residency, room_for_weights
+from specrun.hardware.residency import FEWEST_SLOTS, ResidencyPlan, RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel, devices
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
@@ -29,10 +29,12 @@ from specrun.llama_settings import LlamaSettings
 class Streaming:
     """What is to be streamed.
 
+    ring: how it is read.
     pages, plan, pressure: None if everything fits, if the user does not want it, or if it is impossible.
     notice: a sentence for the user if it is impossible.
     """
 
+    ring: RingSettings = field(default_factory=RingSettings)
     pages: WeightPages | None = None
     plan: ResidencyPlan | None = None
     pressure: Pressure | None = None
@@ -55,14 +57,19 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
         file = GgufFile.read(options.target)
         _check(file, settings, gpus)
         pages = weight_pages(file, PAGE)
-        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
+        # When the settings were measured there may have been more memory.
+        for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
+            plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
+            if plan:
+                break
         if plan is None:
             raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
     except ModelFileError:
         return Streaming()  # loading the file says what is wrong with it
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
-    return Streaming(pages, plan, pressure) if plan.streamed else Streaming()
+    ring = replace(options.ring, n_slots=plan.n_slots)
+    return Streaming(ring, pages, plan, pressure) if plan.streamed else Streaming()
 
 
 def target_context(
@@ -76,7 +83,8 @@ def target_context(
     if streaming.pages and streaming.plan and streaming.pressure:
         try:
             with ExitStack() as made:
-                weights = made.enter_context(StreamedWeights(streaming.pages, streaming.plan, streaming.pressure))
+                weights = StreamedWeights(streaming.pages, streaming.plan, streaming.ring, streaming.pressure)
+                made.enter_context(weights)
                 context = made.enter_context(LlamaContext(model, config, weights))
                 self_check.stream(context, weights)
                 resources.push(made.pop_all())

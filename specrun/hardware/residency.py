@@ -12,7 +12,7 @@ from typing import Literal
 from specrun.hardware.placement import Placement
 from specrun.units import size_text
 
-N_SLOTS = 2  # one is computed while the next is filled; further ones would take memory from resident layers
+FEWEST_SLOTS = 2  # one is computed while the next is filled
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
 # else runs: a share of what is available, and the least bytes. Chosen by hand; some systems end the largest process
@@ -21,6 +21,19 @@ _MARGIN_SHARE = 0.12
 _LEAST_MARGIN = 64_000_000
 
 ResidencyMode = Literal["ring", "off"]
+
+
+@dataclass(frozen=True)
+class RingSettings:
+    """How streamed layers are read. The defaults are for a model that nobody has tuned; they were chosen by hand."""
+
+    n_slots: int = FEWEST_SLOTS  # slots in which layers take turns; each takes memory from resident layers
+    n_readers: int = 2  # threads, so that a request is waiting while the disk serves another
+    request_bytes: int = 4 * 2**20  # of one request, in whole pages; far above what a disk needs to reach its rate
+
+    def __str__(self) -> str:
+        readers = "1 reader" if self.n_readers == 1 else f"{self.n_readers} readers"
+        return f"{self.n_slots} slots, {readers}, requests of {self.request_bytes / 2**20:g} MiB"
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,7 @@ def room_for_weights(placement: Placement) -> int:
     return max(ram.free_bytes - beside - margin_bytes(ram.free_bytes), 0)
 
 
-def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int = N_SLOTS) -> ResidencyPlan | None:
+def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int = FEWEST_SLOTS) -> ResidencyPlan | None:
     """As many resident layers as fit into `room` bytes, spread evenly; None if not even all layers can be streamed.
 
     layers: bytes of each layer. others: bytes of all weights outside the layers, which always stay.

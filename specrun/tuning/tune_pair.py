@@ -17,12 +17,13 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
+from specrun.hardware.residency import RingSettings
 from specrun.llama import devices, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import prompt_passes, settings_trials
+from specrun.tuning import prompt_passes, ring_trials, settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.settings_trial import Tried
 from specrun.tuning.tuner import Tuner
@@ -78,9 +79,14 @@ def tune_pair(
         stages = unfinished.stages
         stages.settings, stages.tried, stages.prompt_ms = settings, [trial.row for trial in tried], prompt_ms
         unfinished.save()
-    with Model(replace(options, settings=options.settings.over(settings), exact=False)) as model:
+    ring = unfinished.stages.ring or RingSettings()
+    with Model(replace(options, settings=options.settings.over(settings), exact=False, ring=ring)) as model:
         for notice in model.notices:
             run.note(notice)
+        if model.residency.mode == "ring" and unfinished.stages.ring is None:
+            ring, tried_rings = ring_trials.choose(model, texts.together(), run.stage(_SETTINGS_SHARE * effort.seconds))
+            unfinished.stages.ring, unfinished.stages.tried_rings = ring, tried_rings
+            unfinished.save()
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
         # What the trials left of their time, or took of more, is that of the other measurements.
@@ -109,6 +115,8 @@ def tune_pair(
         tried=unfinished.stages.tried,
         prompt_ms=unfinished.stages.prompt_ms,
         residency=residency,
+        ring=ring,
+        tried_rings=unfinished.stages.tried_rings,
         notices=notices + tuned.notices,
     )
     return profile, placement

@@ -22,7 +22,7 @@ from specrun.errors import LlamaError
 from specrun.hardware import pressure
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
-from specrun.hardware.residency import Residency
+from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import LlamaModel
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
@@ -117,6 +117,19 @@ def test_what_is_streamed_is_known(model: Path, limited: Callable[[Path, int], N
     plan = planned(model, 2).plan
     assert (held.mode, held.resident_bytes, held.streamed_bytes) == ("ring", plan.resident_bytes, plan.streamed_bytes)
     assert notices == []
+
+
+def test_it_is_streamed_as_a_profile_says_as_far_as_the_memory_allows(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(model, 1).plan
+    for n_resident, expected in ((2, 4), (1, 3), (0, 2)):
+        room = plan.held_bytes + (n_resident - 1) * plan.slot_bytes
+        monkeypatch.setattr(residency, "room_in_ram", lambda *_, room=room: room)
+        options = RunOptions(model, None, (OFF.plan(),), settings=ONE_THREAD, ring=RingSettings(4, 1, 8192))
+        with Model(options) as made:
+            assert made.generate("def", max_tokens=2).token_ids
+            assert made.residency.n_slots == expected
 
 
 def test_a_split_model_is_streamed(tmp_path: Path, model: Path, limited: Callable[[Path, int], None]) -> None:

@@ -9,21 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from specrun.catalog.weight_pages import PageRange, WeightPages
+from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.pressure import Pressure
-from specrun.hardware.residency import Residency, ResidencyPlan, relieved
+from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.gate import Gate
 from specrun.llama.streaming.refusal import CannotStreamError
-from specrun.llama.streaming.ring import CHUNK, N_READERS, Request, Ring
+from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.weight_file import WeightFile
 
 
 class StreamedWeights:
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
-    plan: what is to be streamed.
+    plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
     pressure: tells between passes whether the system runs short of memory. Resident layers then become streamed ones.
 
     Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
@@ -31,11 +31,12 @@ class StreamedWeights:
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
 
-    def __init__(self, pages: WeightPages, plan: ResidencyPlan, pressure: Pressure) -> None:
+    def __init__(self, pages: WeightPages, plan: ResidencyPlan, settings: RingSettings, pressure: Pressure) -> None:
         self.gate = Gate()
         self._pages = pages
         self._wanted = plan
         self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
+        self._settings = settings
         self._pressure = pressure
         self._ring: Ring | None = None
         self._read_before = 0  # bytes and seconds of rings that are closed
@@ -116,6 +117,20 @@ class StreamedWeights:
         self._arrange(self._wanted)
         self._read_ahead()
 
+    def change(self, settings: RingSettings) -> bool:
+        """Read in another way from now on, within the memory that is held now; between two passes.
+
+        Returns False, and changes nothing, if the memory does not allow so many slots. Raises as `stream` does.
+        """
+        pages = self._pages
+        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), self._plan.held_bytes, settings.n_slots)
+        if plan is None:
+            return False
+        self._settings = settings
+        self._arrange(plan)
+        self._read_ahead()
+        return True
+
     def _hold_others(self) -> None:
         """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
         if self._has_begun:
@@ -178,7 +193,7 @@ class StreamedWeights:
         ]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._hold([part for part in stays if part not in self._held])
-        self._ring = Ring(requests, plan.n_slots)
+        self._ring = Ring(requests, plan.n_slots, self._settings.n_readers)
         self._ring_resources.callback(self._ring.close)
         self.gate.guard(self._ring, plan.streamed)
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
@@ -205,7 +220,7 @@ class StreamedWeights:
             for part in parts
             for request in self._requests(part, address_space.view(self._addresses[part], part.n_bytes))
         ]
-        with ThreadPoolExecutor(N_READERS) as pool:
+        with ThreadPoolExecutor(self._settings.n_readers) as pool:
             for _ in pool.map(lambda request: request.file.read(request.into, request.offset), requests):
                 pass
         for part in parts:
@@ -222,8 +237,9 @@ class StreamedWeights:
             start += part.n_bytes
 
     def _requests(self, part: PageRange, memory: memoryview) -> Iterator[Request]:
-        for start in range(0, part.n_bytes, CHUNK):
-            yield Request(self._files[part.file], memory[start : start + CHUNK], part.offset + start)
+        size = self._settings.request_bytes
+        for start in range(0, part.n_bytes, size):
+            yield Request(self._files[part.file], memory[start : start + size], part.offset + start)
 
     def _restore(self) -> None:
         for part, address in self._addresses.items():

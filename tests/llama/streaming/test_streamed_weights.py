@@ -16,10 +16,11 @@ import pytest
 
 from specrun.errors import LlamaError
 from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import address_space, streamed_weights
+from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import mappings_of
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
@@ -47,12 +48,33 @@ def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
         assert written(streamed) == expected
 
 
-def test_layers_of_several_requests_are_the_same(
-    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streamed_weights, "CHUNK", 4096)
-    with streamed_context(model, 0, 3) as streamed:
+@pytest.mark.parametrize("n_readers", [1, 4])
+def test_layers_of_several_requests_are_the_same(model: Path, expected: list[bytes], n_readers: int) -> None:
+    with streamed_context(model, 0, 3, ring=RingSettings(3, n_readers, 4096)) as streamed:
         assert written(streamed) == expected
+
+
+def test_the_way_of_reading_can_change_between_passes(model: Path, expected: list[bytes]) -> None:
+    with streamed_context(model, 2) as streamed:
+        weights = streamed.weights
+        assert weights
+        n_held = held(weights)
+        for ring in (RingSettings(3, 1, 8192), RingSettings(4, 4), RingSettings(2, 2)):
+            assert weights.change(ring)
+            assert weights.residency.n_slots == ring.n_slots
+            assert held(weights) <= n_held
+            assert written(streamed) == expected
+        assert held(weights) == n_held
+        before = weights.residency
+        assert not weights.change(RingSettings(n_slots=50))
+        assert weights.residency == before
+        assert written(streamed) == expected
+
+
+def held(weights: StreamedWeights) -> int:
+    """Memory of resident weights and slots."""
+    residency = weights.residency
+    return residency.resident_bytes + residency.n_slots * residency.slot_bytes
 
 
 @pytest.mark.parametrize(
@@ -152,7 +174,7 @@ def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> Non
     plans = planned(model)
     with LlamaModel(model) as loaded:
         before = mappings_of(model)
-        with StreamedWeights(plans.pages, plans.plan, CALM) as weights:
+        with StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM) as weights:
             weights.stream()
             assert mappings_of(model) != before
         assert mappings_of(model) == before
