@@ -1,0 +1,80 @@
+"""Time passes of a target alone, and what they read from storage, as one line of JSON.
+
+    python scripts/time_passes.py TARGET.gguf [--residency auto|off] [--sizes 1,64] [-t THREADS] [-c CTX] [--repeat 5]
+
+With scripts/capped.py in front this is what a pass costs under a memory cap. Passes of all sizes take turns; the
+medians are given. Bytes are those that this process had read from storage, by page faults or by specrun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from pathlib import Path
+
+from specrun.engine import calibration_texts as texts
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.cpu import usable_cores
+from specrun.hardware.storage import read_bandwidth
+from specrun.llama_settings import LlamaSettings
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from specrun.tuning.pass_timer import TargetTimer
+
+CONTEXT = 64  # tokens behind which passes are timed
+
+
+def bytes_read() -> int:
+    """Bytes that this process had read from storage so far; 0 where the system does not say."""
+    try:
+        found = re.search(r"^read_bytes: (\d+)$", Path("/proc/self/io").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--residency", choices=("auto", "off"), default="auto")
+    parser.add_argument("--sizes", default="1,64", metavar="LIST", help="tokens of the passes")
+    parser.add_argument("--threads", "-t", type=int, default=usable_cores(), metavar="N")
+    parser.add_argument("--ctx-size", "-c", type=int, default=1024, metavar="N")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="passes of each size")
+    given = parser.parse_args()
+    sizes = [int(size) for size in given.sizes.split(",")]
+    settings = LlamaSettings(threads=given.threads)
+    options = RunOptions(
+        given.target, None, (OFF.plan(),), SPECEXEC.plan(max(sizes), 8), given.ctx_size, settings,
+        residency=given.residency,
+    )  # fmt: skip
+    rate = read_bandwidth(given.target)
+    with Model(options) as model:
+        timer = TargetTimer(model.engine.target, model.llama_model.tokenize(texts.together(), add_special=False))
+        timer.fill(CONTEXT)
+        timer.ms(1)
+        ms: dict[int, list[float]] = {n: [] for n in sizes}
+        read: dict[int, list[int]] = {n: [] for n in sizes}
+        for _ in range(given.repeat):
+            for n in sizes:
+                before = bytes_read()
+                ms[n].append(timer.ms(n))
+                read[n].append(bytes_read() - before)
+        held = model.residency
+        weights = model.llama_model.n_bytes
+    result = {
+        "disk_bytes_per_second": rate,
+        "weight_bytes": weights,
+        "resident_bytes": held.resident_bytes,
+        "streamed_bytes": held.streamed_bytes,
+        "ms": {n: statistics.median(ms[n]) for n in sizes},
+        "bytes": {n: statistics.median(read[n]) for n in sizes},
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
