@@ -12,7 +12,7 @@ from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import DraftContext, LlamaModel, TargetContext, library
+from specrun.llama import DraftContext, LlamaModel, TargetContext, library, offload_threshold
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.guessed import DRAFTLESS
@@ -60,6 +60,7 @@ def load_pair(options: RunOptions) -> LoadedPair:
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
+    offload_threshold.settle(options.settings.offload_min_batch)
     placement, stepped_down = plan_placement(options), False
     for n_left in range(_MAX_STEPS_DOWN, -1, -1):
         resources = ExitStack()

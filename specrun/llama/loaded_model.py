@@ -55,6 +55,7 @@ class LlamaModel:
 
     def __init__(self, path: Path, settings: LlamaSettings = UNDECIDED) -> None:
         _check_file(path)
+        library.start()
         self.path = path
         self._parameters = ModelParameters(settings)
         with library.captured_errors() as errors:

@@ -18,7 +18,7 @@ from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import RingSettings
-from specrun.llama import devices, tiled_kernels
+from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
@@ -32,6 +32,17 @@ from specrun.tuning.unfinished import UnfinishedRun
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
 _PROMPT_SHARE = 0.05  # of the effort's seconds, for passes over prompts, where settings were tried before
 _LEAST_SHARE = 0.8  # of the effort's seconds, that the other measurements get in any case
+
+
+class OtherProcessNeededError(Exception):
+    """The fastest settings need another threshold of offloading, which this process cannot change any more.
+
+    What was measured is kept: the same command, run in a process whose environment has `variables`, goes on from there.
+    """
+
+    def __init__(self, offload_min_batch: int) -> None:
+        super().__init__(f"{offload_min_batch} tokens")
+        self.variables = offload_threshold.variables(offload_min_batch)
 
 
 def tune_pair(
@@ -50,7 +61,7 @@ def tune_pair(
     identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
     first: what was measured of the same target with another draft, whose settings and pass times of the target hold
     for this pair too if its layers lie in the same places.
-    Raises KeyboardInterrupt, between two passes, once the run is interrupted.
+    Raises KeyboardInterrupt, between two passes, once the run is interrupted, and OtherProcessNeededError.
     """
     effort, started = EFFORTS[effort_name], time.perf_counter()
     fingerprint = machine.fingerprint(identity)
@@ -71,7 +82,11 @@ def tune_pair(
     if settings is None:
         settings_run = run.stage(_SETTINGS_SHARE * effort.seconds)
         untried = with_defaults(options).settings if options.exact else LlamaSettings()
-        settings, tried = _try_settings(options, here, placement, settings_run) if is_tried else (untried, [])
+        settings, tried = (
+            _try_settings(options, here, placement, settings_run, first is None) if is_tried else (untried, [])
+        )
+        if settings.offload_min_batch is None and not offload_threshold.is_open():  # as for tiled kernels
+            settings = replace(settings, offload_min_batch=offload_threshold.in_use())
         if settings.tiled is None and tiled_kernels.in_use() != "auto":  # by the environment, which later runs may lack
             settings = replace(settings, tiled=tiled_kernels.in_use())
         prompt_run = run.stage(_PROMPT_SHARE * effort.seconds) if is_tried else settings_run
@@ -79,6 +94,8 @@ def tune_pair(
         stages = unfinished.stages
         stages.settings, stages.tried, stages.prompt_ms = settings, [trial.row for trial in tried], prompt_ms
         unfinished.save()
+    if settings.offload_min_batch not in (None, offload_threshold.in_use()):
+        raise OtherProcessNeededError(settings.offload_min_batch)
     ring = unfinished.stages.ring or RingSettings()
     with Model(replace(options, settings=options.settings.over(settings), exact=False, ring=ring)) as model:
         for notice in model.notices:
@@ -123,14 +140,23 @@ def tune_pair(
 
 
 def _try_settings(
-    options: RunOptions, here: Machine, placement: Placement, run: Run
+    options: RunOptions, here: Machine, placement: Placement, run: Run, is_first: bool
 ) -> tuple[LlamaSettings, list[Tried]]:
-    """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried."""
+    """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried.
+
+    is_first: whether no other pair was measured in this process, which then may need another environment.
+    """
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
     has_tiled = options.exact and not here.gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
     variations = settings_trials.variations(
-        here.cpu.n_logical, threads, placement.can_repack, is_split, len(here.gpus), has_tiled
+        here.cpu.n_logical,
+        threads,
+        placement.can_repack,
+        is_split,
+        len(here.gpus),
+        has_tiled,
+        is_first and offload_threshold.is_open(),
     )
     defaults = with_defaults(options).settings
     return settings_trials.choose(options, defaults, list(variations), texts.together(), run)
