@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from specrun.hardware.pressure import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.gate import Gate
+from specrun.llama.streaming.held_pages import HeldPages
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Request, Ring
-from specrun.llama.streaming.weight_file import WeightFile
 
 
 class StreamedWeights:
@@ -36,30 +35,15 @@ class StreamedWeights:
         self._pages = pages
         self._wanted = plan
         self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
-        self._settings = settings
         self._pressure = pressure
         self._ring: Ring | None = None
         self._read_before = 0  # bytes and seconds of rings that are closed
         self._waited_before = 0.0
         self._given_back = 0
-        self._held: set[PageRange] = set()  # what was copied into memory of this process
-        self._locked = True
-        self._has_begun = False
-        self._resources = ExitStack()
+        self._locked_slots = True
         self._ring_resources = ExitStack()
-        self._files: list[WeightFile] = []
-        try:
-            for path in pages.files:
-                self._files.append(WeightFile(path))
-                self._resources.callback(self._files[-1].close)
-            mappings = [_mappings_of(path) for path in pages.files]
-            every = [*pages.others, *(part for parts in pages.layers for part in parts)]
-            self._addresses = {
-                part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in every
-            }
-        except BaseException:
-            self.close()
-            raise
+        every = [*pages.others, *(part for parts in pages.layers for part in parts)]
+        self._memory = HeldPages(pages.files, every, settings)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -88,7 +72,7 @@ class StreamedWeights:
             plan.streamed_bytes,
             plan.n_slots,
             plan.slot_bytes,
-            self._locked,
+            self._locked_slots and self._memory.locked,
             self._given_back,
         )
 
@@ -126,20 +110,15 @@ class StreamedWeights:
         plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), self._plan.held_bytes, settings.n_slots)
         if plan is None:
             return False
-        self._settings = settings
+        self._memory.settings = settings
         self._arrange(plan)
         self._read_ahead()
         return True
 
     def _hold_others(self) -> None:
         """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
-        if self._has_begun:
-            return
-        for file in self._files:
-            file.check_unchanged()
-        self._has_begun = True
-        self._resources.callback(self._restore)
-        self._hold(self._pages.others)
+        if self._memory.begin():
+            self._memory.hold(self._pages.others)
 
     def _read_ahead(self) -> None:
         assert self._ring
@@ -168,7 +147,7 @@ class StreamedWeights:
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
         self._ring_resources.close()
-        self._resources.close()
+        self._memory.close()
 
     def __enter__(self) -> StreamedWeights:
         return self
@@ -192,12 +171,12 @@ class StreamedWeights:
             for place, parts in enumerate(streamed)
         ]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
-        self._hold([part for part in stays if part not in self._held])
-        self._ring = Ring(requests, plan.n_slots, self._settings.n_readers)
+        self._memory.hold(stays)
+        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
         self._ring_resources.callback(self._ring.close)
         self.gate.guard(self._ring, plan.streamed)
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
-        self._locked = address_space.lock(address_space.start_of(slots), len(slots)) and self._locked
+        self._locked_slots = address_space.lock(address_space.start_of(slots), len(slots))
         self._plan = plan
 
     def _close_ring(self) -> None:
@@ -207,47 +186,9 @@ class StreamedWeights:
             self._waited_before += self._ring.wait_seconds
             self._ring = None
 
-    def _hold(self, parts: Sequence[PageRange]) -> None:
-        """Copy weights into memory of this process, in place, and lock it if that is allowed.
-
-        A lock on the file's own pages would save the copy, but reading those by page faults is slow, and a file that
-        is cut short would end the process at the next access.
-        """
-        for part in parts:
-            address_space.map_memory(self._addresses[part], part.n_bytes)
-        requests = [
-            request
-            for part in parts
-            for request in self._requests(part, address_space.view(self._addresses[part], part.n_bytes))
-        ]
-        with ThreadPoolExecutor(self._settings.n_readers) as pool:
-            for _ in pool.map(lambda request: request.file.read(request.into, request.offset), requests):
-                pass
-        for part in parts:
-            address_space.make_read_only(self._addresses[part], part.n_bytes)
-            self._locked = address_space.lock(self._addresses[part], part.n_bytes) and self._locked
-        self._held.update(parts)
-
     def _place(self, parts: Sequence[PageRange], descriptor: int, slots: mmap.mmap, start: int) -> Iterator[Request]:
         """Show a slot's memory where llama.cpp looks for a streamed layer. Yields the requests that fill it."""
         for part in parts:
-            address_space.map_file(self._addresses[part], part.n_bytes, descriptor, start)
-            self._held.discard(part)
-            yield from self._requests(part, memoryview(slots)[start : start + part.n_bytes])
+            self._memory.show(part, descriptor, start)
+            yield from self._memory.requests(part, memoryview(slots)[start : start + part.n_bytes])
             start += part.n_bytes
-
-    def _requests(self, part: PageRange, memory: memoryview) -> Iterator[Request]:
-        size = self._settings.request_bytes
-        for start in range(0, part.n_bytes, size):
-            yield Request(self._files[part.file], memory[start : start + size], part.offset + start)
-
-    def _restore(self) -> None:
-        for part, address in self._addresses.items():
-            address_space.map_file(address, part.n_bytes, self._files[part.file].descriptor, part.offset)
-
-
-def _mappings_of(path: Path) -> list[address_space.Mapping]:
-    try:
-        return address_space.mappings_of(path)
-    except OSError as error:
-        raise CannotStreamError(f"this system does not tell what is mapped ({error.strerror})") from error
