@@ -61,6 +61,7 @@ class TriedRing:
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
 
 
+@dataclass(frozen=True)
 class OtherType:
     """What the target's best plan is predicted to do with weights of another type."""
 
