@@ -226,7 +226,7 @@ def as_pass_table(rows: Sequence[tuple[str, dict[str, Any]]]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     in_ram, streamed = rows[0][1], rows[-1][1]
     rate = streamed["disk_bytes_per_second"]
-    if rate:
+    if rate and streamed["mode"] == "ring":
         reading = 1e3 * streamed["streamed_bytes"] / rate
         lines += [
             "",

@@ -3,7 +3,8 @@
     python scripts/time_passes.py TARGET.gguf [--residency auto|off] [--sizes 1,64] [-t THREADS] [-c CTX] [--repeat 5]
 
 With scripts/capped.py in front this is what a pass costs under a memory cap. Passes of all sizes take turns; the
-medians are given. Bytes are those that this process had read from storage, by page faults or by specrun.
+medians are given. Each pass has other tokens, because in a mixture the same ones would choose the same experts. Bytes
+are those that this process had read from storage, by page faults or by specrun.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 import json
 import re
 import statistics
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from specrun.engine import calibration_texts as texts
@@ -19,10 +22,11 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.storage import read_bandwidth
+from specrun.llama import TargetContext
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.tuning.pass_timer import TargetTimer
+from specrun.speculation.tree import TokenTree
 
 CONTEXT = 64  # tokens behind which passes are timed
 
@@ -34,6 +38,17 @@ def bytes_read() -> int:
     except OSError:
         return 0
     return int(found[1]) if found else 0
+
+
+def timed(target: TargetContext, tokens: Sequence[int], n: int) -> float:
+    """Milliseconds of a pass over the last committed token and `n` - 1 others. One token is committed."""
+    start = 7 * len(target.tokens) * n % (len(tokens) - n)
+    tree = TokenTree.chain([target.tokens[-1], *tokens[start : start + n - 1]])
+    started = time.perf_counter()
+    target.score(tree)
+    seconds = time.perf_counter() - started
+    target.commit(tree, [0], tokens[start + n - 1])
+    return seconds * 1e3
 
 
 def main() -> None:
@@ -53,21 +68,23 @@ def main() -> None:
     )  # fmt: skip
     rate = read_bandwidth(given.target)
     with Model(options) as model:
-        timer = TargetTimer(model.engine.target, model.llama_model.tokenize(texts.together(), add_special=False))
-        timer.fill(CONTEXT)
-        timer.ms(1)
+        tokens = model.llama_model.tokenize(texts.together(), add_special=False)
+        target = model.engine.target
+        target.set_prompt(tokens[: CONTEXT + 1])
+        timed(target, tokens, 1)
         ms: dict[int, list[float]] = {n: [] for n in sizes}
         read: dict[int, list[int]] = {n: [] for n in sizes}
         for _ in range(given.repeat):
             for n in sizes:
                 before = bytes_read()
-                ms[n].append(timer.ms(n))
+                ms[n].append(timed(target, tokens, n))
                 read[n].append(bytes_read() - before)
         held = model.residency
         weights = model.llama_model.n_bytes
     result = {
         "disk_bytes_per_second": rate,
         "weight_bytes": weights,
+        "mode": held.mode,
         "resident_bytes": held.resident_bytes,
         "streamed_bytes": held.streamed_bytes,
         "ms": {n: statistics.median(ms[n]) for n in sizes},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from specrun.catalog.expert_pages import ExpertPages, expert_pages
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
 from specrun.engine.placing import placement_request
@@ -20,6 +21,7 @@ from specrun.llama import LlamaModel, devices
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
@@ -30,7 +32,8 @@ class Streaming:
     """What is to be streamed.
 
     ring: how it is read.
-    pages, plan, pressure: None if everything fits, if the user does not want it, or if it is impossible.
+    pages, plan, pressure: layers; None if everything fits, if the user does not want it, or if it is impossible.
+    experts, n_used: those of a mixture, and how many of a layer a token uses; None and 0 likewise.
     notice: a sentence for the user if it is impossible.
     """
 
@@ -38,7 +41,17 @@ class Streaming:
     pages: WeightPages | None = None
     plan: ResidencyPlan | None = None
     pressure: Pressure | None = None
+    experts: ExpertPages | None = None
+    n_used: int = 0
     notice: str | None = None
+
+    def weights(self) -> StreamedWeights | ExpertWeights | None:
+        """What reads them, for a model that is loaded; None if nothing is streamed. Raises CannotStreamError."""
+        if self.experts:
+            return ExpertWeights(self.experts, self.n_used, self.ring)
+        if self.pages and self.plan and self.pressure:
+            return StreamedWeights(self.pages, self.plan, self.ring, self.pressure)
+        return None
 
 
 def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
@@ -55,7 +68,9 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
         if room is None:
             return Streaming()
         file = GgufFile.read(options.target)
-        _check(file, settings, gpus)
+        _check(settings, gpus)
+        if file.n_experts:
+            return _of_mixture(file, room, options.ring)
         pages = weight_pages(file, PAGE)
         # When the settings were measured there may have been more memory.
         for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
@@ -72,6 +87,15 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
     return Streaming(ring, pages, plan, pressure) if plan.streamed else Streaming()
 
 
+def _of_mixture(file: GgufFile, room: int, ring: RingSettings) -> Streaming:
+    experts = expert_pages(file, PAGE)
+    if not experts.layers:
+        raise CannotStreamError("its experts lie in the file in an unknown way")
+    if n_bytes(experts.dense) > room:
+        raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
+    return Streaming(ring, experts=experts, n_used=file.n_experts_used)
+
+
 def target_context(
     model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
 ) -> tuple[LlamaContext, str | None]:
@@ -80,17 +104,20 @@ def target_context(
     resources: frees what is made here.
     """
     notice = streaming.notice
-    if streaming.pages and streaming.plan and streaming.pressure:
-        try:
-            with ExitStack() as made:
-                weights = StreamedWeights(streaming.pages, streaming.plan, streaming.ring, streaming.pressure)
+    try:
+        with ExitStack() as made:
+            weights = streaming.weights()
+            if weights:
                 made.enter_context(weights)
                 context = made.enter_context(LlamaContext(model, config, weights))
-                self_check.stream(context, weights)
+                if isinstance(weights, ExpertWeights):
+                    self_check.read_experts(context, weights)
+                else:
+                    self_check.stream(context, weights)
                 resources.push(made.pop_all())
                 return context, None
-        except CannotStreamError as reason:
-            notice = _notice(reason)
+    except CannotStreamError as reason:
+        notice = _notice(reason)
     return resources.enter_context(LlamaContext(model, config)), notice
 
 
@@ -104,14 +131,12 @@ def room_in_ram(options: RunOptions, gpus: Sequence[Device]) -> int | None:
     return room_for_weights(placement) if placement.regime == "streamed" else None
 
 
-def _check(file: GgufFile, settings: LlamaSettings, gpus: Sequence[Device]) -> None:
-    """Raises CannotStreamError if the weights are of a kind, or in a place, that the ring does not know."""
+def _check(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
+    """Raises CannotStreamError if the weights are of a kind, or in a place, that is not known here."""
     if sys.platform != "linux":
         raise CannotStreamError("streaming them needs Linux")
     if gpus:
         raise CannotStreamError("they are streamed only where llama.cpp has no GPU")
-    if file.n_experts:
-        raise CannotStreamError("a pass needs only some experts of this model, and streaming would read all")
     if settings.repack:
         raise CannotStreamError("weights that --repack re-orders lie in other memory")
     if settings.load_mode not in (None, "auto", "mmap"):

@@ -20,7 +20,7 @@ FEWEST_SLOTS = 2  # one is computed while the next is filled
 _MARGIN_SHARE = 0.12
 _LEAST_MARGIN = 64_000_000
 
-ResidencyMode = Literal["ring", "off"]
+ResidencyMode = Literal["ring", "experts", "off"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,11 @@ class RingSettings:
 class Residency:
     """How the target's weights in RAM are held, as reports say it. All numbers are 0 with mode `off`."""
 
-    mode: ResidencyMode = "off"  # ring: specrun streams what does not fit; off: llama.cpp holds all weights its own way
+    # ring: specrun streams layers that do not fit; experts: it reads the experts that are chosen into the page cache;
+    # off: llama.cpp holds all weights its own way.
+    mode: ResidencyMode = "off"
     resident_bytes: int = 0  # weights that stay in memory
-    streamed_bytes: int = 0  # weights that every pass reads
+    streamed_bytes: int = 0  # weights that every pass reads; all experts, of which it reads some
     n_slots: int = 0
     slot_bytes: int = 0
     locked: bool = False  # whether resident weights and slots are locked into memory, so that they are never swapped
@@ -62,6 +64,10 @@ class Residency:
         if self.mode == "off":
             return "held as llama.cpp holds them"
         held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them: `ulimit -l` is too low)"
+        if self.mode == "experts":
+            return (
+                f"{size_text(self.resident_bytes)} {held}; of {size_text(self.streamed_bytes)} of experts chosen ones"
+            )
         slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
         given_back = f"; {size_text(self.given_back_bytes)} given back to the system" if self.given_back_bytes else ""
         return (

@@ -17,6 +17,7 @@ from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel, lacks_memory
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
 
@@ -67,7 +68,9 @@ class LlamaContext:
     LlamaError if llama.cpp cannot make the context.
     """
 
-    def __init__(self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | None = None) -> None:
+    def __init__(
+        self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | ExpertWeights | None = None
+    ) -> None:
         self.model = model
         self.config = config
         self.weights = weights

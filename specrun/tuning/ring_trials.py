@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from specrun.engine.model import Model
 from specrun.hardware.residency import RingSettings
+from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.long_run import Run
 from specrun.profiles.tuning_rows import TriedRing
 from specrun.tuning.pass_timer import TargetTimer
@@ -39,7 +40,7 @@ def choose(model: Model, text: str, run: Run) -> tuple[RingSettings, list[TriedR
     Passes over `text` are timed. Nothing further is tried once half of it would not end before the run's deadline.
     """
     weights = model.engine.target.context.weights
-    assert weights
+    assert isinstance(weights, StreamedWeights)
     timer = TargetTimer(model.engine.target, model.llama_model.tokenize(text, add_special=False))
     sizes = [n for n in SIZES if n <= model.engine.target.context.config.n_outputs]
 

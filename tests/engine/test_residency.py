@@ -163,11 +163,29 @@ def test_what_cannot_be_streamed_is_said_once(
     limited(model, 2)
     assert "--repack" in refused(model, replace(ONE_THREAD, repack=True))
     assert "--load-mode none" in refused(model, replace(ONE_THREAD, load_mode="none"))
-    assert "expert" in refused(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5))
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: 1000)
     assert "no memory for two layers" in refused(model)
+    assert "beside experts does not fit" in refused(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5))
     monkeypatch.setattr(residency.sys, "platform", "darwin")
     assert "needs Linux" in refused(model)
+
+
+def test_a_mixture_writes_the_same_text_where_experts_are_read_as_they_are_chosen(
+    tmp_path: Path, random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5)
+    sampling = SamplingParameters(temperature=0.8)
+    plans = (OFF.plan(), SPECEXEC.plan(24, 8))
+    # Passes of several tokens give other last bits in a mixture of this type, whoever reads it.
+    expected = [written(mixture, random_model, plan, sampling) for plan in plans]
+    monkeypatch.setattr(residency, "room_in_ram", lambda *_: 10**8)
+    for plan, references in zip(plans, expected, strict=True):
+        for result, reference in zip(written(mixture, random_model, plan, sampling), references, strict=True):
+            assert first_difference(result, reference) is None, str(plan)
+            assert result.statistics.wait_seconds > 0
+    held, notices = loaded(mixture)
+    assert (held.mode, notices) == ("experts", [])
+    assert "of experts chosen ones" in str(held)
 
 
 def test_layers_on_a_gpu_are_not_streamed(

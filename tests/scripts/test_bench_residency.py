@@ -41,7 +41,13 @@ def test_a_row_is_the_median_of_its_runs(script: ModuleType) -> None:
 
 def test_passes_stand_beside_what_they_would_cost_at_best(script: ModuleType) -> None:
     def row(ms: float, n_bytes: float) -> dict[str, Any]:
-        sizes = {"disk_bytes_per_second": 1e9, "weight_bytes": 1e9, "resident_bytes": 4e8, "streamed_bytes": 6e8}
+        sizes = {
+            "mode": "ring",
+            "disk_bytes_per_second": 1e9,
+            "weight_bytes": 1e9,
+            "resident_bytes": 4e8,
+            "streamed_bytes": 6e8,
+        }
         return {**sizes, "ms": {"1": ms, "64": 10 * ms}, "bytes": {"1": n_bytes, "64": n_bytes}}
 
     rows = [("in RAM", row(90, 0)), ("page cache", row(1200, 1e9)), ("streamed", row(660, 6e8))]

@@ -55,6 +55,11 @@ class HeldPages:
         self._resources.callback(self._restore)
         return True
 
+    def check_length(self) -> None:
+        """Raises LlamaError if a file has become shorter since it was opened."""
+        for file in self._files:
+            file.check_length()
+
     def hold(self, parts: Sequence[PageRange]) -> None:
         """Copy pages into memory of this process, in place, and lock it if that is allowed. Held ones stay as they are.
 
@@ -76,6 +81,10 @@ class HeldPages:
             address_space.make_read_only(self._addresses[part], part.n_bytes)
             self.locked = address_space.lock(self._addresses[part], part.n_bytes) and self.locked
         self._held.update(parts)
+
+    def address_of(self, part: PageRange) -> int:
+        """Where llama.cpp looks for pages that may be replaced."""
+        return self._addresses[part]
 
     def show(self, part: PageRange, descriptor: int, offset: int) -> None:
         """Put pages of another file in place of these, whose memory is given back if they were held."""

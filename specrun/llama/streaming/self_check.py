@@ -7,6 +7,7 @@ import numpy as np
 from specrun.errors import LlamaError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.known_checks import KnownCheck
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
@@ -29,6 +30,21 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
         weights.stream()
     except (LlamaError, OSError) as error:
         raise CannotStreamError(f"reading ahead failed ({error})") from error
+
+
+def read_experts(context: LlamaContext, weights: ExpertWeights) -> None:
+    """Let experts be read as they are chosen, under a context that was made with their gate.
+
+    Raises CannotStreamError if that is impossible; the weights are then to be closed. The bits are not compared,
+    because the experts stay in llama.cpp's own mapping.
+    """
+    try:
+        _logits(context)
+        if weights.gate.layers != weights.layers:
+            raise CannotStreamError("this llama.cpp does not tell which experts it chose")
+        weights.stream()
+    except (LlamaError, OSError) as error:
+        raise CannotStreamError(f"reading them failed ({error})") from error
 
 
 def _check(context: LlamaContext, weights: StreamedWeights, known: KnownCheck) -> None:
