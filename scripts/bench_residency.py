@@ -199,8 +199,8 @@ def as_table(results: dict[str, list[Run]]) -> str:
     return "\n".join(lines)
 
 
-def passes(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Times of passes by where the weights are, as scripts/time_passes.py gives them."""
+def passes(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Times of passes by where the weights are, as scripts/time_passes.py gives them: medians over runs in turn."""
 
     def timed(residency: str, is_capped: bool) -> dict[str, Any]:
         words = [sys.executable, str(TIME_PASSES), str(options.target), "--residency", residency]
@@ -209,22 +209,34 @@ def passes(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         found: dict[str, Any] = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
         return found
 
-    yield "in RAM", timed("off", is_capped=False)
-    for kib in options.read_ahead or [None]:
-        with read_ahead(options.target, kib) if kib else nullcontext():
-            yield f"page cache{f', read-ahead {kib} KiB' if kib else ''}", timed("off", is_capped=True)
-    yield "streamed", timed("auto", is_capped=True)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(options.repeat):
+        found.setdefault("in RAM", []).append(timed("off", is_capped=False))
+        for kib in options.read_ahead or [None]:
+            with read_ahead(options.target, kib) if kib else nullcontext():
+                name = f"page cache{f', read-ahead {kib} KiB' if kib else ''}"
+                found.setdefault(name, []).append(timed("off", is_capped=True))
+        found.setdefault("streamed", []).append(timed("auto", is_capped=True))
+    return {name: _medians(runs) for name, runs in found.items()}
 
 
-def as_pass_table(rows: Sequence[tuple[str, dict[str, Any]]]) -> str:
+def _medians(runs: Sequence[Any]) -> Any:
+    """The medians of values in the same places of several JSON objects; what is no number is that of the first."""
+    first = runs[0]
+    if isinstance(first, dict):
+        return {key: _medians([run[key] for run in runs]) for key in first}
+    return statistics.median(runs) if isinstance(first, (int, float)) else first
+
+
+def as_pass_table(rows: dict[str, dict[str, Any]]) -> str:
     """Markdown, and below what streamed passes would cost at best."""
-    sizes = list(rows[0][1]["ms"])
+    in_ram, streamed = rows["in RAM"], rows["streamed"]
+    sizes = list(in_ram["ms"])
     head = [cell for n in sizes for cell in (f"ms of {n} token{'s' * (n != '1')}", "MB read")]
     lines = [f"| weights | {' | '.join(head)} |", f"| --- {'| --- ' * len(head)}|"]
-    for name, row in rows:
+    for name, row in rows.items():
         cells = [cell for n in sizes for cell in (f"{row['ms'][n]:.0f}", f"{row['bytes'][n] / 1e6:.0f}")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    in_ram, streamed = rows[0][1], rows[-1][1]
     rate = streamed["disk_bytes_per_second"]
     if rate and streamed["mode"] == "ring":
         reading = 1e3 * streamed["streamed_bytes"] / rate
@@ -271,8 +283,8 @@ def main() -> None:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         if options.passes:
-            rows = list(passes(options))
-            print(json.dumps(dict(rows), indent=1) if options.json else as_pass_table(rows))
+            rows = passes(options)
+            print(json.dumps(rows, indent=1) if options.json else as_pass_table(rows))
             return
         with tempfile.TemporaryDirectory() as folder:
             prompt = Path(folder) / "prompt.txt"

@@ -11,24 +11,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import re
 import statistics
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.cpu import usable_cores
-from specrun.hardware.storage import read_bandwidth
 from specrun.llama import TargetContext
+from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import TokenTree
 
 CONTEXT = 64  # tokens behind which passes are timed
+N_READERS, REQUEST, MEASURED = 4, 4 * 2**20, 2**30  # threads, bytes of a request, bytes read to measure a disk
 
 
 def bytes_read() -> int:
@@ -38,6 +41,28 @@ def bytes_read() -> int:
     except OSError:
         return 0
     return int(found[1]) if found else 0
+
+
+def disk_rate(path: Path) -> float | None:
+    """Bytes a second that several readers get from storage together; None where reads go through the page cache."""
+    file = WeightFile(path)
+    try:
+        if not file.is_direct:
+            return None
+        n_bytes = min(file.n_bytes, MEASURED) // REQUEST * REQUEST
+        with mmap.mmap(-1, N_READERS * REQUEST) as memory, ThreadPoolExecutor(N_READERS) as pool:
+
+            def read(reader: int) -> None:
+                into = memoryview(memory)[reader * REQUEST : (reader + 1) * REQUEST]
+                for offset in range(reader * REQUEST, n_bytes, N_READERS * REQUEST):
+                    file.read(into, offset)
+                into.release()
+
+            started = time.perf_counter()
+            list(pool.map(read, range(N_READERS)))
+            return n_bytes / (time.perf_counter() - started)
+    finally:
+        file.close()
 
 
 def timed(target: TargetContext, tokens: Sequence[int], n: int) -> float:
@@ -66,7 +91,7 @@ def main() -> None:
         given.target, None, (OFF.plan(),), SPECEXEC.plan(max(sizes), 8), given.ctx_size, settings,
         residency=given.residency,
     )  # fmt: skip
-    rate = read_bandwidth(given.target)
+    rate = disk_rate(given.target)
     with Model(options) as model:
         tokens = model.llama_model.tokenize(texts.together(), add_special=False)
         target = model.engine.target
