@@ -56,15 +56,14 @@ def wide_pair(run: Run) -> tuple[Path, Path]:
 
     Raises SpecrunError where the disk has no room or cannot be written, and KeyboardInterrupt.
     """
-    paths = {widening: _path(widening) for widening in WIDENINGS}
-    target, draft = paths.values()
-    missing = [(path, widening) for widening, path in paths.items() if not path.exists()]
+    target, draft = paths = [_path(widening) for widening in WIDENINGS]
+    missing = [(path, widening) for path, widening in zip(paths, WIDENINGS, strict=True) if not path.exists()]
     if missing:
         try:
             with InterruptFlag() as interrupted:
                 _make(missing, Run(run.display, run.note, interrupted))
             for old in folder().glob("*.gguf"):
-                if old not in (target, draft):
+                if old not in paths:
                     old.unlink()
         except OSError as error:
             raise SpecrunError(
