@@ -18,6 +18,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
+from specrun.catalog.local_models import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
 from specrun.errors import PromptError, SpecrunError
@@ -54,6 +55,7 @@ class TerminalReader:
             reserve_space_for_menu=1 + len(commands.COMMANDS),
             key_bindings=_key_bindings(),
             multiline=True,
+            search_ignore_case=True,
             prompt_continuation=lambda width, _line, n_wraps: " " * width if n_wraps else "... ",
             placeholder=_hint,
             style=Style.from_dict({"hint": "ansibrightblack"}),
@@ -139,6 +141,8 @@ def _completions(document: Document) -> list[Completion]:
     name, space, rest = text.partition(" ")
     if text.startswith("/") and not space:
         helps, typed = {command.name: command.help for command in commands.COMMANDS}, name
+    elif name == "/model":
+        helps, typed = {model.name: "" for model in local_models()}, rest
     elif name == "/set" and " " not in rest:
         helps, typed = dict.fromkeys(settings.NAMES, ""), rest
     else:
