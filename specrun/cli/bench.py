@@ -135,7 +135,7 @@ def bench(
     largest = SPECEXEC.plan(max(*sizes, growth_map.n_nodes if growth_map else 1), 16)
     fetcher = AskingFetcher(models.pull)
     with (
-        open_model(models, speculation, machine, what.temp, fetcher, output.note, largest) as model,
+        open_model(models, speculation, machine, what.temp, fetcher, output.note, largest, output.progress) as model,
         output.progress() as display,
     ):
         for notice in model.notices:

@@ -64,7 +64,7 @@ def chat(
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
         chosen = replace(models, target=name, draft=draft)
-        model = open_model(chosen, speculation, machine, sampling.temp, fetcher, output.note)
+        model = open_model(chosen, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress)
         for notice in model.notices:
             output.note(notice)
         return model

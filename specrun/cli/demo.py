@@ -38,7 +38,13 @@ def demo(
         target, draft = wide_pair.wide_pair(Run(display, output.note))
     models = ModelOptions(str(target), str(draft))
     with open_model(
-        models, SpeculationOptions(learn=False), MachineOptions(), 0.0, SilentFetcher(False), output.note
+        models,
+        SpeculationOptions(learn=False),
+        MachineOptions(),
+        0.0,
+        SilentFetcher(False),
+        output.note,
+        progress=output.progress,
     ) as model:
         for notice in model.notices:
             output.note(notice)

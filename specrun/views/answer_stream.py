@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from specrun.engine.completion import Completion
-from specrun.units import rate_text
+from specrun.views.answer_report import status
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8
@@ -83,7 +83,7 @@ class _Answer:
         self.pending = ""
         self._completion = completion
         self._markdown = markdown
-        self._started = time.monotonic()
+        self._started = time.perf_counter()
 
     def add(self, piece: str) -> str:
         """Take in a piece. Returns what is finished now and not shown any more."""
@@ -101,24 +101,7 @@ class _Answer:
             for line in lines[-max(options.size.height - _BELOW, 1) :]:
                 yield from line
                 yield Segment.line()
-        yield Text(self._status(), style="dim", no_wrap=True, overflow="ellipsis")
-
-    def _status(self) -> str:
-        completion = self._completion
-        s = completion.statistics
-        if not s.passes:
-            return prompt_status(completion, time.monotonic() - self._started)
-        parts = [f"{s.completion_tokens} tokens", f"{rate_text(s.tokens_per_second)} tokens/s"]
-        return ", ".join([*parts, f"the first after {s.first_token_seconds:.1f} s", "Ctrl-C stops"])
-
-
-def prompt_status(completion: Completion, seconds: float) -> str:
-    """How far a prompt is read, `seconds` after its beginning, and about how long the rest takes if that is known."""
-    n_read, n = completion.prompt_tokens_read, completion.statistics.prompt_tokens
-    text = f"reading {n:,} tokens"
-    if n_read:
-        text = f"reading, {n_read:,} of {n:,} tokens · about {seconds * (n - n_read) / n_read:.0f} s left"
-    return f"{text} · {seconds:.0f} s" if seconds >= 1 else text
+        yield Text(status(self._completion, self._started), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def finished_blocks(text: str) -> int:
