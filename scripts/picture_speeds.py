@@ -2,10 +2,10 @@
 
     python scripts/picture_speeds.py
 
-For each type of weights and each place there are three bars: llama.cpp plain, llama.cpp with the best setting of its own
-draft decoding, and specrun as it runs after `specrun tune`. Rows at T=0.8 are drawn where there are any, because a small
-model that writes greedily repeats itself and flatters all tools; greedy ones are marked. One file is for light pages and
-one for dark ones.
+For each type of weights and each place there are three bars: llama.cpp plain, llama.cpp with the best setting of its
+own draft decoding, and specrun as it runs after `specrun tune`. Rows at T=0.8 are drawn where there are any, because a
+small model that writes greedily repeats itself and flatters all tools; greedy ones are marked. One file is for light
+pages and one for dark ones.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def picture(found: list[Group], theme: str) -> str:
     text(8, y + 10, what, faint, 11)
     height = y + 22
     label = "Speeds of llama.cpp and specrun"
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height:g}' role='img' aria-label='{label}' {FONT}>"
+    shape = f"viewBox='0 0 {WIDTH} {height:g}' role='img' aria-label='{label}' {FONT}"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' {shape}>"
     return "\n".join([head, f"<title>{label}</title>", *parts, "</svg>"]) + "\n"
 
 

@@ -1,9 +1,9 @@
-"""Record a terminal session of `specrun chat` as an SVG that plays by itself, one for light pages and one for dark ones.
+"""Record a terminal session of `specrun chat` as an SVG that plays by itself: one for light pages, one for dark ones.
 
     python scripts/record_terminal.py
 
-The real command runs on a pseudo terminal; keys are typed, and what the terminal shows is drawn at the times at which it
-was shown (waits are cut short, the answer is not). Readers who ask for less motion see the last screen.
+The real command runs on a pseudo terminal; keys are typed, and what the terminal shows is drawn at the times at which
+it was shown (waits are cut short, the answer is not). Readers who ask for less motion see the last screen.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LAST_SECONDS = 5.0  # for which the last screen stays before the session begins 
 TIMEOUT = 120
 
 CELL, ROW, PAD, FONT_SIZE = 8.4, 18.0, 14.0, 14
+FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 PALETTES = {
     "light": {"back": "#ffffff", "fore": "#1f2328", "dim": "#59636e", "frame": "#d1d9e0", "red": "#cf222e",
               "green": "#116329", "brown": "#7d4e00", "blue": "#0550ae", "magenta": "#8250df", "cyan": "#1b7c83"},
@@ -159,8 +160,7 @@ def svg(frames: list[tuple[float, Screen]], theme: str) -> str:
         groups.append(f'<g id="f{i}">{lines}</g>')
     style = "\n".join(
         [
-            f"text {{ font: {FONT_SIZE}px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; "
-            "white-space: pre }",
+            f"text {{ font: {FONT_SIZE}px {FONT}; white-space: pre }}",
             "g { visibility: hidden }",
             *styles,
             f"@media (prefers-reduced-motion) {{ g {{ animation: none !important }} "
