@@ -95,8 +95,8 @@ class PipeReader:
 
 
 def _hint() -> StyleAndTextTuples:
-    """The hint that is shown while the prompt is empty. It is removed when the prompt is left."""
-    return [] if get_app().is_done else [("class:hint", "a message, or /help")]
+    """The hint that is shown while the prompt is empty. It is removed when the prompt is left or history is searched."""
+    return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
 
 
 def _is_closed(text: str) -> bool:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Protocol
 
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
-from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.markdown import Heading, Markdown, MarkdownElement, Paragraph
 from rich.segment import Segment
 from rich.text import Text
 
@@ -138,8 +139,21 @@ class _LeftHeading(Heading):
         yield self.text
 
 
+class _Paragraph(Paragraph):
+    """A paragraph whose lines end with their last word, so that no spaces are copied with it."""
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Token) -> _Paragraph:
+        del markdown, token
+        return cls(justify="default")
+
+
 class _Markdown(Markdown):
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _LeftHeading}
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _LeftHeading,
+        "paragraph_open": _Paragraph,
+    }
 
 
 def _as_markdown(text: str) -> RenderableType:
