@@ -11,7 +11,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -95,7 +95,7 @@ class PipeReader:
 
 
 def _hint() -> StyleAndTextTuples:
-    """The hint that is shown while the prompt is empty. It is removed when the prompt is left or history is searched."""
+    """The hint that is shown while the prompt is empty; not where the prompt was left, nor while history is searched."""
     return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
 
 
@@ -114,7 +114,7 @@ def _unquoted(text: str) -> str:
 def _key_bindings() -> KeyBindings:
     bindings = KeyBindings()
 
-    @bindings.add("enter")
+    @bindings.add("enter", filter=~is_searching)  # there it takes what was found
     def _(event: KeyPressEvent) -> None:
         text = event.current_buffer.text
         if text.lstrip().startswith(_QUOTES) and not _is_closed(text):

@@ -85,7 +85,7 @@ def test_ctrl_r_finds_what_was_typed_before(chat: pexpect.spawn[str]) -> None:
         chat.expect_exact(HINT)
     chat.send(f"{CTRL_R}to rem")
     chat.expect(r"something .*to rem.*ember.*I-search")
-    chat.send("\r")
+    chat.send("\r\r")  # takes what was found, and sends it
     chat.expect_exact("5 tokens")
     chat.expect_exact(HINT)
     leave(chat)
