@@ -95,7 +95,7 @@ class PipeReader:
 
 
 def _hint() -> StyleAndTextTuples:
-    """The hint that is shown while the prompt is empty; not where the prompt was left, nor while history is searched."""
+    """The hint that is shown in an empty prompt; not after it was left, nor while history is searched."""
     return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
 
 
