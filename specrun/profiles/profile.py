@@ -8,7 +8,7 @@ from typing import Any, Literal
 from specrun.hardware.residency import Residency
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.tuning_rows import PredictionRow, TriedSettings, ValidationRow
+from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedSettings, ValidationRow
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
@@ -68,6 +68,8 @@ class Profile:
     tried: list[TriedSettings] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
+    other_types: list[OtherType] = field(default_factory=list)  # fastest first
+    other_types_left_out: str = ""  # why they were not compared, if they were not
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote

@@ -22,7 +22,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import prompt_passes, settings_trials
+from specrun.tuning import other_types, prompt_passes, settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.settings_trial import Tried
 from specrun.tuning.tuner import Tuner
@@ -111,6 +111,10 @@ def tune_pair(
         residency=residency,
         notices=notices + tuned.notices,
     )
+    if effort_name == "quick":
+        profile = replace(profile, other_types_left_out="--quick leaves it out")
+    else:
+        profile = other_types.compared(profile, options.target, placement.request.ram_bytes, run)
     return profile, placement
 
 
