@@ -6,6 +6,7 @@ runs the tests, and pip is told to find all of them there.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -25,7 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reas
 
 def run(*command: str | Path, cwd: Path) -> str:
     """What a command that has to succeed prints."""
-    result = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    result = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
-from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.markdown import Heading, Markdown, MarkdownElement, Paragraph
@@ -143,7 +142,7 @@ class _Paragraph(Paragraph):
     """A paragraph whose lines end with their last word, so that no spaces are copied with it."""
 
     @classmethod
-    def create(cls, markdown: Markdown, token: Token) -> _Paragraph:
+    def create(cls, markdown: Markdown, token: Any) -> _Paragraph:
         del markdown, token
         return cls(justify="default")
 

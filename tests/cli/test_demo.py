@@ -15,7 +15,7 @@ __all__ = ["small"]
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_in_a_pipe_it_is_two_lines_of_figures(here: SpecrunHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EFFORTS, "quick", Effort(seconds=1, largest=8, rounds=1, n_positions=4, n_tokens=8))
+    monkeypatch.setitem(EFFORTS, "quick", Effort(seconds=2, largest=64, rounds=1, n_positions=16, n_tokens=32))
     result = here("demo")
     assert result.code == 0, result
     assert [line.split()[:3] for line in result.stdout.splitlines()] == [
