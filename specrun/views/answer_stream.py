@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.markdown import Heading, Markdown, MarkdownElement, Paragraph
-from rich.segment import Segment
+from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
 from specrun.engine.completion import Completion
@@ -18,6 +18,7 @@ from specrun.views.answer_report import status
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8
+_MOST_OF_THE_TIME = 0.05  # that drawing may take
 _MOST_RENDERED = 8000  # characters of an unfinished block; of a longer one only the end is shown until it is complete
 _BELOW = 2  # lines of the screen that are kept for the status
 
@@ -59,21 +60,30 @@ class LiveAnswers:
 
     def show(self, pieces: Iterable[str], completion: Completion) -> None:
         answer = _Answer(completion, self._markdown)
+        printed = 0.0
         try:
-            with Live(answer, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True) as live:
+            with Live(answer, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
                 for piece in pieces:
-                    if finished := answer.add(piece):
-                        self._print(finished, live.console.print)
+                    answer.pending += piece
+                    # A print takes milliseconds, in which the model could write.
+                    now = time.perf_counter()
+                    if now > printed + 1 / _FRAMES_PER_SECOND and (finished := answer.take_finished()):
+                        self._print(finished, is_first=printed == 0)
+                        printed = now
         finally:
             if answer.pending:
-                self._print(answer.pending, self._console.print)
+                self._print(answer.pending, is_first=printed == 0)
             self._console.print()
 
-    def _print(self, text: str, write: Callable[..., None]) -> None:
-        if self._markdown:
-            write(_as_markdown(text), soft_wrap=False)
-        else:
-            write(Text(text.removesuffix("\n")), soft_wrap=True)
+    def _print(self, text: str, is_first: bool) -> None:
+        """Print a part for good. Blocks of Markdown have an empty line between them."""
+        if not self._markdown:
+            self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
+            return
+        if not is_first:
+            self._console.print()
+        lines = _rendered(self._console, self._console.options, text)
+        self._console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=False)
 
 
 class _Answer:
@@ -84,24 +94,38 @@ class _Answer:
         self._completion = completion
         self._markdown = markdown
         self._started = time.perf_counter()
+        self._lines: list[list[Segment]] = []
+        self._next_drawing = 0.0
 
-    def add(self, piece: str) -> str:
-        """Take in a piece. Returns what is finished now and not shown any more."""
-        self.pending += piece
+    def take_finished(self) -> str:
+        """Remove and return what is finished."""
         end = finished_blocks(self.pending) if self._markdown else self.pending.rfind("\n") + 1
         finished, self.pending = self.pending[:end], self.pending[end:]
+        if finished:
+            self._next_drawing = 0.0  # else it would be drawn once more
         return finished
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = self.pending
-        if text.strip():
-            tail = text[-_MOST_RENDERED:]
-            shown = _as_markdown(tail) if self._markdown and tail == text else Text(tail)
-            lines = console.render_lines(shown, options, pad=False)
-            for line in lines[-max(options.size.height - _BELOW, 1) :]:
-                yield from line
-                yield Segment.line()
+        started = time.perf_counter()
+        if started > self._next_drawing:
+            self._lines = self._drawn(console, options)
+            # Highlighted code takes tens of milliseconds, in which the model could write.
+            self._next_drawing = started + (time.perf_counter() - started) / _MOST_OF_THE_TIME
+        for line in self._lines:
+            yield from line
+            yield Segment.line()
         yield Text(status(self._completion, self._started), style="dim", no_wrap=True, overflow="ellipsis")
+
+    def _drawn(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
+        """The last lines of the part at hand, as many as fit above the status."""
+        text = self.pending[-_MOST_RENDERED:]
+        if not text.strip():
+            return []
+        if self._markdown and text == self.pending:
+            lines = _rendered(console, options, text)
+        else:
+            lines = console.render_lines(Text(text), options, pad=False)
+        return lines[-max(options.size.height - _BELOW, 1) :]
 
 
 def finished_blocks(text: str) -> int:
@@ -155,5 +179,14 @@ class _Markdown(Markdown):
     }
 
 
-def _as_markdown(text: str) -> RenderableType:
-    return _Markdown(text.strip("\n") + "\n", code_theme="monokai", hyperlinks=False)
+def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
+    """The lines of a Markdown text, without empty ones before and behind it."""
+    markdown = _Markdown(text.strip("\n") + "\n", code_theme="monokai", hyperlinks=False)
+    lines = console.render_lines(markdown, options, pad=False)
+    filled = [i for i, line in enumerate(lines) if any(map(_is_seen, line))]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
+
+
+def _is_seen(segment: Segment) -> bool:
+    """Whether there is anything to see: letters, or the background of code."""
+    return bool(segment.text.strip() or (segment.style and segment.style.bgcolor))

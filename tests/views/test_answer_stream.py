@@ -55,6 +55,7 @@ def test_the_screen_at_the_end_does_not_depend_on_the_pieces(completion: Complet
     for part in ("Title", paragraph, "1 first", "2 second", "    return 1"):
         assert screen.count(part) == 1, screen
     assert screen.endswith("The end.")
+    assert "Title\n\nA paragraph" in screen
     assert "tokens/s" not in screen
     assert "\x1b[" in sent
 
