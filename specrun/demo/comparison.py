@@ -18,6 +18,8 @@ from specrun.speculation.method import OFF
 PROMPT = "def read_config(path):"
 N_TOKENS = 160
 _N_WARM = 2  # tokens that are written before, so that all weights are in memory when the clock starts
+_TRIED = 8  # tokens of the pass whose cost is told where speculation does not pay
+_HARDLY_ANY = 1.2  # tokens a pass; with fewer, nearly all passes were plain ones
 _PAYS = 1.1  # times plain decoding's rate; machines vary by less from one run to the next
 
 
@@ -65,16 +67,13 @@ class Comparison:
     def verdict(self) -> str:
         """What came out, in a sentence or two."""
         fast, plain = self.fast.statistics, self.plain.statistics
-        if self.ratio >= _PAYS:
+        if self.ratio >= _PAYS and fast.tokens_per_pass >= _HARDLY_ANY:
             return (
                 f"{self._sameness}, {self.ratio:.1f} times as fast: each pass of the large model brought "
                 f"{fast.tokens_per_pass:.1f} tokens instead of 1"
             )
-        if _gave_up(self.fast):
-            why = (
-                "specrun found that passes over several tokens cost more here than they bring, and turned speculation "
-                "off by itself"
-            )
+        if _gave_up(self.fast) or fast.tokens_per_pass < _HARDLY_ANY:
+            why = f"specrun left it off by itself, because {self._costs}"
         else:
             cost = (fast.target_seconds / fast.passes) / (plain.target_seconds / plain.passes)
             why = (
@@ -85,6 +84,16 @@ class Comparison:
             f"{self._sameness}, {self.ratio:.2f} times as fast, so speculation does not pay here: {why}. It pays where "
             "weights are read from slower memory than these: from SSD, or from RAM beside a GPU"
         )
+
+    @property
+    def _costs(self) -> str:
+        """What passes over several tokens cost here."""
+        profile = self._model.plans.profile
+        if profile is None:
+            return "passes over several tokens cost more here than they bring"
+        table, n_before = profile.costs.target, len(self.plain.request.prompt)
+        cost = table.ms(_TRIED, n_before) / table.ms(1, n_before)
+        return f"a pass over {_TRIED} tokens takes {cost:.1f} times as long here as one over 1"
 
     @property
     def _sameness(self) -> str:

@@ -25,6 +25,7 @@ def test_in_a_pipe_it_is_two_lines_of_figures(here: SpecrunHere, monkeypatch: py
     assert "that are free" in result.stderr
     assert "measuring this machine once" in result.stderr
     assert "the same text, " in result.stderr
+    assert "times as fast" in result.stderr
     assert "\x1b" not in result.stdout + result.stderr
     again = here("demo")
     assert again.code == 0, again
