@@ -78,7 +78,8 @@ def tune_pair(
         stages = unfinished.stages
         stages.settings, stages.tried, stages.prompt_ms = settings, [trial.row for trial in tried], prompt_ms
         unfinished.save()
-    with Model(replace(options, settings=options.settings.over(settings), exact=False)) as model:
+    options = replace(options, settings=options.settings.over(settings), exact=False)
+    with Model(options, show=run.display) as model:
         for notice in model.notices:
             run.note(notice)
         if unfinished.is_resumed:
