@@ -24,6 +24,11 @@ def config_dir() -> Path:
     return Path(os.environ.get("SPECRUN_CONFIG_DIR") or platformdirs.user_config_dir("specrun"))
 
 
+def cache_dir() -> Path:
+    """`$SPECRUN_CACHE_DIR`, or the user's cache directory for specrun. What lies there can be made again."""
+    return Path(os.environ.get("SPECRUN_CACHE_DIR") or platformdirs.user_cache_dir("specrun"))
+
+
 def read_bytes(path: Path, error_type: type[SpecrunError]) -> bytes:
     """The content of a file that the user named. Raises `error_type` if it cannot be read."""
     try:

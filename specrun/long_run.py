@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from specrun.interrupts import never
 
 
-def _ignore(_text: str) -> None:
-    """For runs that nobody watches."""
+def unseen(_text: str) -> None:
+    """The display of what nobody watches."""
+
+
+@contextmanager
+def unwatched() -> Iterator[Callable[[str], None]]:
+    """Yields a display that shows nothing."""
+    yield unseen
+
+
+def left_text(seconds: float) -> str:
+    """What is appended to an activity that takes about so many seconds more."""
+    return f" · about {seconds:.0f} s left" if seconds > 1 else " · nearly done"
 
 
 @dataclass(frozen=True)
@@ -25,8 +37,8 @@ class Run:
     deadline: when the stage at hand should end.
     """
 
-    display: Callable[[str], None] = _ignore
-    note: Callable[[str], None] = _ignore
+    display: Callable[[str], None] = unseen
+    note: Callable[[str], None] = unseen
     interrupted: Callable[[], bool] = never
     expected_end: float | None = None
     deadline: float = math.inf
@@ -38,8 +50,7 @@ class Run:
         """
         self._check()
         if self.expected_end is not None:
-            left = self.expected_end - time.perf_counter()
-            text += f" · about {left:.0f} s left" if left > 1 else " · nearly done"
+            text += left_text(self.expected_end - time.perf_counter())
         self.display(text)
 
     def is_over(self) -> bool:

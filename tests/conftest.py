@@ -61,6 +61,7 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("SPECRUN_CACHE_DIR", str(tmp_path / "cache"))
     _set_hub(monkeypatch, "http://127.0.0.1:9", tmp_path / "huggingface")  # where nobody listens
     monkeypatch.setenv("TERM", "xterm-256color")
     # A test does not answer when prompt_toolkit asks the terminal where its cursor is.

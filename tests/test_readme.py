@@ -1,4 +1,4 @@
-"""What the documents say about the code: README's tables of options and exit codes, links, and paths of files."""
+"""What the documents say about the code: tables of options and exit codes, links, and paths of files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from specrun import errors
 from specrun.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+OPTIONS_PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+COMMANDS_PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -24,9 +25,9 @@ COMMANDS = ("generate", "chat")
 
 
 def first_column(head: str) -> list[str]:
-    """The first cells of README's table whose first column is headed `head`, without the heading."""
-    lines = iter(README.splitlines())
-    assert any(line.startswith(f"| {head} |") for line in lines), f"README has no table headed {head}"
+    """The first cells of the table of docs/options.md whose first column is headed `head`, without the heading."""
+    lines = iter(OPTIONS_PAGE.splitlines())
+    assert any(line.startswith(f"| {head} |") for line in lines), f"docs/options.md has no table headed {head}"
     next(lines)  # the line of dashes
     cells = []
     for line in lines:
@@ -69,8 +70,8 @@ def test_every_option_that_generate_and_chat_share_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_readme_names_every_option(command: str) -> None:
-    assert options_of(command) - set(OPTION.findall(README)) == set()
+def test_the_pages_name_every_option(command: str) -> None:
+    assert options_of(command) - set(OPTION.findall(OPTIONS_PAGE + COMMANDS_PAGE)) == set()
 
 
 def test_the_table_of_exit_codes_has_all_of_them_and_no_others() -> None:

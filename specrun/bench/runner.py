@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -60,6 +61,8 @@ class Bench:
         self._model = model
         self._settings = settings
         self._run = run
+        self._started = time.perf_counter()
+        self._n_expected = self._n_written = 0  # texts
 
     def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
         """Choose the best chain and tree on the first prompt of each kind, then measure every row on all the others.
@@ -67,7 +70,9 @@ class Bench:
         A kind with a single prompt is measured on that one. The runs that choose are the warm-up.
         """
         rows: list[Row] = []
-        for kind, texts in self._fitting(prompts).items():
+        fitting = self._fitting(prompts)
+        self._expect(fitting, self._n_rows(), 1 + sum(map(len, self._candidates().values())))
+        for kind, texts in fitting.items():
             plans, predicted = self._select(kind, texts[0])
             plans |= self._named(plans)
             rows += self._measure(kind, texts[1:] or texts, plans, predicted)
@@ -79,11 +84,36 @@ class Bench:
         for name, method in self._runnable().items():
             grid |= self._finished(self._sizes(name, method))
         rows: list[Row] = []
-        for kind, texts in self._fitting(prompts).items():
+        fitting = self._fitting(prompts)
+        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
+        predicted = {AUTO_ROW: tuned} if tuned is not None else {}
+        self._expect(
+            fitting, len(grid) + (AUTO_ROW in predicted and AUTO_ROW in self._settings.methods), 1, sweeps=True
+        )
+        for kind, texts in fitting.items():
             self._write(texts[:1], FixedPlan(OFF.plan()))
-            tuned = self._model.plans.predicted(self._settings.sampling.temperature)
-            rows += self._measure(kind, texts, grid, {AUTO_ROW: tuned} if tuned is not None else {}, keep_all=True)
+            rows += self._measure(kind, texts, grid, predicted, keep_all=True)
         return rows
+
+    def _expect(self, fitting: dict[str, list[list[int]]], n_rows: int, n_tried: int, sweeps: bool = False) -> None:
+        """Begin to count texts. n_rows: rows of each kind; n_tried: texts of each kind that are written before them."""
+        measured = sum(len(texts if sweeps else texts[1:] or texts) for texts in fitting.values())
+        self._n_expected = n_tried * len(fitting) + n_rows * self._settings.repetitions * measured
+        self._started, self._n_written = time.perf_counter(), 0
+
+    def _n_rows(self) -> int:
+        """Rows of the result for each kind, plain decoding included."""
+        methods = [method for name in self._settings.methods if (method := _method(name)) and method is not OFF]
+        has_auto = AUTO_ROW in self._settings.methods and self._model.engine.draft is not None
+        return 1 + sum(not self._lacking(method) for method in methods) + has_auto
+
+    def _show(self, text: str) -> None:
+        """Show what is being done, and about how long the rest takes by the texts that are written already."""
+        run = self._run
+        if self._n_written:
+            seconds = (time.perf_counter() - self._started) / self._n_written
+            run = run.expected_to_take(seconds * (self._n_expected - self._n_written))
+        run.show(text)
 
     def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
         """The plans of a method at every size of the grid, by the names of their rows."""
@@ -116,6 +146,24 @@ class Bench:
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The best plans and their rates on `text`, in tokens per second, both by row; for `auto` a rate only."""
+        self._write([text], FixedPlan(OFF.plan()))
+        plans: dict[str, Plan] = {}
+        predicted: dict[str, float] = {}
+        for method, options in self._candidates().items():
+            rates = {}
+            for plan in options:
+                self._show(f"{kind}: choosing, {plan}")
+                # Only the rate behind the prompt counts, so the caches keep a long prompt.
+                rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
+            plans[method] = max(rates, key=lambda plan: rates[plan])
+            predicted[method] = rates[plans[method]]
+        if self._model.engine.draft:
+            tuned = self._model.plans.predicted(self._settings.sampling.temperature)
+            predicted[AUTO_ROW] = max(predicted.values()) if tuned is None else tuned
+        return plans, predicted
+
+    def _candidates(self) -> dict[str, list[Plan]]:
+        """The plans among which the best chain and the best tree are chosen, and plain decoding, by row."""
         candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
         wanted = set(self._settings.methods)
         tuned = self._model.plans.predicted(self._settings.sampling.temperature)
@@ -125,20 +173,7 @@ class Bench:
             candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
         if self._model.engine.draft and TREE_ROW in wanted:
             candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
-        self._write([text], FixedPlan(OFF.plan()))
-        plans: dict[str, Plan] = {}
-        predicted: dict[str, float] = {}
-        for method, options in candidates.items():
-            rates = {}
-            for plan in options:
-                self._run.show(f"{kind}: choosing, {plan}")
-                # Only the rate behind the prompt counts, so the caches keep a long prompt.
-                rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
-            plans[method] = max(rates, key=lambda plan: rates[plan])
-            predicted[method] = rates[plans[method]]
-        if self._model.engine.draft:
-            predicted[AUTO_ROW] = max(predicted.values()) if tuned is None else tuned
-        return plans, predicted
+        return candidates
 
     def _named(self, best: dict[str, Plan]) -> dict[str, Plan]:
         """The plans of the other rows."""
@@ -207,7 +242,7 @@ class Bench:
         memory: dict[str, int] = {}
         for repetition in range(self._settings.repetitions):
             for name, chooser in choosers.items():
-                self._run.show(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
+                self._show(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
                 samples[name].append(self._write(texts, chooser))
                 memory[name] = psutil.Process().memory_info().rss
         rows = []
@@ -226,6 +261,7 @@ class Bench:
             for _ in generation:
                 pass
             runs.append(generation.statistics)
+            self._n_written += 1
         return Sample.of(runs)
 
 

@@ -2,44 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from specrun.chat import commands
+from specrun.catalog.local_models import local_models
+from specrun.chat import commands, picker
+from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import MessageReader
 from specrun.chat.set_command import ChatSettings
 from specrun.chat.terminal import without_echo
 from specrun.chat.transcripts import load_messages, save_messages
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
-from specrun.engine.session import Session
+from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.llama.chat_template import Message
 from specrun.views import answer_report as report
 from specrun.views import tree_view
+from specrun.views.answer_stream import AnswerView
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a chat talks through.
+
+    reader: gives the user's messages.
+    answers: shows what the model writes (on stdout); for the target of that name, None for the embedded pair.
+    notes: the console for everything else (stderr).
+    open_model: loads the target of a name; None is the embedded pair.
+    keep: keeps the conversation after each answer.
+    """
+
+    reader: MessageReader
+    answers: Callable[[str | None], AnswerView]
+    notes: Console
+    open_model: Callable[[str | None], Model]
+    keep: Callable[[LastConversation], None] = lambda _: None
 
 
 class ChatLoop:
-    """One conversation.
+    """One conversation. Close it, or use it in a `with` statement: it holds the model.
 
-    reader: gives the user's messages.
-    answers: the console for what the model writes (stdout).
-    notes: the console for everything else (stderr).
+    target: the name of the model; None for the embedded pair.
+    request: how answers are written; its prompt is ignored.
+
+    Making one raises the errors of `open_model`, and ModelFileError for a model without a chat template.
     """
 
-    def __init__(self, model: Model, session: Session, reader: MessageReader, answers: Console, notes: Console) -> None:
-        self._model = model
-        self._session = session
-        self._reader = reader
-        self._answers = answers
-        self._notes = notes
-        self._settings = ChatSettings(model, session)
+    def __init__(self, target: str | None, request: Request, around: Surroundings) -> None:
+        self._around = around
+        self._reader = around.reader
+        self._notes = around.notes
+        self._open(target, request)
         self._last: Completion | None = None
         self._leaving = False
         self._off_was_noted = False
         self._memory_notice: str | None = None  # the last one
+
+    def _open(self, target: str | None, request: Request) -> None:
+        """Load a target and begin an empty conversation with it."""
+        model = self._around.open_model(target)
+        try:
+            self._session = model.session(request)
+        except BaseException:
+            model.close()
+            raise
+        self._model = model
+        self._target = target
+        self._answers = self._around.answers(target)
+        self._settings = ChatSettings(model, self._session)
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model.close()
+
+    def __enter__(self) -> ChatLoop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def model(self) -> Model:
+        """The model that answers now."""
+        return self._model
+
+    def begin(self, messages: list[Message], system: str | None) -> None:
+        """Begin with a conversation. system: the system message; None leaves what the conversation has."""
+        self._session.messages = messages
+        if system is not None:
+            self._session.system = system
 
     def run(self) -> None:
         """Run until /exit, the end of input, or two Ctrl-C in a row."""
@@ -59,7 +116,7 @@ class ChatLoop:
             if not message.strip():
                 continue
             try:
-                if message.startswith("/"):
+                if _is_command(message):
                     self._command(message)
                 else:
                     interrupted_before = self._answer(*self._session.prepare(message))
@@ -75,13 +132,12 @@ class ChatLoop:
             self._note(f"the context is full: the oldest {dropped} dropped")
         try:
             with InterruptFlag() as interrupted, without_echo():
-                for piece in completion.stream(interrupted):
-                    self._write(piece)
+                self._answers.show(completion.stream(interrupted), completion)
         except SpecrunError:
             self._session.undo()
             raise
-        self._write("\n" if completion.text.endswith("\n") else "\n\n")
         self._session.keep(completion)
+        self._around.keep(LastConversation(self._target, self._session.messages))
         self._last = completion
         if completion.finish_reason == "context":
             self._note(
@@ -100,10 +156,6 @@ class ChatLoop:
         self._memory_notice = memory_notice
         return completion.finish_reason == "interrupted"
 
-    def _write(self, text: str) -> None:
-        self._answers.file.write(text)
-        self._answers.file.flush()
-
     def _note(self, text: str) -> None:
         self._notes.print(Text(text, style="dim"))
 
@@ -118,6 +170,8 @@ class ChatLoop:
             case "/system":
                 self._session.system = argument or None
                 self._note("system message set" if argument else "system message removed")
+            case "/model":
+                self._change_model(argument)
             case "/regen":
                 self._regenerate()
             case "/undo":
@@ -132,7 +186,7 @@ class ChatLoop:
             case "/tree":
                 self._draw_tree()
             case "/save":
-                save_messages(_path(argument), self._session.messages)
+                save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
             case "/load":
                 self._session.messages = load_messages(_path(argument))
@@ -148,6 +202,25 @@ class ChatLoop:
             self._note("there is no message to answer yet")
         else:
             self._answer(*again)
+
+    def _change_model(self, name: str) -> None:
+        """Go on with another model. The one before is freed first, as both may not fit; it comes back if that fails."""
+        if not name:
+            self._notes.print(picker.listed(local_models(), self._target))
+            return
+        models = [*(model.name for model in local_models()), None]
+        chosen = models[int(name) - 1] if name.isdecimal() and 1 <= int(name) <= len(models) else name
+        before, messages, request = self._target, self._session.messages, self._session.request
+        self._model.close()
+        try:
+            self._open(chosen, request)
+        except BaseException:
+            self._open(before, request)
+            self._session.messages = messages
+            raise
+        self._session.messages = messages
+        self._last = None
+        self._note(f"{self._model.llama_model.name} answers from now on")
 
     def _set(self, argument: str) -> None:
         if not argument:
@@ -169,6 +242,11 @@ class ChatLoop:
         else:
             token_bytes = self._model.llama_model.token_bytes
             self._notes.print(tree_view.draw(drafted, lambda token: token_bytes(token, special=True)))
+
+
+def _is_command(message: str) -> bool:
+    """Whether a message is a command. What has several lines is one only with a command's name: it may be a paste."""
+    return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in commands.NAMES)
 
 
 def _path(argument: str) -> Path:

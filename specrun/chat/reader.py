@@ -11,13 +11,14 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
+from specrun.catalog.local_models import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
 from specrun.errors import PromptError, SpecrunError
@@ -54,6 +55,7 @@ class TerminalReader:
             reserve_space_for_menu=1 + len(commands.COMMANDS),
             key_bindings=_key_bindings(),
             multiline=True,
+            search_ignore_case=True,
             prompt_continuation=lambda width, _line, n_wraps: " " * width if n_wraps else "... ",
             placeholder=_hint,
             style=Style.from_dict({"hint": "ansibrightblack"}),
@@ -93,8 +95,8 @@ class PipeReader:
 
 
 def _hint() -> StyleAndTextTuples:
-    """The hint that is shown while the prompt is empty. It is removed when the prompt is left."""
-    return [] if get_app().is_done else [("class:hint", "a message, or /help")]
+    """The hint that is shown in an empty prompt; not after it was left, nor while history is searched."""
+    return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
 
 
 def _is_closed(text: str) -> bool:
@@ -112,7 +114,7 @@ def _unquoted(text: str) -> str:
 def _key_bindings() -> KeyBindings:
     bindings = KeyBindings()
 
-    @bindings.add("enter")
+    @bindings.add("enter", filter=~is_searching)  # there it takes what was found
     def _(event: KeyPressEvent) -> None:
         text = event.current_buffer.text
         if text.lstrip().startswith(_QUOTES) and not _is_closed(text):
@@ -139,6 +141,8 @@ def _completions(document: Document) -> list[Completion]:
     name, space, rest = text.partition(" ")
     if text.startswith("/") and not space:
         helps, typed = {command.name: command.help for command in commands.COMMANDS}, name
+    elif name == "/model":
+        helps, typed = {model.name: "" for model in local_models()}, rest
     elif name == "/set" and " " not in rest:
         helps, typed = dict.fromkeys(settings.NAMES, ""), rest
     else:

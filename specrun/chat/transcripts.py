@@ -1,4 +1,4 @@
-"""Saved conversations: `{"messages": [{"role": ..., "content": ...}, ...]}` as JSON."""
+"""Saved conversations: `{"target": ..., "messages": [{"role": ..., "content": ...}, ...]}` as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from specrun.locations import read_bytes, whole_file
 _ROLES = ("system", "user", "assistant")
 
 
-def save_messages(path: Path, messages: list[Message]) -> None:
-    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
-    text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1) + "\n"
+def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
+    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written.
+
+    target: the name of the model, None for the embedded pair.
+    """
+    text = json.dumps({"target": target, "messages": messages}, ensure_ascii=False, indent=1) + "\n"
     try:
         path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
         with whole_file(path, private=True) as file:

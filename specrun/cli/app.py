@@ -14,6 +14,7 @@ import typer
 from specrun.cli import bench, methods, models, output
 from specrun.cli.chat import chat
 from specrun.cli.datastore import datastore
+from specrun.cli.demo import demo
 from specrun.cli.generate import generate
 from specrun.cli.tune import tune
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
@@ -27,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo)
 app.command()(generate)
 app.command()(chat)
 app.command()(tune)

@@ -87,6 +87,9 @@ def bench(
     *,
     what: BenchOptions,
     form: OutputFormat = "table",
+    share: Annotated[
+        bool, typer.Option("--share", help="One row and a footnote to paste for others instead of the table.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False)
     ] = None,
@@ -102,12 +105,13 @@ def bench(
         return
     from specrun.bench import bench_prompts
     from specrun.bench import runner as bench_runner
+    from specrun.bench import share as bench_share
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.long_run import Run
     from specrun.sampling import SamplingParameters
     from specrun.speculation.drafters.specexec import SPECEXEC
-    from specrun.views import bench_plot, plot_file
+    from specrun.views import bench_plot, bench_table, plot_file
 
     allowed = tuple(dict.fromkeys((*bench_runner.ROWS, *bench_runner.ALL, *bench_runner.OVERLAPPED)))
     chosen = bench_runner.ALL if what.methods == "all" else _listed(what.methods, allowed, "--methods")
@@ -118,6 +122,8 @@ def bench(
     )
     if plot:
         plot_file.check(plot)
+    if share and form != "table":
+        raise UsageError("--share has a form of its own; leave --output out")
     if what.repeat < 1 or what.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     sampling = SamplingParameters(what.temp, what.top_k, what.top_p, what.min_p, seed=max(what.seed, 0))
@@ -135,7 +141,7 @@ def bench(
     largest = SPECEXEC.plan(max(*sizes, growth_map.n_nodes if growth_map else 1), 16)
     fetcher = AskingFetcher(models.pull)
     with (
-        open_model(models, speculation, machine, what.temp, fetcher, output.note, largest) as model,
+        open_model(models, speculation, machine, what.temp, fetcher, output.note, largest, output.progress) as model,
         output.progress() as display,
     ):
         for notice in model.notices:
@@ -144,7 +150,11 @@ def bench(
             output.note(str(model.exactness))
         runner = bench_runner.Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if is_sweep else runner.run(texts)
-    _print(rows, form)
+        shared = (bench_share.cells(rows, model), bench_share.footnote(rows, model, settings)) if share else None
+    if shared:
+        output.write(bench_table.markdown(bench_share.HEAD, shared[:1]) + f"\n{shared[1]}\n")
+    else:
+        _print(rows, form)
     if plot:
         bench_plot.plot(rows, plot)
 

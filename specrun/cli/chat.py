@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +16,22 @@ from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report as report
 
+if TYPE_CHECKING:
+    from specrun.engine.model import Model
+    from specrun.views.answer_stream import AnswerView
+
 
 @expanded
 def chat(
     system: Annotated[
         str | None, typer.Option("--system", "-sys", metavar="TEXT", help="The system message of the conversation.")
     ] = None,
+    continue_: Annotated[
+        bool, typer.Option("--continue", help="Go on with the last conversation, and with its model.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Write answers as they come: no Markdown, nothing that moves.")
+    ] = False,
     *,
     models: ModelOptions,
     speculation: SpeculationOptions,
@@ -29,11 +40,12 @@ def chat(
 ) -> None:
     """Talk with a model.
 
-    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves.
+    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves. Without --target it asks which of
+    the models on this machine shall answer.
 
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
     """
-    from specrun.chat import ChatLoop, PipeReader, TerminalReader
+    from specrun.chat import ChatLoop, PipeReader, Surroundings, TerminalReader, conversation_file, picker
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
@@ -41,15 +53,45 @@ def chat(
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
+    last = conversation_file.last() if continue_ else None
+    on_terminal = sys.stdin.isatty()
+    target = models.target or (last.target if last else None)
+    if target is None and last is None and on_terminal:
+        target = picker.pick(output.stderr, _ask)
     fetcher = AskingFetcher(models.pull)
-    with open_model(models, speculation, machine, sampling.temp, fetcher, output.note) as model:
-        plans = model.plans.at(sampling.temp)
+
+    def opened(name: str | None) -> Model:
+        # A draft that was named goes with the target that was named; another target has its own.
+        draft = models.draft if name == target or models.draft == "none" else None
+        chosen = replace(models, target=name, draft=draft)
+        model = open_model(chosen, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress)
         for notice in model.notices:
             output.note(notice)
-        session = model.session(request)
-        session.system = system
-        reader = TerminalReader(data_dir() / "chat_history") if sys.stdin.isatty() else PipeReader()
-        if sys.stdin.isatty():
-            plan_line = report.plan_line(plans, sampling.temp)
-            output.note(f"{model.llama_model.name}, {plan_line}; /help lists the commands")
-        ChatLoop(model, session, reader, output.stdout, output.stderr).run()
+        return model
+
+    def answers(name: str | None) -> AnswerView:
+        from specrun.views.answer_stream import LiveAnswers, PlainAnswers
+
+        if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
+            return PlainAnswers(output.stdout)
+        # The embedded target writes Python, whose `__init__` is not meant as bold letters.
+        return LiveAnswers(output.stdout, markdown=name is not None)
+
+    reader = TerminalReader(data_dir() / "chat_history") if on_terminal else PipeReader()
+    keep = conversation_file.keep if on_terminal else lambda _: None
+    with ChatLoop(target, request, Surroundings(reader, answers, output.stderr, opened, keep)) as loop:
+        loop.begin(last.messages if last else [], system)
+        if on_terminal:
+            plan_line = report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp)
+            output.note(f"{loop.model.llama_model.name}, {plan_line}; /help lists the commands")
+        if last and last.messages:
+            asked = [message["content"] for message in last.messages if message["role"] == "user"]
+            shown = asked[-1].splitlines()[0] if asked and asked[-1] else ""
+            output.note(f"continuing a conversation of {len(last.messages)} messages; the last was: {shown}")
+        loop.run()
+
+
+def _ask(question: str) -> str:
+    """A line that the user types on the terminal, after a question on stderr."""
+    output.stderr.print(question, end="")
+    return input()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ def datastore(
     from specrun.engine.source_files import datastore_file as store
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
+    from specrun.long_run import left_text
     from specrun.units import size_text
 
     path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
@@ -35,8 +37,12 @@ def datastore(
         def tokenize(text: str) -> list[int]:
             return model.tokenize(text, add_special=False, parse_special=False)
 
+        started = time.perf_counter()
+
         def progress(n_read: int, n_bytes: int) -> None:
-            show(f"reading, {size_text(n_read)} of {size_text(n_bytes)}")
+            left = (time.perf_counter() - started) * (n_bytes - n_read) / max(n_read, 1)
+            text = f"reading, {size_text(n_read)} of {size_text(n_bytes)}{left_text(left)}"
+            show(text if n_read < n_bytes else "sorting; a million tokens take about half a second")
 
         n_tokens = store.build(save, files, tokenize, sources.fingerprint(model), progress)
     output.note(f"wrote {save}: {n_tokens} tokens of {len(files)} file{'s' if len(files) > 1 else ''}")

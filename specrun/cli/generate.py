@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,9 @@ def generate(
     lines = prompt_input.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompt_input.read_prompt(prompt, file or [])
     fetcher = AskingFetcher(models.pull)
-    with open_model(models, speculation, machine, sampling.temp, fetcher, output.note) as model:
+    with open_model(
+        models, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress
+    ) as model:
         plans = model.plans.at(sampling.temp)
         for notice in model.notices:
             output.note(notice)
@@ -131,11 +134,20 @@ class _Writer:
     def _completion(self, text: str) -> Completion:
         return self._model.complete(replace(self._request, prompt=self._model.prompt_tokens(text, self._raw)))
 
-    def _run(self, completion: Completion, show: Callable[[str], None] = lambda _: None) -> None:
-        """Write the answer, and give each piece to `show`. Ctrl-C ends the answer after the pass that is running."""
+    def _run(self, completion: Completion, show: Callable[[str], None] | None = None) -> None:
+        """Write the answer, and give each piece to `show`. Ctrl-C ends the answer after the pass that is running.
+
+        A line on a terminal says how far it is: until the first piece is shown, or all the time if none is.
+        """
+        started = time.perf_counter()
         with InterruptFlag() as interrupted:
-            for piece in completion.stream(interrupted):
-                show(piece)
+            pieces = completion.stream(interrupted)
+            with output.activity(lambda: report.status(completion, started)):
+                first = next(pieces, "") if show else "".join(pieces)
+            if show:
+                show(first)
+                for piece in pieces:
+                    show(piece)
 
     def _end(self, completion: Completion) -> int:
         if notice := report.unfinished_notice(completion):

@@ -90,11 +90,15 @@ def growth_map(
     if plot:
         plot_file.check(plot)
     speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
-    with open_model(models, speculation, machine, temp, AskingFetcher(models.pull), output.note) as model:
+    with open_model(
+        models, speculation, machine, temp, AskingFetcher(models.pull), output.note, progress=output.progress
+    ) as model:
         if model.engine.draft is None:
             raise UsageError("a growth map depends on the draft; give a --draft")
         plans = model.plans
-        shape, acceptance = growth_maps.with_acceptance(model.engine, plans.profile, plans.candidates[0], temp)
+        with output.progress() as show:
+            show("measuring how often each child of a node is accepted")
+            shape, acceptance = growth_maps.with_acceptance(model.engine, plans.profile, plans.candidates[0], temp)
     output.print_table(shape_view.ShapeView(shape, acceptance))
     if save:
         try:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -13,6 +14,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+_SECONDS_BEFORE_ACTIVITY = 0.5  # what is over sooner needs no line
+_FRAMES_PER_SECOND = 8
 
 debug = False  # whether --debug was given
 
@@ -42,11 +46,43 @@ def print_table(table: RenderableType) -> None:
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Yields a function that shows the current activity on stderr; it does nothing if stderr is not a terminal."""
+    now = ""
+
+    def show(text: str) -> None:
+        nonlocal now
+        now = text
+
+    with activity(lambda: now):
+        yield show
+
+
+@contextmanager
+def activity(text: Callable[[], str]) -> Iterator[None]:
+    """Show on stderr, if it is a terminal, what is being done inside the block, as soon as that takes half a second.
+
+    text: says it; called several times a second from another thread. Nothing else may be drawn meanwhile.
+    """
     if not stderr.is_terminal:
-        yield lambda _: None
+        yield
         return
-    with stderr.status("") as status:
-        yield lambda text: status.update(Text(text, style="dim"))
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots")
+
+    def drawn() -> Spinner:
+        spinner.update(text=Text(text(), style="dim"))
+        return spinner
+
+    live = Live(get_renderable=drawn, console=stderr, transient=True, refresh_per_second=_FRAMES_PER_SECOND)
+    start = Timer(_SECONDS_BEFORE_ACTIVITY, live.start)
+    start.start()
+    try:
+        yield
+    finally:
+        start.cancel()
+        start.join()
+        live.stop()
 
 
 def note(text: str) -> None:

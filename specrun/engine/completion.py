@@ -41,6 +41,12 @@ class Completion:
         """Whether there is a grammar and the text is only the beginning of one that it allows."""
         return self._grammar is not None and not self._grammar.is_complete(self.token_ids)
 
+    @property
+    def prompt_tokens_read(self) -> int:
+        """Tokens of the prompt that are in the KV cache, while it is read or afterwards."""
+        target, prompt = self._engine.target, self.request.prompt
+        return min(target.n_cached, len(prompt)) if target.tokens[: len(prompt)] == prompt else 0
+
     def stream(self, interrupted: Callable[[], bool] = never) -> Iterator[str]:
         """Write the answer, and yield each piece of text as soon as it is certain.
 

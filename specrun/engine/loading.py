@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine.placing import plan_placement
@@ -15,10 +18,14 @@ from specrun.hardware.residency import Residency
 from specrun.llama import DraftContext, LlamaModel, TargetContext, library, offload_threshold
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
+from specrun.locations import file_bytes
+from specrun.long_run import left_text
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from specrun.units import size_text
 
+_SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 _MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
 
 
@@ -55,8 +62,10 @@ class LoadedPair:
         return weights.residency if weights else Residency()
 
 
-def load_pair(options: RunOptions) -> LoadedPair:
+def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
     """Load the models of the options. If VRAM turns out to be too small, a few smaller placements are tried.
+
+    show: shows what is loaded, from where and how fast.
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
@@ -65,7 +74,7 @@ def load_pair(options: RunOptions) -> LoadedPair:
     for n_left in range(_MAX_STEPS_DOWN, -1, -1):
         resources = ExitStack()
         try:
-            pair = _load(options, placement, resources)
+            pair = _load(options, placement, resources, show)
             break
         except OutOfMemoryError:
             resources.close()
@@ -83,16 +92,18 @@ def load_pair(options: RunOptions) -> LoadedPair:
     return pair
 
 
-def _load(options: RunOptions, placement: Placement | None, resources: ExitStack) -> LoadedPair:
+def _load(
+    options: RunOptions, placement: Placement | None, resources: ExitStack, show: Callable[[str], None]
+) -> LoadedPair:
     settings, draft_settings = options.settings, options.draft_settings
     if placement:
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
     streaming = plan_streaming(options, settings)
-    model = resources.enter_context(LlamaModel(options.target, settings))
+    model = resources.enter_context(LlamaModel(options.target, settings, _progress(options.target, show)))
     draft_model = None
     if options.drafts:
         assert options.draft
-        draft_model = resources.enter_context(LlamaModel(options.draft, draft_settings))
+        draft_model = resources.enter_context(LlamaModel(options.draft, draft_settings, _progress(options.draft, show)))
         check_sizes(model.n_bytes, draft_model.n_bytes)
         check_pair(model.vocabulary, draft_model.vocabulary)
     plans, notices = _possible(options.plans, model, draft_model)
@@ -114,6 +125,8 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
     def configured(model: LlamaModel, settings: LlamaSettings) -> ContextConfig:
         return replace(config, settings=settings.over(_cache_types(model, settings)))
 
+    if streaming.is_wanted:
+        show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(model, settings), streaming, resources)
     notices += [notice] if notice else []
     target = TargetContext(context)
@@ -122,6 +135,23 @@ def _load(options: RunOptions, placement: Placement | None, resources: ExitStack
         context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
         draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
     return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
+
+
+def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None]:
+    """Shows how far the loading of a model is. How long the rest takes is known once some of it is done."""
+    started = time.perf_counter()
+    total = file_bytes(path)
+    place = f"{path.name} from {path.absolute().parent}"
+    show(f"loading {place}")
+
+    def loaded(share: float) -> None:
+        seconds = time.perf_counter() - started
+        done = share * total
+        if share and seconds > _SECONDS_OF_A_RATE:
+            rate = f"{size_text(done)} of {size_text(total)}, {size_text(done / seconds)}/s"
+            show(f"loading {place}: {rate}{left_text(seconds * (1 - share) / share)}")
+
+    return loaded
 
 
 def _possible(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import ChatTemplate
 from specrun.llama.grammar import Grammar
+from specrun.long_run import unseen, unwatched
 from specrun.options.expand import with_options_of
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
@@ -56,11 +58,16 @@ class Model:
     plans: RunPlans
     exactness: ExactPasses
 
-    def __init__(self, options: RunOptions, learner: Learner | None = None) -> None:
-        """learner: keeps what the runs teach, and knows what earlier ones taught; None for neither."""
+    def __init__(
+        self, options: RunOptions, learner: Learner | None = None, show: Callable[[str], None] = unseen
+    ) -> None:
+        """learner: keeps what the runs teach, and knows what earlier ones taught; None for neither.
+
+        show: shows what is being loaded.
+        """
         options = options.with_profile
         self._learner = learner
-        self._pair = load_pair(options)
+        self._pair = load_pair(options, show)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
         self._grammars: dict[str, Grammar] = {}
@@ -207,6 +214,7 @@ def open_model(
     fetcher: Fetcher,
     note: Callable[[str], None],
     largest: Plan | None = None,
+    progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
 ) -> Model:
     """Resolve the options, load the model and return it.
 
@@ -214,15 +222,18 @@ def open_model(
     fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
     largest: a further plan for which the contexts must have room.
+    progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
     asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     if asked.profile:
-        return Model(replace(asked, largest=largest))
+        with progress() as show:
+            return Model(replace(asked, largest=largest), show=show)
     options = replace(with_defaults(asked), largest=largest)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
-    return Model(options, Learner(asked, options.settings, note) if learns else None)
+    with progress() as show:
+        return Model(options, Learner(asked, options.settings, note) if learns else None, show)
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:

@@ -45,6 +45,11 @@ class Streaming:
     n_used: int = 0
     notice: str | None = None
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is to be streamed."""
+        return bool(self.plan or self.experts)
+
     def weights(self) -> StreamedWeights | ExpertWeights | None:
         """What reads them, for a model that is loaded; None if nothing is streamed. Raises CannotStreamError."""
         if self.experts:

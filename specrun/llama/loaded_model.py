@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,15 +50,18 @@ class LlamaModel:
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
+    progress: called while the weights are loaded, with the share that is done.
 
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
 
-    def __init__(self, path: Path, settings: LlamaSettings = UNDECIDED) -> None:
+    def __init__(
+        self, path: Path, settings: LlamaSettings = UNDECIDED, progress: Callable[[float], None] = lambda _: None
+    ) -> None:
         _check_file(path)
         library.start()
         self.path = path
-        self._parameters = ModelParameters(settings)
+        self._parameters = ModelParameters(settings, progress)
         with library.captured_errors() as errors:
             self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), self._parameters.struct)
         if not self._model:

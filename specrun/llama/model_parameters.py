@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import llama_cpp
 
@@ -31,10 +32,20 @@ class _Override(ctypes.Structure):
 
 
 class ModelParameters:
-    """struct: what llama.cpp takes. It points into this object, which must live as long as the model."""
+    """struct: what llama.cpp takes. It points into this object, which must live as long as the model.
 
-    def __init__(self, settings: LlamaSettings) -> None:
+    progress: called while the weights are loaded, with the share that is done.
+    """
+
+    def __init__(self, settings: LlamaSettings, progress: Callable[[float], None] = lambda _: None) -> None:
         self.struct = llama_cpp.llama_model_default_params()
+
+        def goes_on(share: float, _user_data: object) -> bool:
+            progress(share)
+            return True
+
+        self._goes_on = llama_cpp.llama_progress_callback(goes_on)
+        self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
         self.struct.use_extra_bufts = bool(settings.repack)
         self.struct.load_mode = _LOAD_MODES[settings.load_mode or "auto"]

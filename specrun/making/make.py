@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from specrun.catalog import fastest, made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.locations import file_bytes
+from specrun.long_run import Run
 from specrun.making import quantizing
 from specrun.making.candidates import DEFAULT_SHARES, DEFAULT_TYPES, SAME, Candidate, candidates
 from specrun.making.measuring import Quality, Reference, measure, read_target
@@ -152,10 +154,16 @@ def _tried(
     """
     outcomes: list[Outcome] = []
     best: Outcome | None = None
+    started, done = time.perf_counter(), 0
+    to_try = sum(outcome.n_bytes for outcome in planned if not outcome.reason)
     for i, outcome in enumerate(planned, 1):
         if not outcome.reason:
             label = f"{i} of {len(planned)}, {outcome.candidate.name}"
-            outcome = _try(file, outcome, reference, workplace.candidate, show, label)
+            # Writing and measuring a candidate both take about as long as its bytes.
+            seconds = (time.perf_counter() - started) * (to_try - done) / done if done else None
+            shown = show if seconds is None else _with_time_left(show, seconds)
+            done += outcome.n_bytes
+            outcome = _try(file, outcome, reference, workplace.candidate, shown, label)
             if outcome.quality and (best is None or _speedup(outcome) > _speedup(best)):
                 best = outcome
                 workplace.candidate.replace(workplace.best)
@@ -164,6 +172,11 @@ def _tried(
         last = next(o for o in reversed(outcomes) if o.reason)
         raise SpecrunError(f"no draft could be made of {file.path.name}: {last.candidate.name}: {last.reason}")
     return outcomes, best
+
+
+def _with_time_left(show: Show, seconds: float) -> Show:
+    """The same display, which adds how long the rest takes, if it was `seconds` now."""
+    return Run(show).expected_to_take(seconds).show
 
 
 def _speedup(outcome: Outcome) -> float:

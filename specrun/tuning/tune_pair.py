@@ -72,7 +72,7 @@ def tune_pair(
     here = Machine.read(options.target, devices.devices(), devices.system_info())
     options = replace(options, plans=(OFF.plan(), effort.largest_plan))
     placement = place(placement_request(options, here.gpus))
-    if first and first[1].layer_gpus == placement.layer_gpus and first[1].regime == placement.regime:
+    if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
     notices = []
     is_tried = placement.regime != "streamed" or effort_name == "thorough"
@@ -97,7 +97,8 @@ def tune_pair(
     if settings.offload_min_batch not in (None, offload_threshold.in_use()):
         raise OtherProcessNeededError(settings.offload_min_batch)
     ring = unfinished.stages.ring or RingSettings()
-    with Model(replace(options, settings=options.settings.over(settings), exact=False, ring=ring)) as model:
+    unpadded = replace(options, settings=options.settings.over(settings), exact=False, ring=ring)
+    with Model(unpadded, show=run.display) as model:
         for notice in model.notices:
             run.note(notice)
         if model.residency.mode == "ring" and unfinished.stages.ring is None:

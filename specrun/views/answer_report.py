@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from specrun.long_run import left_text
 from specrun.units import rate_text, size_text
 
 if TYPE_CHECKING:
@@ -107,6 +109,18 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         if method.samples and method.lossless and temperature > 0:
             return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
     return f"plan: {plans}"
+
+
+def status(completion: Completion, started: float) -> str:
+    """A line about an answer that is being written since `started`, a moment of `time.perf_counter()`."""
+    s = completion.statistics
+    if s.passes:
+        parts = [f"{s.completion_tokens} tokens", f"{rate_text(s.tokens_per_second)} tokens/s"]
+        return ", ".join([*parts, f"the first after {s.first_token_seconds:.1f} s", "Ctrl-C stops"])
+    seconds, n_read, n = time.perf_counter() - started, completion.prompt_tokens_read, s.prompt_tokens
+    if not n_read:
+        return f"reading {n:,} tokens, {seconds:.0f} s"
+    return f"reading, {n_read:,} of {n:,} tokens{left_text(seconds * (n - n_read) / n_read)}"
 
 
 def one_line(completion: Completion) -> str:

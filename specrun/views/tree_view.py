@@ -13,7 +13,10 @@ from specrun.speculation.tree import ROOT
 
 
 def draw(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
-    """The tree of one pass. Accepted nodes are green; the others are dim and show their expected chance."""
+    """The tree of one pass. Accepted nodes are bold and say so; the others are dim and show their expected chance.
+
+    Everything that the colour says a word says too, and cyan beside grey is told apart by colour-blind people as well.
+    """
     tree, accepted = drafted.tree, set(drafted.accepted.path)
 
     def label(node: int) -> Text:
@@ -21,7 +24,7 @@ def draw(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
         if node == ROOT:
             return Text(text, style="bold")
         if node in accepted:
-            return Text(f"{text}  accepted", style="bold green")
+            return Text(f"{text}  accepted", style="bold cyan")
         return Text(f"{text}  {min(math.exp(float(tree.scores[node])), 1.0):.2f}", style="dim")
 
     branches = {ROOT: Tree(label(ROOT))}

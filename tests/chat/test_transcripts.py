@@ -21,23 +21,23 @@ MESSAGES: list[Message] = [
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
-    save_messages(file, MESSAGES)
+    save_messages(file, MESSAGES, None)
     assert load_messages(file) == MESSAGES
-    save_messages(file, MESSAGES[:1])
+    save_messages(file, MESSAGES[:1], None)
     assert load_messages(file) == MESSAGES[:1]
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "chat.json"
-    save_messages(file, MESSAGES)
+    save_messages(file, MESSAGES, None)
 
     def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(SpecrunError, match="No space left on device"):
-        save_messages(file, MESSAGES[:1])
+        save_messages(file, MESSAGES[:1], None)
     assert load_messages(file) == MESSAGES
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
@@ -45,7 +45,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("where", ["missing/chat.json", "."])
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> None:
     with pytest.raises(SpecrunError, match="cannot be written"):
-        save_messages(tmp_path / where, MESSAGES)
+        save_messages(tmp_path / where, MESSAGES, None)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_saved_file_is_readable_json(tmp_path: Path) -> None:
-    save_messages(tmp_path / "chat.json", MESSAGES)
+    save_messages(tmp_path / "chat.json", MESSAGES, None)
     text = (tmp_path / "chat.json").read_text(encoding="utf-8")
     assert json.loads(text) == {"messages": MESSAGES}
     assert "🙂" in text

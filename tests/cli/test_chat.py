@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from specrun.chat import commands
 from tests.conftest import SCRIPT_TEXT, Result, SpecrunHere
 
 
@@ -25,7 +26,7 @@ def test_three_turns_on_stdout_and_their_statistics_on_stderr(here: SpecrunHere,
 def test_help_names_every_command(here: SpecrunHere, script: Path) -> None:
     result = chat(here, script, "/help")
     assert result.stdout == ""
-    for name in ["/help", "/system", "/regen", "/undo", "/clear", "/set", "/stats", "/tree", "/save", "/load", "/exit"]:
+    for name in commands.NAMES:
         assert f"\n{name}" in f"\n{result.stderr}"
 
 
@@ -143,3 +144,35 @@ def test_the_system_message_of_the_command_line_is_read(here: SpecrunHere, scrip
     file = tmp_path / "chat.json"
     chat(here, script, "one", f"/save {file}", options=("--system", "be brief"))
     assert json.loads(file.read_text())["messages"][0] == {"role": "system", "content": "be brief"}
+
+
+def test_several_lines_that_begin_with_a_slash_are_a_message(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat(here, script, '"""', "/home/me is full", "what now?", '"""', f"/save {file}")
+    assert json.loads(file.read_text())["messages"][0]["content"] == "/home/me is full\nwhat now?"
+
+
+def test_another_model_goes_on_with_the_conversation(
+    here: SpecrunHere, script: Path, random_model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.json"
+    lines = ["one", f"/model {random_model}", "/set max-tokens 3", "two", f"/save {file}", "/model"]
+    result = chat(here, script, *lines)
+    assert "answers from now on" in result.stderr
+    assert "the embedded pair" in result.stderr
+    saved = json.loads(file.read_text())
+    assert saved["target"] == str(random_model)
+    assert [message["role"] for message in saved["messages"]] == ["user", "assistant"] * 2
+    assert saved["messages"][1]["content"] == SCRIPT_TEXT != saved["messages"][3]["content"]
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_one_before(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    result = chat(here, script, "one", f"/model {tmp_path / 'none.gguf'}", "two", "/model no-such-model", "three")
+    assert result.stdout == f"{SCRIPT_TEXT}\n\n" * 3
+    assert "none.gguf" in result.stderr
+    assert "no-such-model" in result.stderr
+
+
+def test_nothing_is_kept_of_a_chat_through_a_pipe(here: SpecrunHere, script: Path) -> None:
+    chat(here, script, "one")
+    here("chat", "-m", script, "--continue").assert_fails(2, "there is no conversation to continue yet")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.making import quantizing
 from tests.models import TOKENS, edited, random_bert, random_llama, truncated
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -159,7 +160,7 @@ def test_a_stopped_quantizer_leaves_nothing(
         seen.append(wide.stat().st_size)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(script.quantizing, "write", stopped)
+    monkeypatch.setattr(quantizing, "write", stopped)
     wide = ["--embd", 256, "--ff", 256, "--heads", 8, "--type", "q4_k_m"]
     assert run(script, source, tmp_path / "wide.gguf", *wide, "--no-check") == 130
     assert seen[0] > 0

@@ -54,6 +54,10 @@ class Arm:
         squares = max(tt - 2 * rate * ts + rate**2 * ss, 0.0) + _SHOT * self.open
         return math.sqrt(squares / self.passes)
 
+    def observed(self, plain: float) -> float:
+        """The rate of its recent passes; 0 if there were none. plain: seconds of a plain pass."""
+        return self.tokens / self.seconds * plain if self.passes else 0.0
+
     def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
         """The rate by prior and observations, and its standard error.
 
@@ -63,7 +67,7 @@ class Arm:
         error = math.hypot(self.error, _TEXTS * rate) if self.plan.drafts else self.error
         if not self.passes:
             return rate, error
-        observed = self.tokens / self.seconds * plain
+        observed = self.observed(plain)
         observed_error = self.deviation() * math.sqrt(self.passes) / self.seconds * plain
         observed_error = math.hypot(observed_error, _DOUBT * observed / math.sqrt(self.passes))
         weight = error**2 / (error**2 + observed_error**2)

@@ -40,9 +40,10 @@ class Auto:
 
     What passes win or lose, compared with plain decoding, is kept in a purse. It begins with a small stake, and every
     plain pass adds a small share of its time. A plan may be tried while the purse can pay for its next pass, and is
-    left when the purse is empty, so the loss is bounded wherever nothing pays. A plan that wins fills the purse up to
-    some standard deviations of a pass, so a few unlucky passes do not end it. Trees that pay for themselves by more
-    than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on this.
+    left when the purse is empty and the plan was not seen to win, so the loss is bounded wherever nothing pays. A plan
+    that wins fills the purse up to some standard deviations of a pass, so a few unlucky passes do not end it. Trees
+    that pay for themselves by more than the error are as large as pays; others are no larger than the purse allows.
+    Only the speed depends on this.
 
     guide: pass times, calibration and rate, which the passes of this run correct.
     """
@@ -199,7 +200,9 @@ class Auto:
         """Leave a plan that drafts if it loses, or if another one is expected to be faster."""
         plain, passes = self._plain(), self._since_change
         rate, error = self._held.estimate(plain)
-        if self._purse < 0 or (passes >= _LEAST_PASSES and rate + error < _LOSES):
+        # An empty purse may be bad luck. Where nothing was measured, what is expected says less than what was seen.
+        proven = min(rate, self._held.observed(plain)) if self.guide.learned else rate
+        if (self._purse < 0 and proven < 1) or (passes >= _LEAST_PASSES and rate + error < _LOSES):
             self._leave()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)

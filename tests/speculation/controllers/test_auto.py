@@ -75,6 +75,17 @@ def test_where_passes_are_cheap_and_the_draft_is_good_too() -> None:
     assert run(unknown(), of, Q4_K_M, 256).rate > 0.9 * best
 
 
+def test_bad_luck_does_not_end_a_plan_that_wins() -> None:
+    tree = ADAPTIVE.plan(32, 31, 16)
+    found, fixed = [], []
+    for seed in range(6):
+        of = text(512, 0.75, seed)
+        found.append(run(tuned(Q4_K_M, (tree, 1.15)), of, Q4_K_M, 288).rate)
+        fixed.append(run(FixedPlan(tree, Guide(Q4_K_M.costs, rate=1 / Q4_K_M.ms(1))), of, Q4_K_M, 288).rate)
+    assert sum(found) > 0.95 * sum(fixed)
+    assert min(fixed) > 1e3 / Q4_K_M.ms(1)
+
+
 def test_slow_passes_lead_to_large_trees_at_once() -> None:
     done = run(unknown(), text(256, 0.7, 0), STREAMED, 64)
     assert not done.plans[0].drafts

@@ -11,9 +11,9 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from . import blocks
-from .blocks import Blocks, Floats
-from .shape import MATRICES, NORMS, UNIT, Shape, Source, kv_slots, query_slots
+from specrun.making.widening import blocks
+from specrun.making.widening.blocks import Blocks, Floats
+from specrun.making.widening.shape import MATRICES, NORMS, UNIT, Shape, Source, kv_slots, query_slots
 
 # The marker of --vocab: a constant too small to change a norm, what the final norm makes of it where the hidden state's
 # root mean square is 1, and the added tokens' weight on it.

@@ -9,6 +9,8 @@ from typing import Any
 
 import gguf
 
+from specrun.errors import UsageError
+
 UNIT = 32  # weights of a quantized block; all sizes are multiples, so that blocks move as they are
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NORMS = ("attn_norm", "ffn_norm")
@@ -17,8 +19,8 @@ _EPSILON = "llama.attention.layer_norm_rms_epsilon"
 _TOKENS = "tokenizer.ggml.tokens"
 
 
-class WideningError(Exception):
-    """Something the user can mend; `str(error)` is the whole message, in one line."""
+class WideningError(UsageError):
+    """A source that cannot be widened, or sizes that it cannot have."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from .shape import UNIT
+from specrun.making.widening.shape import UNIT
 
 Blocks = NDArray[np.uint8]
 Floats = NDArray[np.float32]

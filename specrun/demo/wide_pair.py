@@ -1,0 +1,114 @@
+"""The embedded pair, widened so that its passes cost what those of a real pair do. Made once, kept in the cache folder.
+
+The target has 0.54 billion parameters in F16: a token reads 1.1 GB, as with a model of 1.8 billion in 4 bits. The draft
+is a 25th of that, as Qwen2.5 0.5B is of 14B, and has the target's tokens, as llama.cpp's own tools want it. F16 is the
+type whose passes over a few tokens cost least beside those over one where all weights lie in RAM and cores are few.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specrun.catalog import embedded
+from specrun.catalog.file_identity import file_identity
+from specrun.errors import SpecrunError
+from specrun.interrupts import InterruptFlag
+from specrun.locations import cache_dir
+from specrun.long_run import Run
+from specrun.making.widening.wider_model import WiderModel
+from specrun.units import size_text
+
+_SPARE = 100_000_000  # bytes that stay free for metadata and for others
+
+
+@dataclass(frozen=True)
+class Widening:
+    """How one of the embedded models is widened: the sizes that change, and the type of the matrices."""
+
+    name: str
+    source: Path
+    sizes: Mapping[str, int]
+    kind: str
+
+
+WIDENINGS = (
+    Widening(
+        "target",
+        embedded.TARGET,
+        {"embd": 1024, "layers": 24, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000},
+        "f16",
+    ),
+    Widening("draft", embedded.DRAFT, {"embd": 288, "vocab": 32000}, "q8_0"),
+)
+
+
+def folder() -> Path:
+    """Where the widened pair is kept."""
+    return cache_dir() / "demo"
+
+
+def wide_pair(run: Run) -> tuple[Path, Path]:
+    """The files of target and draft, made first if they are not here. Pairs of an older specrun are deleted.
+
+    Raises SpecrunError where the disk has no room or cannot be written, and KeyboardInterrupt.
+    """
+    target, draft = paths = [_path(widening) for widening in WIDENINGS]
+    missing = [(path, widening) for path, widening in zip(paths, WIDENINGS, strict=True) if not path.exists()]
+    if missing:
+        try:
+            with InterruptFlag() as interrupted:
+                _make(missing, Run(run.display, run.note, interrupted))
+            for old in folder().glob("*.gguf"):
+                if old not in paths:
+                    old.unlink()
+        except OSError as error:
+            raise SpecrunError(
+                f"{folder()} cannot be written: {error.strerror}; set SPECRUN_CACHE_DIR to a folder that can"
+            ) from error
+    return target, draft
+
+
+def remove() -> int:
+    """Delete the pair. Returns the number of bytes that are free again."""
+    if not folder().exists():
+        return 0
+    freed = sum(path.stat().st_size for path in folder().iterdir())
+    shutil.rmtree(folder())
+    return freed
+
+
+def _path(widening: Widening) -> Path:
+    """The file's name says what it was made from, so that a new version of specrun makes its own."""
+    made_from = file_identity([widening.source])[:8]
+    return folder() / f"{widening.name}-{'-'.join(map(str, widening.sizes.values()))}-{widening.kind}-{made_from}.gguf"
+
+
+def _make(missing: list[tuple[Path, Widening]], run: Run) -> None:
+    folder().mkdir(parents=True, exist_ok=True)
+    models = [(path, WiderModel(widening.source, widening.sizes, widening.kind)) for path, widening in missing]
+    total = sum(model.n_bytes for _, model in models)
+    free = shutil.disk_usage(folder()).free
+    parameters = models[0][1].n_parameters / 1e9
+    run.note(
+        f"making a pair of {parameters:.2g} billion parameters in {folder()}: {size_text(total)}, "
+        f"of {size_text(free)} that are free; `specrun demo --remove` deletes it"
+    )
+    if free < total + _SPARE:
+        raise SpecrunError(
+            f"{folder()} has {size_text(free)} free and the pair needs {size_text(total + _SPARE)}; make room, or set "
+            "SPECRUN_CACHE_DIR to another disk"
+        )
+    started, done = time.perf_counter(), 0
+
+    def progress(n_bytes: int) -> None:
+        nonlocal done
+        done += n_bytes
+        seconds = (time.perf_counter() - started) * (total - done) / done
+        run.expected_to_take(seconds).show(f"writing the pair, {size_text(done)} of {size_text(total)}")
+
+    for path, model in models:
+        model.write(path, progress)

@@ -1,0 +1,192 @@
+"""Showing an answer while it is written: as Markdown on a terminal, or piece by piece."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import Any, ClassVar, Protocol
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.markdown import Heading, Markdown, MarkdownElement, Paragraph
+from rich.segment import Segment, SegmentLines
+from rich.text import Text
+
+from specrun.engine.completion import Completion
+from specrun.views.answer_report import status
+
+_FENCE = re.compile(r"\s*(```+|~~~+)")
+_FRAMES_PER_SECOND = 8
+_MOST_OF_THE_TIME = 0.05  # that drawing may take
+_MOST_RENDERED = 8000  # characters of an unfinished block; of a longer one only the end is shown until it is complete
+_BELOW = 2  # lines of the screen that are kept for the status
+
+
+class AnswerView(Protocol):
+    """Shows one answer after the other."""
+
+    def show(self, pieces: Iterable[str], completion: Completion) -> None:
+        """Show the pieces as they come. `completion` is what they come from; its statistics may be shown as well."""
+        ...
+
+
+class PlainAnswers:
+    """Writes pieces as they are, with an empty line behind each answer."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def show(self, pieces: Iterable[str], completion: Completion) -> None:
+        for piece in pieces:
+            self._write(piece)
+        self._write("\n" if completion.text.endswith("\n") else "\n\n")
+
+    def _write(self, text: str) -> None:
+        self._console.file.write(text)
+        self._console.file.flush()
+
+
+class LiveAnswers:
+    """Writes finished parts of an answer once and for all, and draws below them the part at hand and how fast it goes.
+
+    console: a terminal.
+    markdown: whether answers are Markdown. Else every line is shown as it is.
+    """
+
+    def __init__(self, console: Console, markdown: bool) -> None:
+        self._console = console
+        self._markdown = markdown
+
+    def show(self, pieces: Iterable[str], completion: Completion) -> None:
+        answer = _Answer(completion, self._markdown)
+        printed = 0.0
+        try:
+            with Live(answer, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
+                for piece in pieces:
+                    answer.pending += piece
+                    # A print takes milliseconds, in which the model could write.
+                    now = time.perf_counter()
+                    if now > printed + 1 / _FRAMES_PER_SECOND and (finished := answer.take_finished()):
+                        self._print(finished, is_first=printed == 0)
+                        printed = now
+        finally:
+            if answer.pending:
+                self._print(answer.pending, is_first=printed == 0)
+            self._console.print()
+
+    def _print(self, text: str, is_first: bool) -> None:
+        """Print a part for good. Blocks of Markdown have an empty line between them."""
+        if not self._markdown:
+            self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
+            return
+        if not is_first:
+            self._console.print()
+        lines = _rendered(self._console, self._console.options, text)
+        self._console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=False)
+
+
+class _Answer:
+    """The part of an answer that is not finished yet, with a line about the whole."""
+
+    def __init__(self, completion: Completion, markdown: bool) -> None:
+        self.pending = ""
+        self._completion = completion
+        self._markdown = markdown
+        self._started = time.perf_counter()
+        self._lines: list[list[Segment]] = []
+        self._next_drawing = 0.0
+
+    def take_finished(self) -> str:
+        """Remove and return what is finished."""
+        end = finished_blocks(self.pending) if self._markdown else self.pending.rfind("\n") + 1
+        finished, self.pending = self.pending[:end], self.pending[end:]
+        if finished:
+            self._next_drawing = 0.0  # else it would be drawn once more
+        return finished
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        started = time.perf_counter()
+        if started > self._next_drawing:
+            self._lines = self._drawn(console, options)
+            # Highlighted code takes tens of milliseconds, in which the model could write.
+            self._next_drawing = started + (time.perf_counter() - started) / _MOST_OF_THE_TIME
+        for line in self._lines:
+            yield from line
+            yield Segment.line()
+        yield Text(status(self._completion, self._started), style="dim", no_wrap=True, overflow="ellipsis")
+
+    def _drawn(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
+        """The last lines of the part at hand, as many as fit above the status."""
+        text = self.pending[-_MOST_RENDERED:]
+        if not text.strip():
+            return []
+        if self._markdown and text == self.pending:
+            lines = _rendered(console, options, text)
+        else:
+            lines = console.render_lines(Text(text), options, pad=False)
+        return lines[-max(options.size.height - _BELOW, 1) :]
+
+
+def finished_blocks(text: str) -> int:
+    """Length of the beginning of a Markdown text that consists of whole blocks, whatever follows.
+
+    A block ends with an empty line, or with the end of a fenced block, before a line that is not indented. Such a line
+    has to be there: an indented one would belong to the same list.
+    """
+    fence, end, position = "", 0, 0
+    candidate: int | None = None
+    for line in text.splitlines(keepends=True):
+        is_blank = not line.strip()
+        if candidate is not None and not is_blank:
+            end = end if line[0].isspace() else candidate
+            candidate = None
+        position += len(line)
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence) and line.endswith("\n"):
+                fence, candidate = "", position
+        elif found:
+            fence = found[1]
+        elif is_blank and line.endswith("\n"):
+            candidate = position
+    return end
+
+
+class _LeftHeading(Heading):
+    """A heading at the left edge, as in a text."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        self.text.stylize("bold")
+        yield self.text
+
+
+class _Paragraph(Paragraph):
+    """A paragraph whose lines end with their last word, so that no spaces are copied with it."""
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Any) -> _Paragraph:
+        del markdown, token
+        return cls(justify="default")
+
+
+class _Markdown(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _LeftHeading,
+        "paragraph_open": _Paragraph,
+    }
+
+
+def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
+    """The lines of a Markdown text, without empty ones before and behind it."""
+    markdown = _Markdown(text.strip("\n") + "\n", code_theme="monokai", hyperlinks=False)
+    lines = console.render_lines(markdown, options, pad=False)
+    filled = [i for i, line in enumerate(lines) if any(map(_is_seen, line))]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
+
+
+def _is_seen(segment: Segment) -> bool:
+    """Whether there is anything to see: letters, or the background of code."""
+    return bool(segment.text.strip() or (segment.style and segment.style.bgcolor))

@@ -1,0 +1,109 @@
+"""The two texts of `specrun demo`: side by side on a terminal while they are written, two lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from specrun.demo.comparison import PROMPT, Comparison, Step
+from specrun.engine.completion import Completion
+
+_NAMES = ("plain", "specrun")
+_STYLES = ("yellow", "green")
+_LEAST_WIDTH = 76  # columns; narrower terminals get one text above the other
+_SECONDS_BETWEEN_FRAMES = 0.1  # a frame takes about 2 ms, so drawing costs both texts alike and little
+_MOST_LINES = 18  # of a text; more would not be read in these seconds
+_BORDERS = 2  # lines or columns of a panel's frame
+_BELOW = 4  # lines that are left free for the sentence and the shell's prompt
+
+
+def show(comparison: Comparison, steps: Iterable[Step], console: Console) -> None:
+    """Draw the texts on a terminal while they are written."""
+    view = _View(comparison)
+    with Live(view, console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
+        drawn = 0.0
+        for step in steps:
+            view.add(step)
+            now = time.perf_counter()
+            if now > drawn + _SECONDS_BETWEEN_FRAMES:
+                live.refresh()
+                drawn = now
+        view.finish()
+        live.refresh()
+
+
+def lines(comparison: Comparison) -> str:
+    """A line of figures for each text."""
+    texts = zip(_NAMES, (comparison.plain, comparison.fast), strict=True)
+    return "".join(f"{name:<8} {_figures(completion)}\n" for name, completion in texts)
+
+
+def _figures(completion: Completion) -> str:
+    s = completion.statistics
+    return (
+        f"{s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
+        f"{s.tokens_per_pass:.2f} tokens a pass"
+    )
+
+
+class _View:
+    """Both texts, as far as they are written. The tokens of the last pass stand out."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._completions = (comparison.plain, comparison.fast)
+        self._texts = [PROMPT, PROMPT]
+        self._last = ["", ""]
+        self._now = 0
+
+    def add(self, step: Step) -> None:
+        """Take in what a pass brought."""
+        self._now = step.which
+        self._texts[step.which] += self._last[step.which]
+        self._last[step.which] = step.piece
+
+    def finish(self) -> None:
+        """Both texts are complete."""
+        self._now = len(_NAMES)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        is_wide = options.max_width >= _LEAST_WIDTH
+        height = options.size.height - _BELOW - _BORDERS
+        if not is_wide:
+            height = height // 2 - _BORDERS
+        width = (options.max_width // 2 if is_wide else options.max_width) - _BORDERS - 2
+        panels = [self._panel(which, width, max(min(height, _MOST_LINES), 1), console) for which in range(2)]
+        yield _side_by_side(panels) if is_wide else Group(*panels)
+
+    def _panel(self, which: int, width: int, height: int, console: Console) -> Panel:
+        text = Text(self._texts[which])
+        text.append(self._last[which], style=f"bold {_STYLES[which]}" if which == self._now else None)
+        visible = text.wrap(console, max(width, 1), no_wrap=False)[-height:]
+        return Panel(
+            Text("\n").join(visible),
+            title=_NAMES[which],
+            subtitle=self._caption(which),
+            border_style=_STYLES[which],
+            height=height + _BORDERS,
+        )
+
+    def _caption(self, which: int) -> str:
+        s = self._completions[which].statistics
+        if self._now < which:
+            return "comes next"
+        if not s.passes:
+            return "reading the prompt"
+        return f"{s.seconds:.1f} s · {s.tokens_per_second:.1f} tokens/s · {s.tokens_per_pass:.1f} a pass"
+
+
+def _side_by_side(panels: list[Panel]) -> RenderableType:
+    grid = Table.grid(expand=True)
+    for _ in panels:
+        grid.add_column(ratio=1)
+    grid.add_row(*panels)
+    return grid

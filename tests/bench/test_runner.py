@@ -1,0 +1,28 @@
+"""How long a benchmark is expected to take: by the texts that it will write, which are known from the start."""
+
+from __future__ import annotations
+
+import pytest
+
+import specrun
+from specrun.bench.bench_prompts import BenchPrompt
+from specrun.bench.runner import AUTO_ROW, CHAIN_ROW, OFF_ROW, TREE_ROW, Bench, BenchSettings
+from specrun.long_run import Run
+from specrun.sampling import SamplingParameters
+
+PROMPTS = [BenchPrompt("code", "def f():"), BenchPrompt("code", "import os"), BenchPrompt("prose", "The")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("methods", [(CHAIN_ROW, TREE_ROW, AUTO_ROW), (AUTO_ROW,), (OFF_ROW,), ("specexec", "rest")])
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_the_texts_that_are_expected_are_those_that_are_written(methods: tuple[str, ...], is_sweep: bool) -> None:
+    shown: list[str] = []
+    settings = BenchSettings(
+        SamplingParameters(temperature=0.0), 2, 2, methods=methods, budgets=(4,), depths=(2,), raw=True
+    )
+    with specrun.load(learn=False) as model:
+        bench = Bench(model, settings, Run(shown.append))
+        _ = bench.sweep(PROMPTS) if is_sweep else bench.run(PROMPTS)
+    assert bench._n_written == bench._n_expected > 0
+    assert all(" left" in text or "nearly done" in text for text in shown)

@@ -1,0 +1,63 @@
+"""What is shown while something takes long: on a terminal only, and gone when it is over."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyte
+import pytest
+from rich.console import Console
+
+from specrun.cli import output
+from specrun.engine.loading import load_pair
+from specrun.engine.run_options import RunOptions
+from specrun.llama import LlamaModel
+from specrun.speculation.method import OFF
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    file = io.StringIO()
+    monkeypatch.setattr(output, "stderr", Console(file=file, force_terminal=True, width=60))
+    return file
+
+
+def test_an_activity_is_shown_and_leaves_nothing(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_SECONDS_BEFORE_ACTIVITY", 0.0)
+    with output.progress() as show:
+        for text in ("doing this", "doing that"):
+            show(text)
+            wait_until(lambda text=text: text in terminal.getvalue(), text)
+    screen = pyte.Screen(60, 10)
+    pyte.Stream(screen).feed(terminal.getvalue().replace("\n", "\r\n"))
+    assert not "".join(screen.display).strip()
+    assert screen.cursor.y == 0
+
+
+def test_what_is_over_soon_draws_nothing(terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_SECONDS_BEFORE_ACTIVITY", 60.0)
+    with output.progress() as show:
+        show("doing this")
+    assert terminal.getvalue() == ""
+
+
+def test_elsewhere_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(output, "stderr", Console(file=file))
+    monkeypatch.setattr(output, "_SECONDS_BEFORE_ACTIVITY", 0.0)
+    with output.progress() as show:
+        show("doing this")
+    assert file.getvalue() == ""
+
+
+def test_loading_says_what_and_from_where_and_how_far_it_is(demo_target: Path) -> None:
+    shares: list[float] = []
+    with LlamaModel(demo_target, progress=shares.append):
+        pass
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    shown: list[str] = []
+    load_pair(RunOptions(demo_target, None, (OFF.plan(),)), shown.append).resources.close()
+    assert shown[0] == f"loading target.gguf from {demo_target.parent}"

@@ -1,0 +1,66 @@
+"""The demonstration's pair: made once, told before, and nothing half-done remains."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.demo import wide_pair
+from specrun.errors import SpecrunError
+from specrun.long_run import Run
+
+pytestmark = pytest.mark.usefixtures("small")
+
+
+def test_it_is_made_once_and_says_before_what_it_takes() -> None:
+    notes, shown = list[str](), list[str]()
+    target, draft = wide_pair.wide_pair(Run(shown.append, notes.append))
+    assert len(notes) == 1
+    assert "that are free" in notes[0]
+    assert "9 MB of" in shown[0]
+    assert "left" in shown[0] or "nearly" in shown[0]
+    times = [path.stat().st_mtime_ns for path in (target, draft)]
+    assert wide_pair.wide_pair(Run(shown.append, notes.append)) == (target, draft)
+    assert len(notes) == 1
+    assert [path.stat().st_mtime_ns for path in (target, draft)] == times
+    assert GgufFile.read(target).n_layers == 9
+
+
+def test_a_pair_of_another_version_is_deleted() -> None:
+    wide_pair.folder().mkdir(parents=True)
+    (wide_pair.folder() / "target-of-another.gguf").write_text("old")
+    made = wide_pair.wide_pair(Run())
+    assert sorted(wide_pair.folder().iterdir()) == sorted(made)
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")._replace(free=10_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(SpecrunError, match=r"has 10 MB free and the pair needs 1.. MB; make room"):
+        wide_pair.wide_pair(Run())
+    assert list(wide_pair.folder().iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_is_an_error_with_advice() -> None:
+    wide_pair.folder().parent.write_text("no folder")
+    with pytest.raises(SpecrunError, match="SPECRUN_CACHE_DIR"):
+        wide_pair.wide_pair(Run())
+
+
+def test_an_interrupted_pair_leaves_nothing() -> None:
+    def stop(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wide_pair.wide_pair(Run(stop))
+    assert list(wide_pair.folder().iterdir()) == []
+
+
+def test_remove_says_how_much_it_freed() -> None:
+    assert wide_pair.remove() == 0
+    made = wide_pair.wide_pair(Run())
+    n_bytes = sum(path.stat().st_size for path in made)
+    assert wide_pair.remove() == n_bytes
+    assert not wide_pair.folder().exists()

@@ -1,0 +1,88 @@
+"""Documents that scripts make are those that the scripts would make now."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["picture_speeds", "reference", "record_terminal"])
+def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    yield importlib.import_module(request.param)
+    sys.modules.pop(request.param)
+
+
+@pytest.mark.parametrize("script", ["picture_speeds"], indirect=True)
+def test_the_picture_shows_the_recorded_rows(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["picture_speeds.py", "--folder", str(tmp_path)])
+    script.main()
+    for path in tmp_path.iterdir():
+        kept = ROOT / "docs" / "pictures" / path.name
+        assert path.read_text() == kept.read_text(), "run python scripts/picture_speeds.py"
+        ElementTree.parse(path)
+
+
+@pytest.mark.parametrize("script", ["picture_speeds"], indirect=True)
+def test_rows_at_a_temperature_are_drawn_before_greedy_ones(script: ModuleType) -> None:
+    rows = [
+        {"weights": weights, "place": place, "temperature": temperature, "name": name, "rate": rate}
+        for weights, place, temperature, rate in [
+            ("q8_0", "ram", 0.8, 3.0),
+            ("q8_0", "ram", 0.0, 4.0),
+            ("f16", "streamed", 0.0, 5.0),
+        ]
+        for name in script.BARS
+    ]
+    half = {"weights": "f16", "place": "ram", "temperature": 0.0, "name": "specrun tuned, auto", "rate": 1.0}
+    found = script.groups([*rows, half])
+    assert [(g.weights, g.place, g.is_greedy, g.rates[0]) for g in found] == [
+        ("f16", "streamed", True, 5.0),
+        ("q8_0", "ram", False, 3.0),
+    ]
+    drawn = script.picture(found, "dark")
+    assert drawn.count("greedy") == 1
+    assert drawn.count("1.0 times") == 0, "plain decoding is told in tokens/s"
+
+
+@pytest.mark.parametrize("script", ["reference"], indirect=True)
+def test_the_man_page_is_that_of_the_command_line(script: ModuleType) -> None:
+    kept = (ROOT / "docs" / "man" / "specrun.1").read_text(encoding="utf-8")
+    assert kept == script.man(), "run python scripts/reference.py --man docs/man/specrun.1"
+
+
+@pytest.mark.parametrize("script", ["reference"], indirect=True)
+def test_the_reference_has_every_command_and_option(script: ModuleType) -> None:
+    page = script.markdown()
+    for name, command in script.commands():
+        assert f"\n## {name}\n" in page
+        for own in script.options(command).values():
+            assert all(option.help for option in own), f"an option of {name} has no help"
+            assert all(f"`{script.spelling(option)}`".replace("|", "\\|") in page for option in own)
+
+
+@pytest.mark.parametrize("script", ["record_terminal"], indirect=True)
+def test_a_recording_draws_each_screen_once(script: ModuleType) -> None:
+    recording = script.Recording()
+    for text in ("$ ", "a", "", "\r\n\x1b[2mdim\x1b[0m \x1b[1;36mbold <&>\x1b[0m"):
+        recording.feed(text)
+    start, screen = recording.frames[-1]
+    assert start >= 0
+    assert screen[1] == ((0, "dim", "dim", False), (4, "bold <&>", "cyan", True))
+    drawn = script.svg(recording.frames, "light")
+    root = ElementTree.fromstring(drawn)
+    assert "".join(root.itertext()).count("bold <&>") == 1
+    for theme in ("light", "dark"):
+        ElementTree.parse(ROOT / "docs" / "pictures" / f"chat-{theme}.svg")
+    assert json.dumps(screen)
