@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specrun.tuning.which_draft import TunedDraft
 
 _PROFILES = "Profiles"
+_NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,12 @@ class ProfileOptions:
     """What to do with saved profiles instead of measuring, as the user gave it."""
 
     show: Annotated[
-        bool, typer.Option("--show", help="Show the profile of this pair again.", rich_help_panel=_PROFILES)
+        bool,
+        typer.Option(
+            "--show",
+            help="Show the profile of this pair again; --draft a,b shows several.",
+            rich_help_panel=_PROFILES,
+        ),
     ] = False
     list_: Annotated[bool, typer.Option("--list", help="List all profiles.", rich_help_panel=_PROFILES)] = False
     forget: Annotated[
@@ -97,30 +103,38 @@ def tune(
     if profiles.import_:
         return _import(profiles.import_)
     if profiles.uses_saved:
-        return _use_saved(_options(models, machine), profiles, json, plot)
+        pairs = [(pair.draft, _options(pair, machine)) for pair in _listed(models)]
+        return _use_saved(pairs, profiles, json, plot)
     temperatures = _temperatures(temp)
     if plot:
         from specrun.views import plot_file
 
         plot_file.check(plot)
     effort: EffortName = "quick" if quick else "thorough" if thorough else "default"
-    drafts = [(name, _options(replace(models, draft=name), machine)) for name in _draft_names(models)]
+    drafts = [(pair.draft, _options(pair, machine)) for pair in _compared(models)]
     return _tune(drafts, effort, temperatures, prompts, raw, json, plot)
 
 
-def _draft_names(models: ModelOptions) -> Sequence[str | None]:
-    """The drafts to compare: those of a comma-separated list, or all that are here; None for the usual one."""
+def _compared(models: ModelOptions) -> Sequence[ModelOptions]:
+    """The pairs to compare: the target with each draft of a list, or with each that is here if there are several."""
+    from specrun.catalog import embedded
     from specrun.catalog.local_pair import drafts_here
 
-    if models.draft is None:
-        here = drafts_here(models.target)
-        return here if len(here) > 1 else [None]
-    if Path(models.draft).exists():
-        return [models.draft]
+    here = drafts_here(models.target) if models.draft is None else []
+    if len(here) < 2:
+        return _listed(models)
+    # The embedded target has to be named where its draft is.
+    return [replace(models, target=models.target or str(embedded.TARGET), draft=name) for name in here]
+
+
+def _listed(models: ModelOptions) -> Sequence[ModelOptions]:
+    """The target with each draft of a comma-separated list, or with its usual one."""
+    if models.draft is None or Path(models.draft).exists():
+        return [models]
     names = [name.strip() for name in models.draft.split(",")]
     if not all(names):
         raise UsageError(f"--draft is a name, or a list of names to compare such as a,b; got {models.draft!r}")
-    return list(dict.fromkeys(names))
+    return [replace(models, draft=name) for name in dict.fromkeys(names)]
 
 
 def _options(models: ModelOptions, machine: MachineOptions) -> RunOptions:
@@ -203,20 +217,36 @@ def _show(profile: Profile, json: bool, plot: Path | None) -> None:
         profile_plot.plot(profile, plot)
 
 
-def _use_saved(options: RunOptions, profiles: ProfileOptions, json: bool, plot: Path | None) -> int:
+def _use_saved(
+    pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, json: bool, plot: Path | None
+) -> int:
+    """Show, delete or export the profiles of the pairs, each given with the name of its draft (None for the usual)."""
     from specrun.engine.resolving import identity_of
     from specrun.profiles import lookup, profile_files
+    from specrun.profiles.codec import profile_to_json
 
-    result = lookup.find_any(identity_of(options))
-    if result.profile is None:
-        raise UsageError(result.notice or "no profile of this pair on this machine; `specrun tune` makes one")
-    if profiles.forget:
-        output.note(f"deleted {profile_files.forget(result.profile)}")
-    elif profiles.export:
-        profile_files.export(result.profile, profiles.export)
-        output.note(f"wrote {profiles.export}")
+    if len(pairs) > 1 and (options.export or plot):
+        raise UsageError("--export and --plot write the profile of one pair; name one --draft")
+    results = [(name, lookup.find_any(identity_of(pair))) for name, pair in pairs]
+    found = [result.profile for _, result in results if result.profile]
+    if not found:
+        raise UsageError(results[0][1].notice or _NO_PROFILE)
+    for name, result in results:
+        if result.profile is None:
+            output.note(f"{name}: {result.notice or _NO_PROFILE}")
+    if options.forget:
+        for profile in found:
+            output.note(f"deleted {profile_files.forget(profile)}")
+    elif options.export:
+        profile_files.export(found[0], options.export)
+        output.note(f"wrote {options.export}")
+    elif json and len(pairs) > 1:
+        output.write_json([profile_to_json(profile) for profile in found])
     else:
-        _show(result.profile, json, plot)
+        for i, profile in enumerate(found):
+            if i:
+                output.write("\n")
+            _show(profile, json, plot)
     return 0
 
 

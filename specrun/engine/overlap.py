@@ -23,7 +23,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
-_LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen by hand, as few passes last longer
+LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen by hand, as few passes last longer
 
 
 class Overlap:
@@ -101,7 +101,7 @@ class Overlap:
         def next_tokens(path: Sequence[int]) -> Candidates:
             return source.children(TreeGrowth([*text, *path]), [ROOT])[0]
 
-        for path in likeliest(tree, next_tokens, _LEAST_CHANCE):
+        for path in likeliest(tree, next_tokens, LEAST_CHANCE):
             accepted = tree.path_of(path[:-1])
             next_limits = replace(limits(len(path)), pending=len(accepted) - n_in_order(accepted))
             if ends_text(path[-1]) or next_limits.depth < 1:

@@ -56,6 +56,10 @@ class Placement:
         """Number of the target's layers in VRAM, its output counted as one."""
         return sum(gpu is not None for gpu in self.layer_gpus)
 
+    def holds_target_like(self, other: Placement) -> bool:
+        """Whether the target's layers lie in the same places as in `other`, so that its passes take as long."""
+        return self.layer_gpus == other.layer_gpus and self.regime == other.regime
+
     @property
     def vram_bytes(self) -> int:
         """Bytes planned on all GPUs together."""

@@ -60,7 +60,7 @@ def tune_pair(
     here = Machine.read(options.target, devices.devices(), devices.system_info())
     options = replace(options, plans=(OFF.plan(), effort.largest_plan))
     placement = place(placement_request(options, here.gpus))
-    if first and first[1].layer_gpus == placement.layer_gpus and first[1].regime == placement.regime:
+    if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
     notices = []
     is_tried = placement.regime != "streamed" or effort_name == "thorough"

@@ -28,12 +28,34 @@ class TunedDraft:
     options: RunOptions
     profile: Profile
     placement: Placement
+    plain: float  # tokens per second of plain decoding, by which drafts are compared
+
+    @classmethod
+    def beside(
+        cls, first: TunedDraft | None, name: str, options: RunOptions, profile: Profile, placement: Placement
+    ) -> TunedDraft:
+        """What was measured with another draft than `first`, which is None for the first one itself.
+
+        Plain decoding is as fast with both where the target's layers lie in the same places. The machine may have
+        become faster or slower in between, by more than the drafts differ, so it counts as measured at first.
+        """
+        if first and placement.holds_target_like(first.placement):
+            return cls(name, options, profile, placement, first.plain)
+        plain = geometric_mean([plan.plain_tokens_per_second for plan in profile.plans])
+        return cls(name, options, profile, placement, plain)
 
     @property
     def rate(self) -> float:
         """Expected tokens per second, the geometric mean over the temperatures."""
-        rates = [plan.predicted_tokens_per_second for plan in self.profile.plans]
-        return math.exp(sum(math.log(rate) for rate in rates) / len(rates))
+        plans = self.profile.plans
+        return self.plain * geometric_mean(
+            [plan.predicted_tokens_per_second / plan.plain_tokens_per_second for plan in plans]
+        )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean of positive numbers."""
+    return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
 def tune_drafts(
@@ -57,7 +79,7 @@ def tune_drafts(
         shown = run.labelled(name) if len(drafts) > 1 else run
         first = (tuned[0].profile, tuned[0].placement) if tuned else None
         profile, placement = tune_pair(options, identity_of(options), effort, temperatures, own, raw, shown, first)
-        tuned.append(TunedDraft(name, options, profile, placement))
+        tuned.append(TunedDraft.beside(tuned[0] if tuned else None, name, options, profile, placement))
     return tuned
 
 

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Specrun, SpecrunHere
+from specrun.catalog import embedded, made
+from specrun.catalog.local_pair import drafts_here
+from specrun.hardware.machine import fingerprint
+from tests.conftest import Result, Specrun, SpecrunHere
+from tests.models import random_llama
 
 PROMPT = "def read_config(path):\n"
 
@@ -115,6 +119,47 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert here("tune", "--forget", **elsewhere).code == 0
     here("tune", "--forget", **elsewhere).assert_fails(2, "no profile")
+
+
+def test_of_a_list_of_drafts_each_profile_is_shown_or_forgotten(
+    here: SpecrunHere, tuned: dict[str, Any], tmp_path: Path
+) -> None:
+    elsewhere = {"SPECRUN_DATA_DIR": str(tmp_path / "elsewhere")}
+    target_file, _ = tuned["identity"]["files"]
+    identity = tuned["identity"] | {"files": [target_file, None]}
+    pair = tuned["pair"] | {"draft": ""}
+    alone = tuned | {"identity": identity, "fingerprint": fingerprint(identity), "pair": pair}
+    file = tmp_path / "profile.json"
+
+    def of_both(*arguments: str | Path) -> Result:
+        return here("tune", *arguments, "--target", embedded.TARGET, "--draft", f"{embedded.DRAFT}, none", **elsewhere)
+
+    of_both("--show").assert_fails(2, "no profile")
+    file.write_text(json.dumps(tuned))
+    here("tune", "--import", file, **elsewhere)
+    one = of_both("--show", "--json")
+    assert json.loads(one.stdout) == [tuned]
+    assert one.stderr.startswith("none: no profile")
+    file.write_text(json.dumps(alone))
+    here("tune", "--import", file, **elsewhere)
+    assert json.loads(of_both("--show", "--json").stdout) == [tuned, alone]
+    assert of_both("--show").stdout.count("plans run on other texts") == 2
+    of_both("--export", file).assert_fails(2, "one --draft")
+    of_both("--show", "--plot", tmp_path / "plan.png").assert_fails(2, "one --draft")
+    assert of_both("--forget").stderr.count("deleted") == 2
+    of_both("--show").assert_fails(2, "no profile")
+
+
+def test_the_drafts_of_the_embedded_target_can_be_compared(here: SpecrunHere, tmp_path: Path) -> None:
+    """With a draft made from it there are two, and the user gave neither a name. The profiles cannot be saved, which is
+    found when both pairs have been resolved.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECRUN_DATA_DIR", str(tmp_path))
+        made.register(embedded.TARGET, made.MadeDraft(random_llama(tmp_path / "other.gguf"), "q2_k"))
+        assert len(drafts_here(None)) == 2
+    (tmp_path / "profiles").write_text("")
+    here("tune", "--quick", SPECRUN_DATA_DIR=str(tmp_path)).assert_fails(9, "SPECRUN_DATA_DIR")
 
 
 @pytest.mark.usefixtures("tuned")

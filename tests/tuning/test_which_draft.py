@@ -11,7 +11,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.placement import place
+from specrun.hardware.placement import Placement, place
 from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF
 from specrun.tuning.which_draft import TunedDraft, fastest_of
@@ -20,21 +20,40 @@ OPTIONS = RunOptions(embedded.TARGET, None, (OFF.plan(),))
 PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-3.json").read_text()))
 
 
-def tuned(name: str, rate: float) -> TunedDraft:
-    plans = [replace(plan, predicted_tokens_per_second=rate) for plan in PROFILE.plans]
-    placement = place(placement_request(OPTIONS, ()))
-    return TunedDraft(name, OPTIONS, replace(PROFILE, plans=plans), placement)
+PLACEMENT = place(placement_request(OPTIONS, ()))
+
+
+def tuned(
+    name: str, rate: float, plain: float = 5.0, first: TunedDraft | None = None, placement: Placement = PLACEMENT
+) -> TunedDraft:
+    plans = [replace(plan, predicted_tokens_per_second=rate, plain_tokens_per_second=plain) for plan in PROFILE.plans]
+    return TunedDraft.beside(first, name, OPTIONS, replace(PROFILE, plans=plans), placement)
 
 
 def test_the_rate_is_the_mean_over_the_temperatures() -> None:
     two = [
-        replace(PROFILE.plans[0], temperature=temperature, predicted_tokens_per_second=rate)
-        for temperature, rate in ((0.0, 8.0), (0.8, 2.0))
+        replace(PROFILE.plans[0], temperature=t, predicted_tokens_per_second=rate, plain_tokens_per_second=plain)
+        for t, rate, plain in ((0.0, 8.0, 4.0), (0.8, 2.0, 1.0))
     ]
-    assert replace(tuned("a", 1.0), profile=replace(PROFILE, plans=two)).rate == pytest.approx(4.0)
+    assert TunedDraft.beside(None, "a", OPTIONS, replace(PROFILE, plans=two), PLACEMENT).rate == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(("rates", "best"), [((5, 9, 7), 1), ((5, 5.1, 4), 0), ((5, 5.1, 5.2), 2)])
 def test_the_fastest_is_kept_and_of_equal_ones_the_first(rates: tuple[float, ...], best: int) -> None:
     drafts = [tuned(str(i), rate) for i, rate in enumerate(rates)]
     assert fastest_of(drafts) is drafts[best]
+
+
+def test_a_machine_that_became_faster_speaks_for_no_draft() -> None:
+    first = tuned("a", rate=10.0, plain=5.0)
+    second = tuned("b", rate=15.0, plain=10.0, first=first)  # all passes take half as long
+    assert second.rate == pytest.approx(7.5)
+    assert fastest_of([first, second]) is first
+
+
+def test_a_draft_that_takes_the_targets_place_is_compared_as_measured() -> None:
+    first = tuned("a", rate=10.0, plain=5.0)
+    elsewhere = replace(PLACEMENT, regime="partly in VRAM")
+    second = tuned("b", rate=15.0, plain=10.0, first=first, placement=elsewhere)
+    assert second.rate == pytest.approx(15.0)
+    assert fastest_of([first, second]) is second

@@ -17,7 +17,7 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT, TokenTree
 
-# Up to 128 nodes, 1.5 commits 2 to 11 % more tokens a pass than the paper's 1.0 (docs/benchmarks/growth.md).
+# 1.5 commits 14 to 31 % more tokens a pass than the paper's 1.0 from 8 nodes on (docs/benchmarks/growth.md).
 _GREEDY_SHARPNESS = 1.5
 _DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # depths that `specrun tune` considers; chosen by hand
 
