@@ -35,7 +35,8 @@ class LlamaSettings:
     type_k: CacheType | None = None  # type of K in the KV cache; default: f16
     type_v: CacheType | None = None  # type of V in the KV cache; default: f16
     load_mode: LoadMode | None = None  # default: auto, which maps the file unless a device cannot use the mapping
-    op_offload: bool | None = None  # whether passes of 32 or more tokens compute RAM weights on the GPU; default: True
+    op_offload: bool | None = None  # whether large passes compute weights that lie in RAM on the GPU; default: True
+    offload_min_batch: int | None = None  # tokens from which a pass is large, settled once a process; default: 32
     gpu_layers: int | None = None  # layers in VRAM, counted from the last; the output counts as one; default: 0
     n_cpu_moe: int | None = None  # number of leading layers whose experts stay in RAM; default: 0
     split_mode: SplitMode | None = None  # how several GPUs share the layers; default: layer

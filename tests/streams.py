@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
-from specrun.hardware.residency import ResidencyPlan, plan_residency
+from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import ResidencyPlan, RingSettings, plan_residency
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
@@ -22,6 +23,8 @@ from specrun.speculation.tree import TokenTree
 from tests.trees import random_tree
 
 CONFIG = ContextConfig(n_ctx=256, n_seq_max=8, n_batch=64, n_outputs=32, settings=LlamaSettings(threads=1))
+UNTUNED = RingSettings()
+CALM = Pressure(0, lambda: 0)  # memory is never short
 PROMPT = [(i * 37 + 11) % 2000 for i in range(150)]  # more than two passes of 64
 
 
@@ -52,13 +55,18 @@ def context(path: Path, config: ContextConfig = CONFIG) -> Iterator[LlamaContext
 
 @contextmanager
 def streamed_context(
-    path: Path, n_resident: int = 0, n_slots: int = 2, config: ContextConfig = CONFIG
+    path: Path,
+    n_resident: int = 0,
+    n_slots: int = 2,
+    config: ContextConfig = CONFIG,
+    pressure: Pressure = CALM,
+    ring: RingSettings = UNTUNED,
 ) -> Iterator[LlamaContext]:
     """A context whose layers go through the ring, except for about `n_resident` ones."""
     plans = planned(path, n_resident, n_slots)
     with (
         LlamaModel(path) as model,
-        StreamedWeights(plans.pages, plans.plan) as weights,
+        StreamedWeights(plans.pages, plans.plan, replace(ring, n_slots=n_slots), pressure) as weights,
         LlamaContext(model, config, weights) as made,
     ):
         self_check.stream(made, weights)

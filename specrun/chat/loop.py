@@ -65,6 +65,7 @@ class ChatLoop:
         self._last: Completion | None = None
         self._leaving = False
         self._off_was_noted = False
+        self._memory_notice: str | None = None  # the last one
 
     def _open(self, target: str | None, request: Request) -> None:
         """Load a target and begin an empty conversation with it."""
@@ -152,6 +153,10 @@ class ChatLoop:
         if off_notice and not self._off_was_noted:
             self._note(off_notice)
         self._off_was_noted = off_notice is not None
+        memory_notice = self._model.residency.notice
+        if memory_notice and memory_notice != self._memory_notice:
+            self._note(memory_notice)
+        self._memory_notice = memory_notice
         return completion.finish_reason == "interrupted"
 
     def _note(self, text: str) -> None:

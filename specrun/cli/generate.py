@@ -96,6 +96,7 @@ class _Writer:
         self._request = request
         self._raw = raw
         self._stats = stats
+        self._memory_notice: str | None = None  # the last one
 
     def write_text(self, prompt: str) -> int:
         """Write the answer to stdout piece by piece. Returns the exit code, as the other two methods do."""
@@ -151,8 +152,12 @@ class _Writer:
     def _end(self, completion: Completion) -> int:
         if notice := report.unfinished_notice(completion):
             output.note(notice)
+        residency = self._model.residency
+        if residency.notice and residency.notice != self._memory_notice:
+            output.note(residency.notice)
+        self._memory_notice = residency.notice
         if self._stats:
-            output.note(report.as_text(completion, self._model.exactness, self._model.residency))
+            output.note(report.as_text(completion, self._model.exactness, residency))
         elif notice := report.off_notice(completion):
             output.note(notice)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0

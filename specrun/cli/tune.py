@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -168,12 +170,14 @@ def _tune(
     from specrun.long_run import Run
     from specrun.profiles import profile_files
     from specrun.tuning import unfinished
+    from specrun.tuning.tune_pair import OtherProcessNeededError
     from specrun.tuning.which_draft import fastest_of, tune_drafts
     from specrun.views.tune_report import placement_text
 
     own = [TuningText(prompt.kind, prompt.text) for prompt in bench_prompts.load(prompts)] if prompts else None
     profile_files.check_folder()
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
+    variables: dict[str, str] = {}
     with output.progress() as display, InterruptFlag() as interrupted:
         run = Run(display, output.note, interrupted)
         try:
@@ -181,6 +185,10 @@ def _tune(
         except KeyboardInterrupt:
             output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
             return INTERRUPTED_EXIT_CODE
+        except OtherProcessNeededError as needed:
+            variables = needed.variables
+    if variables:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
     for one in tuned:
         profile_files.save(replace(one.profile, picture=placement_text(one.placement)))
         unfinished.delete(one.profile.fingerprint)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import fingerprint
-from specrun.llama import TargetContext, tiled_kernels
+from specrun.llama import TargetContext, offload_threshold, tiled_kernels
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
 from specrun.locations import data_dir, write_json
@@ -80,8 +80,10 @@ def measured(target: TargetContext, plans: Sequence[Plan], options: RunOptions) 
 
     plans: the plans to run. options: what the target was loaded with.
     """
-    # The environment may have chosen other kernels than those of another run.
+    # The environment may have chosen other kernels, or another threshold, than those of another run.
     identity = identity_of(replace(options, draft=None)) | _unless_auto(tiled_kernels.in_use())
+    if offload_threshold.in_use() != offload_threshold.DEFAULT:
+        identity["offload_min_batch"] = offload_threshold.in_use()
     path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
     if (known := _read(path)) is not None:
         return known

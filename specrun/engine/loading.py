@@ -15,7 +15,7 @@ from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import DraftContext, LlamaModel, TargetContext, library
+from specrun.llama import DraftContext, LlamaModel, TargetContext, library, offload_threshold
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
@@ -38,7 +38,6 @@ class LoadedPair:
     plans: the plans of the options that can run.
     ctx_size: most tokens of prompt and answer together.
     placement: which layers are in VRAM; None without a GPU.
-    residency: how the target's weights in RAM are held.
     notices: sentences for the user, one for each difference from what the options ask.
     resources: frees contexts and models when it is closed. What is pushed onto it later is freed before them.
     """
@@ -48,7 +47,6 @@ class LoadedPair:
     plans: tuple[Plan, ...]
     ctx_size: int
     placement: Placement | None
-    residency: Residency
     notices: tuple[str, ...]
     resources: ExitStack
 
@@ -56,6 +54,12 @@ class LoadedPair:
     def model(self) -> LlamaModel:
         """The target's model."""
         return self.target.context.model
+
+    @property
+    def residency(self) -> Residency:
+        """How the target's weights in RAM are held now."""
+        weights = self.target.context.weights
+        return weights.residency if weights else Residency()
 
 
 def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
@@ -65,6 +69,7 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
+    offload_threshold.settle(options.settings.offload_min_batch)
     placement, stepped_down = plan_placement(options), False
     for n_left in range(_MAX_STEPS_DOWN, -1, -1):
         resources = ExitStack()
@@ -120,16 +125,16 @@ def _load(
     def configured(model: LlamaModel, settings: LlamaSettings) -> ContextConfig:
         return replace(config, settings=settings.over(_cache_types(model, settings)))
 
-    if streaming.plan:
+    if streaming.is_wanted:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
-    context, residency, notice = target_context(model, configured(model, settings), streaming, resources)
+    context, notice = target_context(model, configured(model, settings), streaming, resources)
     notices += [notice] if notice else []
     target = TargetContext(context)
     draft = None
     if draft_model:
         context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
         draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
-    return LoadedPair(target, draft, plans, ctx_size, placement, residency, tuple(notices), resources)
+    return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
 
 
 def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None]:

@@ -115,7 +115,7 @@ class Model:
 
     @property
     def residency(self) -> Residency:
-        """How the target's weights in RAM are held."""
+        """How the target's weights in RAM are held now."""
         return self._pair.residency
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from specrun.catalog.expert_pages import ExpertPages, expert_pages
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
 from specrun.engine.placing import placement_request
@@ -14,11 +15,13 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.placement import place
-from specrun.hardware.residency import Residency, ResidencyPlan, plan_residency, room_for_weights
+from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import FEWEST_SLOTS, ResidencyPlan, RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel, devices
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
@@ -28,13 +31,32 @@ from specrun.llama_settings import LlamaSettings
 class Streaming:
     """What is to be streamed.
 
-    pages, plan: None if everything fits, if the user does not want it, or if it is impossible.
+    ring: how it is read.
+    pages, plan, pressure: layers; None if everything fits, if the user does not want it, or if it is impossible.
+    experts, n_used: those of a mixture, and how many of a layer a token uses; None and 0 likewise.
     notice: a sentence for the user if it is impossible.
     """
 
+    ring: RingSettings = field(default_factory=RingSettings)
     pages: WeightPages | None = None
     plan: ResidencyPlan | None = None
+    pressure: Pressure | None = None
+    experts: ExpertPages | None = None
+    n_used: int = 0
     notice: str | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is to be streamed."""
+        return bool(self.plan or self.experts)
+
+    def weights(self) -> StreamedWeights | ExpertWeights | None:
+        """What reads them, for a model that is loaded; None if nothing is streamed. Raises CannotStreamError."""
+        if self.experts:
+            return ExpertWeights(self.experts, self.n_used, self.ring)
+        if self.pages and self.plan and self.pressure:
+            return StreamedWeights(self.pages, self.plan, self.ring, self.pressure)
+        return None
 
 
 def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
@@ -45,42 +67,63 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
     if options.residency == "off":
         return Streaming()
     gpus = offload_devices(devices.devices())
+    pressure = Pressure.watch()
     try:
         room = room_in_ram(options, gpus)
         if room is None:
             return Streaming()
         file = GgufFile.read(options.target)
-        _check(file, settings, gpus)
+        _check(settings, gpus)
+        if file.n_experts:
+            return _of_mixture(file, room, options.ring)
         pages = weight_pages(file, PAGE)
-        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
+        # When the settings were measured there may have been more memory.
+        for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
+            plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
+            if plan:
+                break
         if plan is None:
             raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
     except ModelFileError:
         return Streaming()  # loading the file says what is wrong with it
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
-    return Streaming(pages, plan) if plan.streamed else Streaming()
+    ring = replace(options.ring, n_slots=plan.n_slots)
+    return Streaming(ring, pages, plan, pressure) if plan.streamed else Streaming()
+
+
+def _of_mixture(file: GgufFile, room: int, ring: RingSettings) -> Streaming:
+    experts = expert_pages(file, PAGE)
+    if not experts.layers:
+        raise CannotStreamError("its experts lie in the file in an unknown way")
+    if n_bytes(experts.dense) > room:
+        raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
+    return Streaming(ring, experts=experts, n_used=file.n_experts_used)
 
 
 def target_context(
     model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
-) -> tuple[LlamaContext, Residency, str | None]:
-    """The context, how the weights are held, and a notice if they should be streamed and cannot be.
+) -> tuple[LlamaContext, str | None]:
+    """The context, and a notice if its weights should be streamed and cannot be.
 
     resources: frees what is made here.
     """
     notice = streaming.notice
-    if streaming.pages and streaming.plan:
-        try:
-            with ExitStack() as made:
-                weights = made.enter_context(StreamedWeights(streaming.pages, streaming.plan))
+    try:
+        with ExitStack() as made:
+            weights = streaming.weights()
+            if weights:
+                made.enter_context(weights)
                 context = made.enter_context(LlamaContext(model, config, weights))
-                self_check.stream(context, weights)
+                if isinstance(weights, ExpertWeights):
+                    self_check.read_experts(context, weights)
+                else:
+                    self_check.stream(context, weights)
                 resources.push(made.pop_all())
-                return context, weights.residency, None
-        except CannotStreamError as reason:
-            notice = _notice(reason)
-    return resources.enter_context(LlamaContext(model, config)), Residency(), notice
+                return context, None
+    except CannotStreamError as reason:
+        notice = _notice(reason)
+    return resources.enter_context(LlamaContext(model, config)), notice
 
 
 def _notice(reason: CannotStreamError) -> str:
@@ -93,14 +136,12 @@ def room_in_ram(options: RunOptions, gpus: Sequence[Device]) -> int | None:
     return room_for_weights(placement) if placement.regime == "streamed" else None
 
 
-def _check(file: GgufFile, settings: LlamaSettings, gpus: Sequence[Device]) -> None:
-    """Raises CannotStreamError if the weights are of a kind, or in a place, that the ring does not know."""
+def _check(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
+    """Raises CannotStreamError if the weights are of a kind, or in a place, that is not known here."""
     if sys.platform != "linux":
         raise CannotStreamError("streaming them needs Linux")
     if gpus:
         raise CannotStreamError("they are streamed only where llama.cpp has no GPU")
-    if file.n_experts:
-        raise CannotStreamError("a pass needs only some experts of this model, and streaming would read all")
     if settings.repack:
         raise CannotStreamError("weights that --repack re-orders lie in other memory")
     if settings.load_mode not in (None, "auto", "mmap"):

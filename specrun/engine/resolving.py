@@ -11,6 +11,7 @@ from specrun.catalog.local_pair import Fetcher, local_pair
 from specrun.engine import growth_maps
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
+from specrun.llama import offload_threshold
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
@@ -53,16 +54,20 @@ def run_options(
 
 def identity_of(options: RunOptions) -> dict[str, Any]:
     """What a profile for these options depends on. Raises ModelFileError for a file that cannot be read."""
+    return lookup.identify(**_identifying(options))
+
+
+def _identifying(options: RunOptions) -> dict[str, Any]:
     target = GgufFile.read(options.target)
-    return lookup.identify(
-        target=target,
-        draft=GgufFile.read(options.draft) if options.draft else None,
-        ctx_size=context_length(options.ctx_size, target.n_ctx_train),
-        settings=options.settings,
-        draft_settings=options.draft_settings,
-        exact=options.exact,
-        residency=options.residency,
-    )
+    return {
+        "target": target,
+        "draft": GgufFile.read(options.draft) if options.draft else None,
+        "ctx_size": context_length(options.ctx_size, target.n_ctx_train),
+        "settings": options.settings,
+        "draft_settings": options.draft_settings,
+        "exact": options.exact,
+        "residency": options.residency,
+    }
 
 
 def with_profile(
@@ -73,6 +78,8 @@ def with_profile(
     The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
     `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
     """
+    if offload_threshold.is_open():
+        offload_threshold.settle(lookup.offload_min_batch(**_identifying(options)))
     if options.draft is None:
         return replace(options, profile=_of_target(options), follow=speculation.is_auto)
     saved = lookup.find(identity_of(options))

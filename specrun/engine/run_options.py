@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specrun.errors import UsageError
+from specrun.hardware.residency import RingSettings
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
 from specrun.speculation.plan import Plan
@@ -39,6 +40,7 @@ class RunOptions:
     datastore: a file of `specrun datastore` to draft from; None for none.
     history: whether to draft from earlier sessions and save this one.
     residency: whether specrun streams weights that do not fit into RAM ("auto", where it can), or not ("off").
+    ring: how weights that it streams are read; with a profile, as that says.
     overlap: whether to draft while the target's passes run; None does as the plan says.
     """
 
@@ -55,6 +57,7 @@ class RunOptions:
     datastore: Path | None = None
     history: bool = False
     residency: ResidencyChoice = "auto"
+    ring: RingSettings = field(default_factory=RingSettings)
     overlap: bool | None = None
 
     @property
@@ -64,7 +67,7 @@ class RunOptions:
             return self
         settings = self.settings.over(self.profile.settings)
         plans = (*self.profile.candidates(), *self.plans) if self.follow else self.plans
-        return replace(self, settings=settings, plans=plans)
+        return replace(self, settings=settings, plans=plans, ring=self.profile.ring)
 
     @property
     def pads(self) -> bool:

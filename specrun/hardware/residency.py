@@ -12,7 +12,7 @@ from typing import Literal
 from specrun.hardware.placement import Placement
 from specrun.units import size_text
 
-N_SLOTS = 2  # one is computed while the next is filled; further ones would take memory from resident layers
+FEWEST_SLOTS = 2  # one is computed while the next is filled
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
 # else runs: a share of what is available, and the least bytes. Chosen by hand; some systems end the largest process
@@ -20,26 +20,60 @@ N_SLOTS = 2  # one is computed while the next is filled; further ones would take
 _MARGIN_SHARE = 0.12
 _LEAST_MARGIN = 64_000_000
 
-ResidencyMode = Literal["ring", "off"]
+ResidencyMode = Literal["ring", "experts", "off"]
+
+
+@dataclass(frozen=True)
+class RingSettings:
+    """How streamed layers are read. The defaults are for a model that nobody has tuned; they were chosen by hand."""
+
+    n_slots: int = FEWEST_SLOTS  # slots in which layers take turns; each takes memory from resident layers
+    n_readers: int = 2  # threads, so that a request is waiting while the disk serves another
+    request_bytes: int = 4 * 2**20  # of one request, in whole pages; far above what a disk needs to reach its rate
+
+    def __str__(self) -> str:
+        readers = "1 reader" if self.n_readers == 1 else f"{self.n_readers} readers"
+        return f"{self.n_slots} slots, {readers}, requests of {self.request_bytes / 2**20:g} MiB"
 
 
 @dataclass(frozen=True)
 class Residency:
     """How the target's weights in RAM are held, as reports say it. All numbers are 0 with mode `off`."""
 
-    mode: ResidencyMode = "off"  # ring: specrun streams what does not fit; off: llama.cpp holds all weights its own way
+    # ring: specrun streams layers that do not fit; experts: it reads the experts that are chosen into the page cache;
+    # off: llama.cpp holds all weights its own way.
+    mode: ResidencyMode = "off"
     resident_bytes: int = 0  # weights that stay in memory
-    streamed_bytes: int = 0  # weights that every pass reads
+    streamed_bytes: int = 0  # weights that every pass reads; all experts, of which it reads some
     n_slots: int = 0
     slot_bytes: int = 0
     locked: bool = False  # whether resident weights and slots are locked into memory, so that they are never swapped
+    given_back_bytes: int = 0  # memory that was given back, because the system ran short of it
+
+    @property
+    def notice(self) -> str | None:
+        """A sentence for the user if memory ran short; else None."""
+        if not self.given_back_bytes:
+            return None
+        return (
+            f"memory ran short, so {size_text(self.given_back_bytes)} of weights were given back to the system; every "
+            f"pass now reads {size_text(self.streamed_bytes)}"
+        )
 
     def __str__(self) -> str:
         if self.mode == "off":
             return "held as llama.cpp holds them"
         held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them: `ulimit -l` is too low)"
+        if self.mode == "experts":
+            return (
+                f"{size_text(self.resident_bytes)} {held}; of {size_text(self.streamed_bytes)} of experts chosen ones"
+            )
         slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
-        return f"{size_text(self.resident_bytes)} {held}, {size_text(self.streamed_bytes)} streamed through {slots}"
+        given_back = f"; {size_text(self.given_back_bytes)} given back to the system" if self.given_back_bytes else ""
+        return (
+            f"{size_text(self.resident_bytes)} {held}, {size_text(self.streamed_bytes)} streamed through {slots}"
+            f"{given_back}"
+        )
 
 
 @dataclass(frozen=True)
@@ -52,28 +86,61 @@ class ResidencyPlan:
     resident_bytes: int
     streamed_bytes: int
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that resident weights and slots take."""
+        return self.resident_bytes + self.n_slots * self.slot_bytes
+
+
+def margin_bytes(free_bytes: int) -> int:
+    """Bytes of RAM that should stay free of those that are free before the models are loaded."""
+    return max(int(free_bytes * _MARGIN_SHARE), _LEAST_MARGIN)
+
 
 def room_for_weights(placement: Placement) -> int:
     """Bytes of RAM that the target's weights may take beside caches, buffers, the draft and a margin."""
     ram = placement.ram
-    margin = max(int(ram.free_bytes * _MARGIN_SHARE), _LEAST_MARGIN)
     beside = sum(n_bytes for part, n_bytes in ram.parts.items() if part not in ("target", "experts"))
-    return max(ram.free_bytes - beside - margin, 0)
+    return max(ram.free_bytes - beside - margin_bytes(ram.free_bytes), 0)
 
 
-def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int = N_SLOTS) -> ResidencyPlan | None:
+def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int = FEWEST_SLOTS) -> ResidencyPlan | None:
     """As many resident layers as fit into `room` bytes, spread evenly; None if not even all layers can be streamed.
 
     layers: bytes of each layer. others: bytes of all weights outside the layers, which always stay.
     """
     for n_resident in range(len(layers), -1, -1):
-        streamed = [layer for layer in range(len(layers)) if not _stays(layer, n_resident, len(layers))]
-        slot_bytes = max((layers[layer] for layer in streamed), default=0)
-        streamed_bytes = sum(layers[layer] for layer in streamed)
-        resident_bytes = others + sum(layers) - streamed_bytes
-        if resident_bytes + n_slots * slot_bytes <= room:
-            return ResidencyPlan(tuple(streamed), n_slots, slot_bytes, resident_bytes, streamed_bytes)
+        plan = _streaming(_but_some(range(len(layers)), n_resident), layers, others, n_slots)
+        if plan.held_bytes <= room:
+            return plan
     return None
+
+
+def relieved(plan: ResidencyPlan, layers: Sequence[int], n_bytes: int) -> ResidencyPlan:
+    """The plan with so many fewer resident layers that `n_bytes` of memory become free, or none if that is too little.
+
+    What is streamed stays streamed, so that nothing has to be read for it. layers: as in `plan_residency`.
+    """
+    resident = [layer for layer in range(len(layers)) if layer not in plan.streamed]
+    others = plan.resident_bytes - sum(layers[layer] for layer in resident)
+    smaller = plan
+    for n_left in range(len(resident) - 1, -1, -1):
+        streamed = sorted([*plan.streamed, *_but_some(resident, n_left)])
+        smaller = _streaming(streamed, layers, others, plan.n_slots)
+        if smaller.held_bytes <= plan.held_bytes - n_bytes:
+            break
+    return smaller
+
+
+def _streaming(streamed: Sequence[int], layers: Sequence[int], others: int, n_slots: int) -> ResidencyPlan:
+    slot_bytes = max((layers[layer] for layer in streamed), default=0)
+    streamed_bytes = sum(layers[layer] for layer in streamed)
+    return ResidencyPlan(tuple(streamed), n_slots, slot_bytes, others + sum(layers) - streamed_bytes, streamed_bytes)
+
+
+def _but_some(layers: Sequence[int], n_left: int) -> list[int]:
+    """These layers without `n_left` of them, which lie evenly between the others."""
+    return [layer for place, layer in enumerate(layers) if not _stays(place, n_left, len(layers))]
 
 
 def _stays(layer: int, n_resident: int, n_layers: int) -> bool:

@@ -60,7 +60,8 @@ class _Search:
         # Large passes copy weights from RAM to the first GPU, if it has room for the largest tensor.
         self._base = request.target.activations * request.n_tokens
         self._largest = request.target.largest
-        may_offload = request.settings.op_offload is not False and request.n_tokens >= _OFFLOAD_MIN_BATCH
+        threshold = request.settings.offload_min_batch or _OFFLOAD_MIN_BATCH
+        may_offload = request.settings.op_offload is not False and request.n_tokens >= threshold
         self._offloads = may_offload and self._base + self._largest <= self._room[0]
         self._lacks_room_to_offload = may_offload and not self._offloads
 

@@ -17,6 +17,7 @@ from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel, lacks_memory
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
 
@@ -67,7 +68,9 @@ class LlamaContext:
     LlamaError if llama.cpp cannot make the context.
     """
 
-    def __init__(self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | None = None) -> None:
+    def __init__(
+        self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | ExpertWeights | None = None
+    ) -> None:
         self.model = model
         self.config = config
         self.weights = weights
@@ -128,9 +131,9 @@ class LlamaContext:
         batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
         """
         seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._seq_length)
-        gate = self.weights.gate if self.weights else None
-        if gate:
-            gate.begin_pass()
+        weights = self.weights
+        if weights:
+            weights.begin_pass()
         started = time.perf_counter()
         with library.captured_errors() as errors:
             code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
@@ -141,8 +144,8 @@ class LlamaContext:
         if code != 0:
             raise LlamaError(f"llama.cpp failed on a pass ({errors[-1] if errors else f'code {code}'})")
         self._seq_length = seq_length
-        if gate and gate.failure:
-            raise gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
+        if weights and weights.gate.failure:
+            raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
         return self._logits(int(batch.outputs.sum()))
 
     def _logits(self, n_outputs: int) -> Logits:

@@ -7,9 +7,8 @@ import ctypes
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-# Importing `library` routes llama.cpp's log, into which the search for devices writes.
 from specrun.hardware.device import Device, DeviceKind
-from specrun.llama import library as _library  # noqa: F401
+from specrun.llama import library
 
 # enum ggml_backend_dev_type in ggml-backend.h
 _KINDS: tuple[DeviceKind, ...] = ("CPU", "GPU", "IGPU", "ACCEL", "META")
@@ -31,6 +30,7 @@ class _Properties(ctypes.Structure):
 
 def devices() -> list[Device]:
     """Every device of every backend in llama.cpp's order, with its current free memory."""
+    library.start()
     libggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -69,4 +69,5 @@ def cpu_buffer_type() -> int:
 
 def system_info() -> str:
     """llama.cpp's line about the features of its backends; `specrun.hardware.cpu` parses it."""
+    library.start()
     return str(llama_cpp.llama_print_system_info().decode("utf-8", errors="replace"))

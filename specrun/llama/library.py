@@ -10,12 +10,14 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import llama_cpp
 from llama_cpp._ggml import libggml
 
 from specrun.errors import LlamaError
+from specrun.llama import offload_threshold
 
 logger = logging.getLogger("specrun.llama")
 
@@ -56,7 +58,16 @@ logger.addHandler(logging.NullHandler())
 logger.propagate = False
 llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
 libggml.ggml_set_abort_callback(_on_abort)
-llama_cpp.llama_backend_init()
+
+
+@cache
+def start() -> None:
+    """Let llama.cpp look for its backends, once a process, before anything asks for devices or loads a model.
+
+    Importing does not do that, because the backends read their settings from the environment at this moment.
+    """
+    offload_threshold.start()
+    llama_cpp.llama_backend_init()
 
 
 @contextmanager
@@ -103,6 +114,7 @@ def show_log() -> None:
 
 def backends() -> list[str]:
     """Names of the ggml backends in this build, e.g. `["CUDA", "CPU"]`."""
+    start()
     libggml.ggml_backend_reg_count.restype = ctypes.c_size_t
     libggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
     libggml.ggml_backend_reg_get.restype = ctypes.c_void_p
@@ -124,4 +136,5 @@ def bindings_version() -> str:
 
 def has_gpu() -> bool:
     """Whether this build has a GPU backend."""
+    start()
     return bool(llama_cpp.llama_supports_gpu_offload())

@@ -59,6 +59,7 @@ class LlamaModel:
         self, path: Path, settings: LlamaSettings = UNDECIDED, progress: Callable[[float], None] = lambda _: None
     ) -> None:
         _check_file(path)
+        library.start()
         self.path = path
         self._parameters = ModelParameters(settings, progress)
         with library.captured_errors() as errors:

@@ -48,6 +48,7 @@ def quantize(
     dropped: indices of the layers to leave out.
     Raises LlamaError, and may leave an incomplete file then.
     """
+    library.start()
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = n_threads
     params.allow_requantize = True

@@ -15,7 +15,7 @@ from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import Profile, TunedPlan
-from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedSettings, ValidationRow
+from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, Overhead, PassTime
@@ -45,6 +45,7 @@ _DECIMALS: Mapping[type, Mapping[str, int]] = {
         "measured_error": 3,
     },
     TriedSettings: {"score": 6, "prompt_ms": 3},
+    TriedRing: {},
     OtherType: {"gain": 3, "error": 3, "tokens_per_second": 3},
 }
 
@@ -87,7 +88,7 @@ def converter() -> Converter:
         rounded: dict[str, Any] = {}
         for name, ndigits in decimals.items():
             rounded[name] = override(unstruct_hook=partial(round, ndigits=ndigits))
-        if cls is TriedSettings:
+        if cls in (TriedSettings, TriedRing):
             rounded["ms"] = override(unstruct_hook=lambda ms: {n: round(one, 3) for n, one in ms.items()})
         converter.register_unstructure_hook(cls, make_dict_unstructure_fn(cls, converter, **rounded))
     names: dict[str, Any] = {"n_positions": override(rename="positions")}

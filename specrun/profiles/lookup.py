@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specrun.catalog.file_identity import file_identity
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ProfileError
 from specrun.hardware import machine
@@ -48,9 +50,47 @@ def identify(
         target=target.shards,
         draft=draft.shards if draft else None,
         ctx_size=ctx_size,
-        settings={"target": _decided(settings), "draft": _decided(draft_settings), "exact": exact}
-        | ({} if residency == "auto" else {"residency": residency}),
+        settings=_choices(settings, draft_settings, exact, residency),
     )
+
+
+def offload_min_batch(
+    target: GgufFile,
+    draft: GgufFile | None,
+    ctx_size: int,
+    settings: LlamaSettings,
+    draft_settings: LlamaSettings,
+    exact: bool,
+    residency: ResidencyChoice = "auto",
+) -> int | None:
+    """The threshold of offloading that the profile of this pair was measured with; None for llama.cpp's own.
+
+    The arguments are those of `identify`. It has to be known before llama.cpp looks for devices, which are a part of a
+    profile's identity; so everything else is compared. Without a draft, profiles with any draft count.
+    """
+    saved = profile_files.with_offload_min_batch()
+    if not saved:
+        return None
+    wanted = {
+        "llama.cpp": library.build(),
+        "llama-cpp-python": library.bindings_version(),
+        "context": ctx_size,
+        "settings": json.loads(json.dumps(_choices(settings, draft_settings, exact, residency))),
+    }
+    files = [file_identity(target.shards), *([file_identity(draft.shards)] if draft else [])]
+    for identity, threshold in saved:
+        same_files = identity.get("files", [])[: len(files)] == files
+        if same_files and all(identity.get(part) == value for part, value in wanted.items()):
+            return threshold
+    return None
+
+
+def _choices(
+    settings: LlamaSettings, draft_settings: LlamaSettings, exact: bool, residency: ResidencyChoice
+) -> dict[str, Any]:
+    """What the user has decided."""
+    chosen = {"target": _decided(settings), "draft": _decided(draft_settings), "exact": exact}
+    return chosen | ({} if residency == "auto" else {"residency": residency})
 
 
 def _decided(settings: LlamaSettings) -> dict[str, Any]:

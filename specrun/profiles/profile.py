@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from specrun.hardware.residency import Residency
+from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedSettings, ValidationRow
+from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
@@ -68,6 +68,8 @@ class Profile:
     tried: list[TriedSettings] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
+    ring: RingSettings = field(default_factory=RingSettings)  # how weights that do not fit into RAM were read
+    tried_rings: list[TriedRing] = field(default_factory=list)  # what it was chosen from, the defaults first
     other_types: list[OtherType] = field(default_factory=list)  # fastest first
     other_types_left_out: str = ""  # why they were not compared, if they were not
     picture: str = ""  # where the layers lie, as plain text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from specrun.errors import ProfileError
 from specrun.locations import data_dir, write_json
 from specrun.profiles.profile import Profile
+
+_OFFLOADS = re.compile(r'"offload_min_batch": \d')
 
 
 def folder() -> Path:
@@ -118,6 +121,23 @@ def saved(with_learned: bool = False) -> Iterator[Profile]:
         except ProfileError:
             continue
     return iter(sorted(profiles, key=lambda profile: profile.created, reverse=True))
+
+
+def with_offload_min_batch() -> list[tuple[dict[str, Any], int]]:
+    """Identity and threshold of each tuned profile that has a threshold of offloading, newest first.
+
+    Few have one, and this is asked before every run, so profiles are not read as a whole.
+    """
+    found = []
+    for path in folder().glob("*.json"):
+        try:
+            text = path.read_text(encoding="utf-8")
+            if _OFFLOADS.search(text):
+                value = json.loads(text)
+                found.append((value["created"], value["identity"], int(value["settings"]["offload_min_batch"])))
+        except (OSError, ValueError, KeyError, TypeError):  # damaged; whoever wants this profile says so
+            continue
+    return [(identity, threshold) for _, identity, threshold in sorted(found, key=lambda one: one[0], reverse=True)]
 
 
 def are_saved() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from specrun.hardware.residency import RingSettings
 from specrun.speculation.method import Method
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
@@ -50,6 +51,14 @@ class TriedSettings:
     exact_sizes: PassSizes | None  # passes of these sizes give a token the same bits; None if that was not compared
     score: float  # answered tokens per millisecond, see `specrun.tuning.settings_trial`
     prompt_ms: float  # milliseconds to read a token of a prompt
+
+
+@dataclass(frozen=True)
+class TriedRing:
+    """A way to read streamed weights that was tried."""
+
+    ring: RingSettings
+    ms: dict[int, float]  # milliseconds of a pass, by its tokens
 
 
 @dataclass(frozen=True)

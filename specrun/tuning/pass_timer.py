@@ -45,16 +45,24 @@ class PassTimer(Protocol):
 
 @dataclass
 class TargetTimer:
-    """Times the target's passes. The logits of all tokens are read back, as in use."""
+    """Times the target's passes. The logits of all tokens are read back, as in use.
+
+    Every pass has the next tokens of the text. In a mixture the same ones would choose the same experts again, which
+    are then in memory already.
+    """
 
     target: TargetContext
     tokens: Sequence[int]  # a text to decode, repeated where it is too short
+    _at: int = 0
 
     def fill(self, ctx: int) -> None:
         self.target.set_prompt(repeated(self.tokens, ctx + 1))
 
     def ms(self, n: int) -> float:
-        tree = TokenTree.chain([self.target.tokens[-1], *repeated(self.tokens[::-1], n - 1)])
+        chain = [self.tokens[(self._at + i) % len(self.tokens)] for i in range(n)]
+        self._at += n
+        self.target.tokens[-1] = chain[0]  # the root is not in the cache yet
+        tree = TokenTree.chain(chain)
         started = time.perf_counter()
         self.target.score(tree)
         seconds = time.perf_counter() - started

@@ -20,21 +20,32 @@ from specrun.long_run import Run
 from specrun.tuning.settings_trial import Tried, measured, measured_apart
 
 _BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
+_THRESHOLDS = (8, 16, 64)  # tokens from which passes copy weights in RAM to the GPU; llama.cpp's default is 32
 _CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
 
 
 def variations(
-    n_logical: int, n_threads: int, can_repack: bool, is_split: bool, n_gpus: int, has_tiled: bool
+    n_logical: int,
+    n_threads: int,
+    can_repack: bool,
+    is_split: bool,
+    n_gpus: int,
+    has_tiled: bool,
+    has_threshold: bool = False,
 ) -> Iterator[tuple[str, LlamaSettings]]:
     """Names and settings to try, each on top of those that were kept before.
 
     n_logical: logical CPU cores. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
     is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers.
+    has_threshold: whether it is open from how many tokens on passes copy weights to the GPU.
     has_tiled: whether passes must be exact and tiled kernels compute some of them.
     """
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
+        if has_threshold:
+            for n in _THRESHOLDS:
+                yield f"weights in RAM copied in passes of {n}", LlamaSettings(op_offload=True, offload_min_batch=n)
         yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
     if n_gpus > 1:  # they then work on several micro-batches at the same time
         yield f"{_BATCH} tokens of a prompt at a time", LlamaSettings(batch_size=_BATCH)
@@ -70,9 +81,10 @@ def choose(
     padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
     run's deadline. Bits are compared only with `options.exact` and for types of weights that keep them at no cost,
     because for others it takes most of the time and decides nothing. Where candidates differ in what a process settles
-    once, its kernels, each is tried in a process of its own.
+    once, its kernels or its threshold of offloading, each is tried in a process of its own.
     """
-    tried_with = measured_apart if any(change.tiled for _, change in candidates) else measured
+    is_settled_once = any(change.tiled or change.offload_min_batch for _, change in candidates)
+    tried_with = measured_apart if is_settled_once else measured
     run.show("settings: defaults")
     started = time.perf_counter()
     compares = options.exact or keeps_bits(options.target)

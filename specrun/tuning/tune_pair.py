@@ -17,12 +17,13 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
-from specrun.llama import devices, tiled_kernels
+from specrun.hardware.residency import RingSettings
+from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import other_types, prompt_passes, settings_trials
+from specrun.tuning import other_types, prompt_passes, ring_trials, settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.settings_trial import Tried
 from specrun.tuning.tuner import Tuner
@@ -31,6 +32,17 @@ from specrun.tuning.unfinished import UnfinishedRun
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
 _PROMPT_SHARE = 0.05  # of the effort's seconds, for passes over prompts, where settings were tried before
 _LEAST_SHARE = 0.8  # of the effort's seconds, that the other measurements get in any case
+
+
+class OtherProcessNeededError(Exception):
+    """The fastest settings need another threshold of offloading, which this process cannot change any more.
+
+    What was measured is kept: the same command, run in a process whose environment has `variables`, goes on from there.
+    """
+
+    def __init__(self, offload_min_batch: int) -> None:
+        super().__init__(f"{offload_min_batch} tokens")
+        self.variables = offload_threshold.variables(offload_min_batch)
 
 
 def tune_pair(
@@ -49,7 +61,7 @@ def tune_pair(
     identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
     first: what was measured of the same target with another draft, whose settings and pass times of the target hold
     for this pair too if its layers lie in the same places.
-    Raises KeyboardInterrupt, between two passes, once the run is interrupted.
+    Raises KeyboardInterrupt, between two passes, once the run is interrupted, and OtherProcessNeededError.
     """
     effort, started = EFFORTS[effort_name], time.perf_counter()
     fingerprint = machine.fingerprint(identity)
@@ -70,7 +82,11 @@ def tune_pair(
     if settings is None:
         settings_run = run.stage(_SETTINGS_SHARE * effort.seconds)
         untried = with_defaults(options).settings if options.exact else LlamaSettings()
-        settings, tried = _try_settings(options, here, placement, settings_run) if is_tried else (untried, [])
+        settings, tried = (
+            _try_settings(options, here, placement, settings_run, first is None) if is_tried else (untried, [])
+        )
+        if settings.offload_min_batch is None and not offload_threshold.is_open():  # as for tiled kernels
+            settings = replace(settings, offload_min_batch=offload_threshold.in_use())
         if settings.tiled is None and tiled_kernels.in_use() != "auto":  # by the environment, which later runs may lack
             settings = replace(settings, tiled=tiled_kernels.in_use())
         prompt_run = run.stage(_PROMPT_SHARE * effort.seconds) if is_tried else settings_run
@@ -78,18 +94,26 @@ def tune_pair(
         stages = unfinished.stages
         stages.settings, stages.tried, stages.prompt_ms = settings, [trial.row for trial in tried], prompt_ms
         unfinished.save()
-    options = replace(options, settings=options.settings.over(settings), exact=False)
-    with Model(options, show=run.display) as model:
+    if settings.offload_min_batch not in (None, offload_threshold.in_use()):
+        raise OtherProcessNeededError(settings.offload_min_batch)
+    ring = unfinished.stages.ring or RingSettings()
+    unpadded = replace(options, settings=options.settings.over(settings), exact=False, ring=ring)
+    with Model(unpadded, show=run.display) as model:
         for notice in model.notices:
             run.note(notice)
+        if model.residency.mode == "ring" and unfinished.stages.ring is None:
+            ring, tried_rings = ring_trials.choose(model, texts.together(), run.stage(_SETTINGS_SHARE * effort.seconds))
+            unfinished.stages.ring, unfinished.stages.tried_rings = ring, tried_rings
+            unfinished.save()
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
         # What the trials left of their time, or took of more, is that of the other measurements.
         seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (time.perf_counter() - started)
         effort = replace(effort, seconds=max(seconds, _LEAST_SHARE * effort.seconds))
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
-        residency = model.residency
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
+        residency = model.residency
+        notices += [residency.notice] if residency.notice else []
     profile = Profile(
         fingerprint=fingerprint,
         identity=dict(identity),
@@ -109,6 +133,8 @@ def tune_pair(
         tried=unfinished.stages.tried,
         prompt_ms=unfinished.stages.prompt_ms,
         residency=residency,
+        ring=ring,
+        tried_rings=unfinished.stages.tried_rings,
         notices=notices + tuned.notices,
     )
     if effort_name == "quick":
@@ -119,14 +145,23 @@ def tune_pair(
 
 
 def _try_settings(
-    options: RunOptions, here: Machine, placement: Placement, run: Run
+    options: RunOptions, here: Machine, placement: Placement, run: Run, is_first: bool
 ) -> tuple[LlamaSettings, list[Tried]]:
-    """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried."""
+    """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried.
+
+    is_first: whether no other pair was measured in this process, which then may need another environment.
+    """
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
     has_tiled = options.exact and not here.gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
     variations = settings_trials.variations(
-        here.cpu.n_logical, threads, placement.can_repack, is_split, len(here.gpus), has_tiled
+        here.cpu.n_logical,
+        threads,
+        placement.can_repack,
+        is_split,
+        len(here.gpus),
+        has_tiled,
+        is_first and offload_threshold.is_open(),
     )
     defaults = with_defaults(options).settings
     return settings_trials.choose(options, defaults, list(variations), texts.together(), run)

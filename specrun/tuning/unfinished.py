@@ -14,12 +14,13 @@ import numpy as np
 from cattrs import Converter
 from numpy.typing import NDArray
 
+from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import write_json
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile
 from specrun.profiles.profile_files import folder
-from specrun.profiles.tuning_rows import TriedSettings
+from specrun.profiles.tuning_rows import TriedRing, TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -41,6 +42,8 @@ class Stages:
     overhead: Overhead | None = None
     acceptance: list[MeasuredAcceptance] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
+    ring: RingSettings | None = None
+    tried_rings: list[TriedRing] = field(default_factory=list)
 
 
 class UnfinishedRun:
@@ -67,6 +70,7 @@ class UnfinishedRun:
         if stages.settings is None:
             stages.settings, stages.tried, stages.prompt_ms = profile.settings, profile.tried, profile.prompt_ms
             stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
+            stages.ring, stages.tried_rings = profile.ring, profile.tried_rings
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""

@@ -55,7 +55,7 @@ def as_text(completion: Completion, exactness: ExactPasses, residency: Residency
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]
-    if residency.mode == "ring":
+    if residency.mode != "off":
         ms = 1e3 * s.wait_seconds / max(s.passes, 1)
         lines += [
             f"weights     {residency}",

@@ -63,8 +63,10 @@ def _head(profile: Profile) -> Table:
         table.add_row(name, str(value))
     if profile.regime:
         table.add_row("weights", profile.regime)
-    if profile.residency.mode == "ring":
+    if profile.residency.mode != "off":
         table.add_row("streaming", str(profile.residency))
+        if len(profile.tried_rings) > 1:
+            table.add_row("", f"{profile.ring}, the best of {len(profile.tried_rings)} ways that were timed")
     decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
     table.add_row("settings", ", ".join(decided) or "defaults")
     if profile.prompt_ms:

@@ -19,9 +19,10 @@ from specrun.engine.residency import room_in_ram
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
+from specrun.hardware import pressure
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
-from specrun.hardware.residency import Residency
+from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import LlamaModel
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
@@ -118,6 +119,19 @@ def test_what_is_streamed_is_known(model: Path, limited: Callable[[Path, int], N
     assert notices == []
 
 
+def test_it_is_streamed_as_a_profile_says_as_far_as_the_memory_allows(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(model, 1).plan
+    for n_resident, expected in ((2, 4), (1, 3), (0, 2)):
+        room = plan.held_bytes + (n_resident - 1) * plan.slot_bytes
+        monkeypatch.setattr(residency, "room_in_ram", lambda *_, room=room: room)
+        options = RunOptions(model, None, (OFF.plan(),), settings=ONE_THREAD, ring=RingSettings(4, 1, 8192))
+        with Model(options) as made:
+            assert made.generate("def", max_tokens=2).token_ids
+            assert made.residency.n_slots == expected
+
+
 def test_a_split_model_is_streamed(tmp_path: Path, model: Path, limited: Callable[[Path, int], None]) -> None:
     path = split(tmp_path / "m.gguf", model, 3)
     limited(path, 0)
@@ -149,11 +163,29 @@ def test_what_cannot_be_streamed_is_said_once(
     limited(model, 2)
     assert "--repack" in refused(model, replace(ONE_THREAD, repack=True))
     assert "--load-mode none" in refused(model, replace(ONE_THREAD, load_mode="none"))
-    assert "expert" in refused(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5))
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: 1000)
     assert "no memory for two layers" in refused(model)
+    assert "beside experts does not fit" in refused(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5))
     monkeypatch.setattr(residency.sys, "platform", "darwin")
     assert "needs Linux" in refused(model)
+
+
+def test_a_mixture_writes_the_same_text_where_experts_are_read_as_they_are_chosen(
+    tmp_path: Path, random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5)
+    sampling = SamplingParameters(temperature=0.8)
+    plans = (OFF.plan(), SPECEXEC.plan(24, 8))
+    # Passes of several tokens give other last bits in a mixture of this type, whoever reads it.
+    expected = [written(mixture, random_model, plan, sampling) for plan in plans]
+    monkeypatch.setattr(residency, "room_in_ram", lambda *_: 10**8)
+    for plan, references in zip(plans, expected, strict=True):
+        for result, reference in zip(written(mixture, random_model, plan, sampling), references, strict=True):
+            assert first_difference(result, reference) is None, str(plan)
+            assert result.statistics.wait_seconds > 0
+    held, notices = loaded(mixture)
+    assert (held.mode, notices) == ("experts", [])
+    assert "of experts chosen ones" in str(held)
 
 
 def test_layers_on_a_gpu_are_not_streamed(
@@ -217,6 +249,31 @@ def test_a_file_that_is_cut_short_ends_the_text_with_an_error(
         os.truncate(path, path.stat().st_size // 3)
         with pytest.raises(LlamaError, match="cut short"):
             list(pieces)
+
+
+def test_memory_that_runs_short_is_said_once_and_the_text_is_the_same(
+    model: Path, limited: Callable[[Path, int], None], here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = "".join(f'{{"prompt": "def {name}"}}\n' for name in ("a", "b", "c"))
+    command = ("generate", "-m", model, "--draft", "none", "--speculate", "off", "-n", "8", "--raw", "--jsonl")
+
+    def texts(stdout: str) -> list[str]:
+        return [json.loads(line)["text"] for line in stdout.splitlines()]
+
+    expected = texts(here(*command, stdin=prompts).stdout)
+    limited(model, 3)
+    n_looks = 0
+
+    def available() -> Memory:
+        nonlocal n_looks
+        n_looks += 1
+        return Memory(10**10, 10**9 if n_looks < 12 else 10**9 // 20)
+
+    monkeypatch.setattr(Memory, "read", available)
+    monkeypatch.setattr(pressure, "_INTERVAL", 0.0)
+    result = here(*command, stdin=prompts)
+    assert texts(result.stdout) == expected
+    assert result.stderr.count("memory ran short, so ") == 1
 
 
 def test_a_profile_depends_on_the_choice(model: Path) -> None:

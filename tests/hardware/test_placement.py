@@ -184,6 +184,12 @@ def test_a_full_first_gpu_is_left_out_of_offloading() -> None:
     assert placement.draft_settings.tensor_split == (0, 1)
 
 
+def test_where_no_pass_is_large_enough_nothing_is_kept_free_for_offloading() -> None:
+    full = request(DENSE, 100 * MB, 8 * GB)
+    assert place(replace(full, settings=LlamaSettings(offload_min_batch=577))).settings.op_offload is None
+    assert place(replace(full, settings=LlamaSettings(offload_min_batch=576))).settings.op_offload is False
+
+
 def test_the_users_decisions_are_kept() -> None:
     wanted = request(MOE, 16 * GB, 16 * GB)
 

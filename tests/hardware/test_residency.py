@@ -11,7 +11,7 @@ import pytest
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import place
 from specrun.hardware.placement_request import PlacementRequest
-from specrun.hardware.residency import Residency, plan_residency, room_for_weights
+from specrun.hardware.residency import Residency, plan_residency, relieved, room_for_weights
 
 MB = 1_000_000
 
@@ -21,6 +21,12 @@ def test_a_report_says_what_is_held_and_whether_swap_may_take_it() -> None:
     assert str(held) == "249 MB locked in RAM, 418 MB streamed through 2 slots of 28 MB"
     assert "swap may take them: `ulimit -l`" in str(replace(held, locked=False))
     assert str(Residency()) == "held as llama.cpp holds them"
+    assert held.notice is None
+    shorter = replace(held, given_back_bytes=56 * MB)
+    assert str(shorter).endswith("28 MB; 56 MB given back to the system")
+    assert shorter.notice
+    assert "56 MB of weights were given back" in shorter.notice
+    assert "reads 418 MB" in shorter.notice
 
 
 def test_with_room_for_everything_nothing_is_streamed() -> None:
@@ -66,6 +72,39 @@ def test_resident_layers_are_spread_evenly(n_layers: int, n_resident: int) -> No
     # Around the end of a pass too, because the next one begins with the first layer.
     gaps = [b - a for a, b in pairwise([*stay, stay[0] + n_layers])]
     assert max(gaps) - min(gaps) <= 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_as_few_layers_are_given_back_as_make_room_and_none_is_read_anew(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    layers = rng.integers(90, 110, int(rng.integers(4, 40))).tolist()
+    plan = plan_residency(layers, 100, int(rng.integers(100 + 2 * 110, 100 + sum(layers))))
+    assert plan
+    n_bytes = int(rng.integers(1, sum(layers)))
+    smaller = relieved(plan, layers, n_bytes)
+    assert set(smaller.streamed) >= set(plan.streamed)
+    assert smaller.resident_bytes + smaller.streamed_bytes == 100 + sum(layers)
+    assert smaller.slot_bytes == max(layers[layer] for layer in smaller.streamed)
+    assert list(smaller.streamed) == sorted(smaller.streamed)
+    if smaller.streamed != tuple(range(len(layers))):
+        assert smaller.held_bytes <= plan.held_bytes - n_bytes
+        assert smaller.held_bytes > plan.held_bytes - n_bytes - 2 * 110, "more was given back than was needed"
+
+
+def test_layers_are_given_back_evenly() -> None:
+    plan = plan_residency([10] * 40, 0, 10 * (20 + 2))
+    assert plan
+    smaller = relieved(plan, [10] * 40, 100)
+    stay = sorted(set(range(40)) - set(smaller.streamed))
+    assert len(stay) == 10
+    gaps = [b - a for a, b in pairwise([*stay, stay[0] + 40])]
+    assert max(gaps) - min(gaps) <= 2
+
+
+def test_without_resident_layers_nothing_is_given_back() -> None:
+    plan = plan_residency([10] * 8, 20, 40)
+    assert plan
+    assert relieved(plan, [10] * 8, 5) == plan
 
 
 def shape(kv: int = 0) -> ModelShape:

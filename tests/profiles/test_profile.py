@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
+from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Profile, TunedPlan
+from specrun.profiles.tuning_rows import TriedRing
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
@@ -84,6 +87,16 @@ def test_a_profile_is_read_back_as_it_was_written() -> None:
     assert storage.find("abc") is not None
     assert storage.find("abd") is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
+
+
+def test_how_weights_were_read_is_read_back_and_used() -> None:
+    ring = RingSettings(3, 4, 2**20)
+    profile = storage.load(storage.save(made(ring=ring, tried_rings=[TriedRing(ring, {1: 20.5, 16: 31.25})])))
+    assert profile.tried_rings == [TriedRing(ring, {1: 20.5, 16: 31.25})]
+    options = RunOptions(Path("target.gguf"), None, (OFF.plan(),), profile=profile)
+    assert options.ring == RingSettings()
+    assert options.with_profile.ring == ring
+    assert made().ring == RingSettings()
 
 
 def test_its_chooser_follows_its_plans() -> None:

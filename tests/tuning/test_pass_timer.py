@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from specrun.llama import LlamaModel, TargetContext
+from specrun.llama.context import ContextConfig, LlamaContext, Logits
+from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.tuning.pass_timer import Timings, refine, rounds, table
+from specrun.speculation.tree import TokenTree
+from specrun.tuning.pass_timer import TargetTimer, Timings, refine, rounds, table
 
 
 class Clock:
@@ -36,6 +41,29 @@ def test_a_cliff_is_located_to_the_token(cliff: int) -> None:
     measured, _ = table(clock, [1, 2, 4, 8, 16, 32, 64], [64], 3, FOREVER)
     assert {cliff - 1, cliff} <= set(measured.sizes)
     assert measured.ms(cliff, 64) - measured.ms(cliff - 1, 64) == pytest.approx(301.0)
+
+
+def test_every_pass_of_the_target_has_other_tokens(random_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chains: list[list[int]] = []
+    score = TargetContext.score
+
+    def noted(target: TargetContext, tree: TokenTree) -> Logits:
+        chains.append(tree.tokens.tolist())
+        return score(target, tree)
+
+    monkeypatch.setattr(TargetContext, "score", noted)
+    config = ContextConfig(64, 1, 32, 8, LlamaSettings(threads=1))
+    with LlamaModel(random_model) as model, LlamaContext(model, config) as context:
+        target = TargetContext(context)
+        timer = TargetTimer(target, range(10, 20))
+        timer.fill(5)
+        for n in (1, 1, 4, 8):
+            assert timer.ms(n) > 0
+            assert target.n_cached == 5
+        timer.fill(6)
+        assert target.tokens == [10, 11, 12, 13, 14, 15, 16]
+        assert target.n_cached == 6
+    assert chains == [[10], [11], [12, 13, 14, 15], [16, 17, 18, 19, 10, 11, 12, 13]]
 
 
 def test_a_straight_line_is_not_looked_into() -> None:

@@ -41,6 +41,17 @@ def test_tiled_kernels_are_tried_where_they_compute_some_passes() -> None:
     assert not any("tiled" in name for name in names())
 
 
+def test_the_threshold_of_offloading_is_tried_where_it_is_open_and_some_layers_lie_in_ram() -> None:
+    conditions = {"can_repack": False, "is_split": True, "has_tiled": False, "n_gpus": 1}
+    changes = [change for _, change in variations(4, 2, **conditions, has_threshold=True)]
+    assert [change.offload_min_batch for change in changes if change.offload_min_batch] == [8, 16, 64]
+    assert all(change.op_offload for change in changes if change.offload_min_batch)
+    assert any(change.op_offload is False for change in changes), "never"
+    assert not any(change.offload_min_batch for _, change in variations(4, 2, **conditions))
+    not_split = conditions | {"is_split": False}
+    assert not any(change.offload_min_batch for _, change in variations(4, 2, **not_split, has_threshold=True))
+
+
 def test_batches_of_several_passes_are_for_several_gpus() -> None:
     assert "2048 tokens of a prompt at a time" in names(n_gpus=2)
     assert "2048 tokens of a prompt at a time" not in names(n_gpus=1)
@@ -193,16 +204,19 @@ def test_a_real_model_is_timed_and_compared() -> None:
 def test_settings_that_change_a_process_are_tried_in_others(timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "measured_apart", settings.measured)
     monkeypatch.setattr(settings, "measured", lambda *_: pytest.fail("in this process"))
-    candidates = [("f16", LlamaSettings(type_v="f16")), ("4 % faster", LlamaSettings(tiled="never"))]
-    settings.choose(RunOptions(embedded.TARGET, None, (OFF.plan(),)), LlamaSettings(), candidates, "", Run())
-    assert timed == ["defaults", "f16", "4 % faster"]
+    for once in (LlamaSettings(tiled="never"), LlamaSettings(offload_min_batch=8)):
+        timed.clear()
+        candidates = [("f16", LlamaSettings(type_v="f16")), ("4 % faster", once)]
+        settings.choose(RunOptions(embedded.TARGET, None, (OFF.plan(),)), LlamaSettings(), candidates, "", Run())
+        assert timed == ["defaults", "f16", "4 % faster"]
 
 
 def test_a_trial_in_another_process_is_a_trial(tmp_path: Path) -> None:
     decided = LlamaSettings(threads=1, tensor_split=(1.0, 2.0))
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=200, settings=decided)
-    tried = measured_apart("f16", options, LlamaSettings(type_v="f16"), False, "def read(path):\n", Run())
-    assert (tried.name, tried.settings, tried.exact_sizes) == ("f16", LlamaSettings(type_v="f16"), None)
+    changed = LlamaSettings(type_v="f16", offload_min_batch=8)  # which this process could not change any more
+    tried = measured_apart("f16", options, changed, False, "def read(path):\n", Run())
+    assert (tried.name, tried.settings, tried.exact_sizes) == ("f16", changed, None)
     assert tried.prompt_ms > 0
     assert all(ms > 0 for ms in tried.ms.values())
     with pytest.raises(LlamaError, match="nothing"):

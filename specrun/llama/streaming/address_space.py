@@ -92,6 +92,16 @@ def lock(address: int, n_bytes: int) -> bool:
     return bool(_libc().mlock(address, n_bytes) == 0)
 
 
+def expect_any_order(address: int, n_bytes: int) -> None:
+    """Let page faults in these pages read nothing but what they need."""
+    _libc().madvise(address, n_bytes, mmap.MADV_RANDOM)
+
+
+def expect_soon(address: int, n_bytes: int) -> None:
+    """Begin to read these pages of a file into the page cache, as far as they are not there."""
+    _libc().madvise(address, n_bytes, mmap.MADV_WILLNEED)
+
+
 def _map(address: int, n_bytes: int, flags: int, descriptor: int, offset: int, writable: bool) -> None:
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     if _libc().mmap(address, n_bytes, protection, flags | _MAP_FIXED, descriptor, offset) == _MAP_FAILED:
@@ -106,5 +116,6 @@ def _libc() -> ctypes.CDLL:
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
     ]  # fmt: skip
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     return libc

@@ -18,7 +18,7 @@ _LOGITS = b"result_output"  # and the last one of a pass
 
 
 @cache
-def _name_function() -> Any:
+def name_function() -> Any:
     """llama.cpp's `ggml_get_name`. Called for every operation of a pass, so Python's lock is not released for it."""
     try:
         function = ctypes.PyDLL(libggml._name, handle=libggml._handle).ggml_get_name
@@ -46,7 +46,7 @@ class Gate:
         self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._on_operation)
         self.layers: list[int] = []
         self.failure: BaseException | None = None
-        self._name_of = _name_function()
+        self._name_of = name_function()
         self._ring: Ring | None = None
         self._places: dict[int, int] = {}
         self._current = 0

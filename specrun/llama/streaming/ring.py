@@ -10,15 +10,12 @@ from threading import Condition, Thread
 from specrun.errors import LlamaError
 from specrun.llama.streaming.weight_file import WeightFile
 
-CHUNK = 4 * 2**20  # bytes of one request; chosen by hand, far above what a disk needs to reach its rate
-N_READERS = 2  # threads, so that a request is waiting while the disk serves another
-
-_POISON = bytes([0xA5]) * CHUNK  # no weights of any type
+_POISON = bytes([0xA5])  # no weights of any type
 
 
 @dataclass(frozen=True)
 class Request:
-    """A part of a layer: what to read, and the memory in its slot. At most CHUNK bytes."""
+    """A part of a layer: what to read, and the memory in its slot."""
 
     file: WeightFile
     into: memoryview
@@ -73,14 +70,14 @@ class _Slot:
 class Ring:
     """Layer i of n has its turns in slot i modulo the number of slots. Close the ring before the files.
 
-    requests: for each streamed layer, in the order of the computation, its parts.
+    requests: for each streamed layer, in the order of the computation, its parts. n_readers: threads that read them.
     bytes_read, wait_seconds: in all passes so far; for how long the computation had to wait for a layer.
 
     At first a layer is read only when the computation waits for it, and overwritten when it is done, so that a
     computation that uses weights at any other time gets wrong results. `read_ahead` ends that.
     """
 
-    def __init__(self, requests: Sequence[Sequence[Request]], n_slots: int, n_readers: int = N_READERS) -> None:
+    def __init__(self, requests: Sequence[Sequence[Request]], n_slots: int, n_readers: int) -> None:
         self.bytes_read = 0
         self.wait_seconds = 0.0
         self._slots = [_Slot(list(range(slot, len(requests), n_slots)), requests) for slot in range(n_slots)]
@@ -125,7 +122,7 @@ class Ring:
     def wait_for(self, layer: int) -> None:
         """Return when all of a streamed layer is in its slot. Layers come in order, and each is released in between.
 
-        Raises LlamaError if it cannot be read.
+        Raises LlamaError if it cannot be read, or if the ring was closed.
         """
         slot, wanted = self._slots[layer % len(self._slots)], (self._pass, layer)
         with self._changed:
@@ -135,6 +132,8 @@ class Ring:
             while True:
                 if self._error:
                     raise self._error
+                if self._is_closed:
+                    raise LlamaError("weights cannot be streamed any more; load the model again")
                 if slot.order != wanted:  # it would have to wait forever
                     raise LlamaError("llama.cpp computed the layers in an unknown order; try --residency off")
                 if slot.n_left == 0:
@@ -149,7 +148,7 @@ class Ring:
                 if slot.order[0] == self._pass and slot.layer <= layer:
                     if not self._reads_ahead:
                         for request in slot.requests:
-                            request.into[:] = _POISON[: len(request.into)]
+                            request.into[:] = _POISON * len(request.into)
                     slot.release()
             self._changed.notify_all()
 

@@ -4,97 +4,150 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from specrun.catalog.weight_pages import PageRange, WeightPages, merged
-from specrun.hardware.residency import Residency, ResidencyPlan
+from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
+from specrun.errors import LlamaError
+from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.gate import Gate
+from specrun.llama.streaming.held_pages import HeldPages
 from specrun.llama.streaming.refusal import CannotStreamError
-from specrun.llama.streaming.ring import CHUNK, N_READERS, Request, Ring
-from specrun.llama.streaming.weight_file import WeightFile
+from specrun.llama.streaming.ring import Request, Ring
 
 
 class StreamedWeights:
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
-    Until `install` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`.
+    plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
+    pressure: tells between passes whether the system runs short of memory. Resident layers then become streamed ones.
+
+    Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
+    `gate.callback`.
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
 
-    def __init__(self, pages: WeightPages, plan: ResidencyPlan) -> None:
+    def __init__(self, pages: WeightPages, plan: ResidencyPlan, settings: RingSettings, pressure: Pressure) -> None:
         self.gate = Gate()
-        self.residency = Residency()
-        self._plan = plan
-        self._n_layers = len(pages.layers)
+        self._pages = pages
+        self._wanted = plan
+        self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
+        self._pressure = pressure
         self._ring: Ring | None = None
-        stays = [part for i, parts in enumerate(pages.layers) if i not in plan.streamed for part in parts]
-        self._resident = merged([*pages.others, *stays])
-        self._streamed = [pages.layers[layer] for layer in plan.streamed]
-        self._resources = ExitStack()
-        self._files: list[WeightFile] = []
-        try:
-            for path in pages.files:
-                self._files.append(WeightFile(path))
-                self._resources.callback(self._files[-1].close)
-            mappings = [_mappings_of(path) for path in pages.files]
-            every = [*self._resident, *(part for parts in self._streamed for part in parts)]
-            self._addresses = {
-                part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in every
-            }
-        except BaseException:
-            self.close()
-            raise
+        self._read_before = 0  # bytes and seconds of rings that are closed
+        self._waited_before = 0.0
+        self._given_back = 0
+        self._locked_slots = True
+        self._ring_resources = ExitStack()
+        every = [*pages.others, *(part for parts in pages.layers for part in parts)]
+        self._memory = HeldPages(pages.files, every, settings)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The model's files."""
+        return self._pages.files
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots in which layers take turns."""
+        return self._wanted.n_slots
 
     @property
     def n_layers(self) -> int:
         """Number of the model's layers, resident ones included."""
-        return self._n_layers
+        return len(self._pages.layers)
+
+    @property
+    def residency(self) -> Residency:
+        """How the weights are held now."""
+        if not self._ring:
+            return Residency()
+        plan = self._plan
+        return Residency(
+            "ring",
+            plan.resident_bytes,
+            plan.streamed_bytes,
+            plan.n_slots,
+            plan.slot_bytes,
+            self._locked_slots and self._memory.locked,
+            self._given_back,
+        )
 
     @property
     def bytes_read(self) -> int:
         """Bytes that all passes so far have read, reading ahead included."""
-        return self._ring.bytes_read if self._ring else 0
+        return self._read_before + (self._ring.bytes_read if self._ring else 0)
 
     @property
     def wait_seconds(self) -> float:
         """For how long all passes so far have waited for reads."""
-        return self._ring.wait_seconds if self._ring else 0.0
+        return self._waited_before + (self._ring.wait_seconds if self._ring else 0.0)
 
-    def install(self) -> None:
-        """Put resident weights into memory that nothing evicts, and the ring in place of the others.
+    def stream_all_strictly(self) -> None:
+        """Let all layers take turns, each in memory only while it is computed (see `Ring`).
 
-        Raises CannotStreamError or LlamaError if that fails; `close` then restores what llama.cpp made.
+        Raises CannotStreamError, LlamaError or OSError if that fails, as `stream` does; `close` then restores what
+        llama.cpp made.
         """
-        for file in self._files:
-            file.check_unchanged()
-        self._resources.callback(self._restore)
-        locked = self._hold_resident()
-        descriptor = os.memfd_create("specrun ring")
-        self._resources.callback(os.close, descriptor)
-        plan = self._plan
-        os.ftruncate(descriptor, plan.n_slots * plan.slot_bytes)
-        slots = mmap.mmap(descriptor, plan.n_slots * plan.slot_bytes)
-        locked = address_space.lock(address_space.start_of(slots), len(slots)) and locked
-        requests = [list(self._place(descriptor, slots, place)) for place in range(len(self._streamed))]
-        self._ring = Ring(requests, plan.n_slots)
-        self._resources.callback(self._ring.close)
-        self.gate.guard(self._ring, plan.streamed)
-        self.residency = Residency(
-            "ring", plan.resident_bytes, plan.streamed_bytes, plan.n_slots, plan.slot_bytes, locked
-        )
+        self._hold_others()
+        self._arrange(self._plan)
 
-    def read_ahead(self) -> None:
-        """From now on layers are read before the computation waits for them (see `Ring`)."""
+    def stream(self) -> None:
+        """Stream what the plan says, and read ahead; everything else is put into memory that nothing evicts."""
+        self._hold_others()
+        self._arrange(self._wanted)
+        self._read_ahead()
+
+    def change(self, settings: RingSettings) -> bool:
+        """Read in another way from now on, within the memory that is held now; between two passes.
+
+        Returns False, and changes nothing, if the memory does not allow so many slots. Raises as `stream` does.
+        """
+        pages = self._pages
+        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), self._plan.held_bytes, settings.n_slots)
+        if plan is None:
+            return False
+        self._memory.settings = settings
+        self._arrange(plan)
+        self._read_ahead()
+        return True
+
+    def _hold_others(self) -> None:
+        """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
+        if self._memory.begin():
+            self._memory.hold(self._pages.others)
+
+    def _read_ahead(self) -> None:
         assert self._ring
         self._ring.read_ahead()
 
+    def begin_pass(self) -> None:
+        """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""
+        shortage = self._pressure.shortage() if self._ring else 0
+        if shortage:
+            self._give_back(shortage)
+        self.gate.begin_pass()
+
+    def _give_back(self, n_bytes: int) -> None:
+        """Let resident layers join the ring until so many bytes are free, as far as there are any."""
+        plan = relieved(self._plan, self._pages.layer_bytes, n_bytes)
+        if plan == self._plan:
+            return
+        n_given_back = self._plan.held_bytes - plan.held_bytes
+        try:
+            self._arrange(plan)
+        except (CannotStreamError, OSError) as error:
+            raise LlamaError(f"memory ran short, and resident weights cannot be given back: {error}") from error
+        self._given_back += n_given_back
+        self._read_ahead()
+
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
-        self._resources.close()
+        self._ring_resources.close()
+        self._memory.close()
 
     def __enter__(self) -> StreamedWeights:
         return self
@@ -102,45 +155,40 @@ class StreamedWeights:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hold_resident(self) -> bool:
-        """Copy the resident weights into memory of this process, in place. Returns whether it could be locked.
+    def _arrange(self, plan: ResidencyPlan) -> None:
+        """Show slots of a new ring in place of the plan's streamed layers, and hold the others.
 
-        A lock on the file's own pages would save the copy, but reading those by page faults is slow, and a file that
-        is cut short would end the process at the next access.
+        A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
         """
-        for part in self._resident:
-            address_space.map_memory(self._addresses[part], part.n_bytes)
+        self._close_ring()
+        descriptor = os.memfd_create("specrun ring")
+        self._ring_resources.callback(os.close, descriptor)
+        os.ftruncate(descriptor, plan.n_slots * plan.slot_bytes)
+        slots = mmap.mmap(descriptor, plan.n_slots * plan.slot_bytes)
+        streamed = [self._pages.layers[layer] for layer in plan.streamed]
         requests = [
-            request
-            for part in self._resident
-            for request in self._requests(part, address_space.view(self._addresses[part], part.n_bytes))
+            list(self._place(parts, descriptor, slots, place % plan.n_slots * plan.slot_bytes))
+            for place, parts in enumerate(streamed)
         ]
-        with ThreadPoolExecutor(N_READERS) as pool:
-            for _ in pool.map(lambda request: request.file.read(request.into, request.offset), requests):
-                pass
-        for part in self._resident:
-            address_space.make_read_only(self._addresses[part], part.n_bytes)
-        return all(address_space.lock(self._addresses[part], part.n_bytes) for part in self._resident)
+        stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
+        self._memory.hold(stays)
+        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
+        self._ring_resources.callback(self._ring.close)
+        self.gate.guard(self._ring, plan.streamed)
+        # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
+        self._locked_slots = address_space.lock(address_space.start_of(slots), len(slots))
+        self._plan = plan
 
-    def _place(self, descriptor: int, slots: mmap.mmap, place: int) -> Iterator[Request]:
+    def _close_ring(self) -> None:
+        self._ring_resources.close()
+        if self._ring:
+            self._read_before += self._ring.bytes_read
+            self._waited_before += self._ring.wait_seconds
+            self._ring = None
+
+    def _place(self, parts: Sequence[PageRange], descriptor: int, slots: mmap.mmap, start: int) -> Iterator[Request]:
         """Show a slot's memory where llama.cpp looks for a streamed layer. Yields the requests that fill it."""
-        start = place % self._plan.n_slots * self._plan.slot_bytes
-        for part in self._streamed[place]:
-            address_space.map_file(self._addresses[part], part.n_bytes, descriptor, start)
-            yield from self._requests(part, memoryview(slots)[start : start + part.n_bytes])
+        for part in parts:
+            self._memory.show(part, descriptor, start)
+            yield from self._memory.requests(part, memoryview(slots)[start : start + part.n_bytes])
             start += part.n_bytes
-
-    def _requests(self, part: PageRange, memory: memoryview) -> Iterator[Request]:
-        for start in range(0, part.n_bytes, CHUNK):
-            yield Request(self._files[part.file], memory[start : start + CHUNK], part.offset + start)
-
-    def _restore(self) -> None:
-        for part, address in self._addresses.items():
-            address_space.map_file(address, part.n_bytes, self._files[part.file].descriptor, part.offset)
-
-
-def _mappings_of(path: Path) -> list[address_space.Mapping]:
-    try:
-        return address_space.mappings_of(path)
-    except OSError as error:
-        raise CannotStreamError(f"this system does not tell what is mapped ({error.strerror})") from error

@@ -45,6 +45,14 @@ class WeightFile:
             ):  # fmt: skip
                 raise CannotStreamError(f"{self.path.name} was changed meanwhile")
 
+    def check_length(self) -> None:
+        """Raises LlamaError if the file has become shorter since it was opened."""
+        if os.fstat(self.descriptor).st_size < self.n_bytes:
+            raise self._cut_short()
+
+    def _cut_short(self) -> LlamaError:
+        return LlamaError(f"{self.path} was cut short while it was in use; download it again")
+
     def read(self, into: memoryview, offset: int) -> int:
         """Fill `into` with the bytes at `offset`, as far as the file goes; returns their number.
 
@@ -59,7 +67,7 @@ class WeightFile:
             except OSError as error:
                 raise LlamaError(f"{self.path} cannot be read any more: {error.strerror}") from error
             if n_read == 0:
-                raise LlamaError(f"{self.path} was cut short while it was in use; download it again")
+                raise self._cut_short()
             done += n_read
         if not self.is_direct:
             os.posix_fadvise(self.descriptor, offset, wanted, os.POSIX_FADV_DONTNEED)

@@ -15,16 +15,19 @@ import psutil
 import pytest
 
 from specrun.errors import LlamaError
+from specrun.hardware.pressure import Pressure
+from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import address_space, streamed_weights
+from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import mappings_of
+from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.speculation.tree import TokenTree
 from tests.models import edited, random_gemma3, random_llama, random_mamba, random_qwen3_moe, split
-from tests.streams import CONFIG, PROMPT, context, planned, streamed_context, written
+from tests.streams import CALM, CONFIG, PROMPT, context, planned, streamed_context, written
 
 
 @pytest.mark.parametrize(("n_resident", "n_slots"), [(0, 2), (1, 2), (3, 2), (0, 3), (1, 3), (0, 4)])
@@ -45,12 +48,33 @@ def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
         assert written(streamed) == expected
 
 
-def test_layers_of_several_requests_are_the_same(
-    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streamed_weights, "CHUNK", 4096)
-    with streamed_context(model, 0, 3) as streamed:
+@pytest.mark.parametrize("n_readers", [1, 4])
+def test_layers_of_several_requests_are_the_same(model: Path, expected: list[bytes], n_readers: int) -> None:
+    with streamed_context(model, 0, 3, ring=RingSettings(3, n_readers, 4096)) as streamed:
         assert written(streamed) == expected
+
+
+def test_the_way_of_reading_can_change_between_passes(model: Path, expected: list[bytes]) -> None:
+    with streamed_context(model, 2) as streamed:
+        weights = streamed.weights
+        assert weights
+        n_held = held(weights)
+        for ring in (RingSettings(3, 1, 8192), RingSettings(4, 4), RingSettings(2, 2)):
+            assert weights.change(ring)
+            assert weights.residency.n_slots == ring.n_slots
+            assert held(weights) <= n_held
+            assert written(streamed) == expected
+        assert held(weights) == n_held
+        before = weights.residency
+        assert not weights.change(RingSettings(n_slots=50))
+        assert weights.residency == before
+        assert written(streamed) == expected
+
+
+def held(weights: StreamedWeights) -> int:
+    """Memory of resident weights and slots."""
+    residency = weights.residency
+    return residency.resident_bytes + residency.n_slots * residency.slot_bytes
 
 
 @pytest.mark.parametrize(
@@ -150,8 +174,8 @@ def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> Non
     plans = planned(model)
     with LlamaModel(model) as loaded:
         before = mappings_of(model)
-        with StreamedWeights(plans.pages, plans.plan) as weights:
-            weights.install()
+        with StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM) as weights:
+            weights.stream()
             assert mappings_of(model) != before
         assert mappings_of(model) == before
         with LlamaContext(loaded, CONFIG) as plain:
@@ -210,6 +234,74 @@ def test_ctrl_c_in_the_middle_of_a_pass(model: Path, expected: list[bytes], monk
         monkeypatch.setattr(Ring, "wait_for", wait_for)
         target.reset()
         assert written(streamed) == expected
+
+
+class ShortOfMemory(Pressure):
+    """Memory that becomes short before the passes of these numbers, by so many bytes."""
+
+    def __init__(self, shortages: dict[int, int]) -> None:
+        super().__init__(0, lambda: 0)
+        self.n_passes = 0
+        self.shortages = shortages
+
+    def shortage(self) -> int:
+        self.n_passes += 1
+        return self.shortages.get(self.n_passes, 0)
+
+
+@pytest.mark.parametrize("n_slots", [2, 3])
+def test_layers_are_given_back_between_passes_and_the_bits_stay_the_same(
+    model: Path, expected: list[bytes], n_slots: int
+) -> None:
+    layer = max(planned(model).pages.layer_bytes)
+    pressure = ShortOfMemory({4: 1, 7: layer, 9: 10 * layer, 11: layer})
+    with streamed_context(model, 3, n_slots, pressure=pressure) as streamed:
+        assert streamed.weights
+        before = streamed.weights.residency
+        assert written(streamed) == expected
+        after = streamed.weights.residency
+        assert pressure.n_passes > 11
+        everything = planned(model, 0, n_slots).plan
+        assert (after.resident_bytes, after.streamed_bytes) == (everything.resident_bytes, everything.streamed_bytes)
+        given_back = before.resident_bytes - after.resident_bytes
+        assert given_back > 2 * layer
+        assert abs(after.given_back_bytes - given_back) <= n_slots * (after.slot_bytes - before.slot_bytes)
+        assert written(streamed) == expected
+
+
+def test_what_was_read_is_counted_over_all_rings(model: Path) -> None:
+    layer = max(planned(model).pages.layer_bytes)
+    with streamed_context(model, 3, pressure=ShortOfMemory({6: layer})) as streamed:
+        weights = streamed.weights
+        assert weights
+        read, waited = weights.bytes_read, weights.wait_seconds
+        target = TargetContext(streamed)
+        target.set_prompt([1, 2, 3])
+        for _ in range(6):
+            target.score(TokenTree.root_only(3))
+            target.drop_tree()
+            assert weights.bytes_read >= read
+            assert weights.wait_seconds >= waited
+            read, waited = weights.bytes_read, weights.wait_seconds
+        assert weights.residency.given_back_bytes >= layer
+
+
+def test_memory_that_cannot_be_given_back_is_one_line_in_every_pass(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with streamed_context(model, 3, pressure=ShortOfMemory({3: 1})) as streamed:
+        target = TargetContext(streamed)
+        target.set_prompt([1, 2, 3])
+
+        def refused(*_: object) -> None:
+            raise CannotStreamError("memory cannot be mapped (Cannot allocate memory)")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(address_space, "map_file", refused)
+            with pytest.raises(LlamaError, match="cannot be given back: memory cannot be mapped"):
+                target.score(TokenTree.root_only(3))
+        with pytest.raises(LlamaError, match="load the model again"):
+            target.score(TokenTree.root_only(3))
 
 
 def test_closing_while_readers_read(model: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -51,6 +52,35 @@ def test_the_last_page_is_read_as_far_as_the_file_goes(
         assert not any(memory[PAGE + 100 :])
     file.close()
     file.close()
+
+
+def cached_pages(path: Path) -> int:
+    """Pages of a file that are in the page cache."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
+        pages = (ctypes.c_ubyte * -(-len(memory) // PAGE))()
+        start = ctypes.c_char.from_buffer(memory)
+        assert ctypes.CDLL(None).mincore(ctypes.byref(start), ctypes.c_size_t(len(memory)), pages) == 0
+        del start
+        return sum(page & 1 for page in bytes(pages))
+
+
+def test_without_o_direct_what_was_read_is_dropped_from_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(bytes(256 * PAGE))
+    with path.open("rb") as written:
+        os.fsync(written.fileno())
+        os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached_pages(path):
+        pytest.skip("this file system keeps everything in memory")
+    monkeypatch.setattr(os, "preadv", _refusing_direct(os.preadv))
+    file = WeightFile(path)
+    with mmap.mmap(-1, 64 * PAGE) as memory:
+        for start in range(0, 256, 64):
+            file.read(memoryview(memory), start * PAGE)
+    file.close()
+    assert cached_pages(path) < 64, "of 256 that were read"
 
 
 def test_a_file_that_became_shorter_is_an_error(path: Path) -> None:

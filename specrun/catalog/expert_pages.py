@@ -1,0 +1,65 @@
+"""Where the experts of a mixture lie in its files, and which pages hold everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specrun.catalog.gguf_file import GgufFile, is_expert, layer_of
+from specrun.catalog.gguf_header import TensorInfo, read_header
+from specrun.catalog.weight_pages import PageRange, merged
+
+
+@dataclass(frozen=True)
+class ExpertTensor:
+    """One matrix of every expert of a layer, one behind the other."""
+
+    file: int  # index of the file in `ExpertPages.files`
+    offset: int  # in bytes
+    n_bytes: int  # of one expert
+
+    def pages_of(self, experts: Iterable[int], page: int) -> list[PageRange]:
+        """The pages that hold this matrix of these experts, in as few ranges as possible. page: bytes of a page."""
+        return list(
+            merged(_outer(self.file, self.offset + one * self.n_bytes, self.n_bytes, page) for one in sorted(experts))
+        )
+
+
+@dataclass(frozen=True)
+class ExpertPages:
+    """A mixture of experts on disk."""
+
+    files: tuple[Path, ...]
+    n_experts: int  # of each layer
+    layers: dict[int, tuple[ExpertTensor, ...]]  # the experts of those layers that have any
+    dense: tuple[PageRange, ...]  # all pages that hold something else, which every token uses
+    experts: tuple[PageRange, ...]  # all pages that hold experts; those at the edges may be dense as well
+
+
+def expert_pages(file: GgufFile, page: int) -> ExpertPages:
+    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError if a file cannot be read."""
+    layers: dict[int, list[ExpertTensor]] = {}
+    dense: list[PageRange] = []
+    experts: list[PageRange] = []
+    for index, path in enumerate(file.shards):
+        for tensor in read_header(path).tensors:
+            pages = _outer(index, tensor.offset, tensor.n_bytes, page)
+            layer = layer_of(tensor.name)
+            if layer is None or not is_expert(tensor.name) or not _is_of_all(tensor, file.n_experts):
+                dense.append(pages)
+                continue
+            experts.append(pages)
+            layers.setdefault(layer, []).append(ExpertTensor(index, tensor.offset, tensor.n_bytes // file.n_experts))
+    by_layer = {layer: tuple(tensors) for layer, tensors in sorted(layers.items())}
+    return ExpertPages(file.shards, file.n_experts, by_layer, merged(dense), merged(experts))
+
+
+def _is_of_all(tensor: TensorInfo, n_experts: int) -> bool:
+    """Whether a tensor holds a matrix of each expert; biases and scales are small, and old files split experts."""
+    return len(tensor.shape) == 3 and tensor.shape[-1] == n_experts
+
+
+def _outer(file: int, start: int, n_bytes: int, page: int) -> PageRange:
+    first = start // page * page
+    return PageRange(file, first, -(-(start + n_bytes) // page) * page - first)

@@ -1,0 +1,65 @@
+"""From how many tokens on passes copy weights that lie in RAM to the GPU, instead of multiplying them where they lie.
+
+llama.cpp's GPU backends read it from the environment when they start, once a process. So it must be settled before
+anything asks for devices or loads a model (`library.start`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from specrun.errors import UsageError
+
+DEFAULT = 32  # tokens; of llama.cpp's backends
+_VARIABLE = "GGML_OP_OFFLOAD_MIN_BATCH"
+
+_started_with: int | None = None  # what the backends have read; None before they start
+
+
+def in_use() -> int:
+    """What the backends of this process have read, or will read, as far as its environment says."""
+    return _of_environment() if _started_with is None else _started_with
+
+
+def is_open() -> bool:
+    """Whether the environment of this process leaves the choice to specrun."""
+    return _VARIABLE not in os.environ
+
+
+def settle(wanted: int | None) -> None:
+    """Choose for this process; None takes what there is.
+
+    Raises UsageError if the backends have started with another threshold, because times and bits would not be those
+    that were measured.
+    """
+    if wanted is None or wanted == in_use():
+        return
+    if _started_with is not None:
+        raise UsageError(
+            f"llama.cpp copies weights to the GPU in passes of {_started_with} tokens and more in this process, and "
+            f"the model's profile needs {wanted}; set {_VARIABLE}={wanted}"
+        )
+    os.environ[_VARIABLE] = str(wanted)
+
+
+def start() -> None:
+    """To be called when the backends start: from now on nothing can be chosen."""
+    global _started_with
+    if _started_with is None:
+        _started_with = _of_environment()
+
+
+def variables(wanted: int) -> dict[str, str]:
+    """What the environment of a process must have so that its backends read `wanted`."""
+    return {_VARIABLE: str(wanted)}
+
+
+def _of_environment() -> int:
+    """What llama.cpp's atoi makes of the variable."""
+    text = os.environ.get(_VARIABLE)
+    if text is None:
+        return DEFAULT
+    try:
+        return int(text)
+    except ValueError:
+        return 0

@@ -1,0 +1,40 @@
+"""The mixture that scripts/make_mixture.py makes runs, and does not always choose the same experts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog.expert_pages import expert_pages
+from specrun.catalog.gguf_file import GgufFile
+from specrun.hardware.residency import RingSettings
+from specrun.llama import LlamaModel, TargetContext
+from specrun.llama.context import LlamaContext
+from specrun.llama.streaming import self_check
+from specrun.llama.streaming.address_space import PAGE
+from specrun.llama.streaming.expert_weights import ExpertWeights
+from tests.streams import CONFIG
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "make_mixture.py"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="experts are read as they are chosen on Linux only")
+def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.gguf"
+    shape = ["--layers", "2", "--experts", "16", "--used", "3", "--embd", "128", "--ff", "64"]
+    subprocess.run([sys.executable, str(SCRIPT), str(path), *shape], check=True, capture_output=True, timeout=60)
+    file = GgufFile.read(path)
+    assert (file.n_layers, file.n_experts, file.n_experts_used) == (2, 16, 3)
+    chosen: list[list[int]] = []
+    monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, experts: chosen.append(experts))
+    with (
+        LlamaModel(path) as model,
+        ExpertWeights(expert_pages(file, PAGE), 3, RingSettings()) as weights,
+        LlamaContext(model, CONFIG, weights) as made,
+    ):
+        self_check.read_experts(made, weights)
+        TargetContext(made).set_prompt(list(range(60)))
+    assert max(len(experts) for experts in chosen) > 3
