@@ -67,25 +67,33 @@ class Bench:
     draft: Path
     work: Path
 
-    def rows(self, temperatures: Sequence[float]) -> Iterator[Row]:
-        """Tune, then measure at each temperature."""
-        tuned = self.work / f"profile-{self.weights}-{self.place}"
+    @property
+    def tuned(self) -> Path:
+        """The data folder with the profile."""
+        return self.work / f"profile-{self.weights}-{self.place}"
+
+    def tune(self, temperatures: Sequence[float]) -> None:
+        """Make the profile, if there is none yet."""
         temps = ",".join(f"{t:g}" for t in temperatures)
-        options = ["--show"] if tuned.exists() else ["--temp", temps]
-        report = json.loads(self._specrun(tuned, "tune", *options, "--json"))
+        options = ["--show"] if self.tuned.exists() else ["--temp", temps]
+        report = json.loads(self.specrun(self.tuned, "tune", *options, "--json"))
         settings = {name: value for name, value in report["settings"].items() if value is not None}
         print(f"{self.weights}, {self.place}: settings {settings}", file=sys.stderr)
-        for temperature in temperatures:
-            yield from self._measured(temperature, tuned)
 
-    def _measured(self, temperature: float, tuned: Path) -> Iterator[Row]:
+    def rows(self, temperatures: Sequence[float]) -> Iterator[Row]:
+        """Tune, then measure at each temperature."""
+        self.tune(temperatures)
+        for temperature in temperatures:
+            yield from self._measured(temperature)
+
+    def _measured(self, temperature: float) -> Iterator[Row]:
         sampling = ["--temp", f"{temperature:g}"]
         swept = self._peers("0,0.75", LENGTHS[self.place], sampling)
         plain = [one for one in swept if one["tool"] == "llama-completion"]
         chains = sorted((one for one in swept if one not in plain), key=lambda one: -one["tokens_per_second"])
         with tempfile.TemporaryDirectory(dir=self.work) as empty:
             untuned = self._bench(Path(empty), "auto", sampling)
-        own = self._bench(tuned, "chain,tree,auto", sampling)
+        own = self._bench(self.tuned, "chain,tree,auto", sampling)
         length, p_min = _length_and_p_min(chains[0])
         again = self._peers(p_min, length, sampling)
         plain += [one for one in again if one["tool"] == "llama-completion"]
@@ -122,14 +130,15 @@ class Bench:
 
     def _bench(self, data: Path, methods: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(
-            self._specrun(
+            self.specrun(
                 data, "bench", "--kinds", "code", "--methods", methods, "--repeat", "1", "-o", "json",
                 "-n", f"{N_TOKENS[self.place]}", *sampling,
             )
         )  # fmt: skip
         return found
 
-    def _specrun(self, data: Path, command: str, *options: str) -> str:
+    def specrun(self, data: Path, command: str, *options: str) -> str:
+        """The standard output of a command that keeps its data in `data`."""
         data.mkdir(exist_ok=True)
         models = ["--target", self.target, "--draft", self.draft, "--raw"]
         return self._run(["-m", "specrun", command, *models, *options], {**os.environ, "SPECRUN_DATA_DIR": str(data)})
@@ -147,6 +156,19 @@ class Bench:
 def _length_and_p_min(peer: dict[str, Any]) -> tuple[str, str]:
     words = peer["settings"].split()
     return words[words.index("--spec-draft-n-max") + 1], words[words.index("--spec-draft-p-min") + 1]
+
+
+def ensure_models(work: Path, weights: str) -> tuple[Path, Path]:
+    """The target with weights of this type and the draft, made in `work` if they are not there."""
+    work.mkdir(parents=True, exist_ok=True)
+    target, draft = work / f"target-{weights}.gguf", work / "draft.gguf"
+    for source, path, shape in (
+        (embedded.TARGET, target, [*SHAPE, "--type", weights]),
+        (embedded.DRAFT, draft, DRAFT_SHAPE),
+    ):
+        if not path.exists():
+            widen_gguf.main([str(source), str(path), *shape, "--no-check"])
+    return target, draft
 
 
 def as_tables(rows: Sequence[Row]) -> str:
@@ -183,16 +205,9 @@ def main() -> None:
     if not options.print:
         if options.work is None:
             parser.error("--work is missing")
-        options.work.mkdir(parents=True, exist_ok=True)
         temperatures = [float(t) for t in options.temps.split(",")]
         for weights in options.types.split(","):
-            target, draft = options.work / f"target-{weights}.gguf", options.work / "draft.gguf"
-            for source, path, shape in (
-                (embedded.TARGET, target, [*SHAPE, "--type", weights]),
-                (embedded.DRAFT, draft, DRAFT_SHAPE),
-            ):
-                if not path.exists():
-                    widen_gguf.main([str(source), str(path), *shape, "--no-check"])
+            target, draft = ensure_models(options.work, weights)
             for place in options.places.split(","):
                 for row in Bench(weights, place, target, draft, options.work).rows(temperatures):
                     key = (row.weights, row.place, row.temperature, row.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ COMMANDS_PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```(?:sh|console|bash)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"(?<![\w./-])(?:specrun|scripts|tests)/[\w./-]*\w")
 
 CLOSED_STDOUT_EXIT_CODE = 141
@@ -92,3 +94,27 @@ def test_relative_links_lead_to_files(document: Path) -> None:
 def test_source_files_that_are_named_exist(document: Path) -> None:
     paths = PATH.findall(document.read_text(encoding="utf-8"))
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def examples() -> list[str]:
+    """The lines of all code blocks that run specrun, from the command on."""
+    found = []
+    for document in [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]:
+        blocks = CODE.findall(document.read_text(encoding="utf-8"))
+        joined = "\n".join(blocks).replace("\\\n", " ").replace(" && ", "\n").splitlines()
+        found += [match[1] for line in joined if (match := re.search(r"(?:^|\| |-- )(specrun .*)", line.strip()))]
+    return found
+
+
+@pytest.mark.parametrize("line", sorted(set(examples())))
+def test_every_example_is_a_command_with_its_options(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command = typer.main.get_command(app)
+    while isinstance(command, TyperGroup) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    names = {name for one in command.params for name in (*one.opts, *getattr(one, "secondary_opts", []))} | {"--help"}
+    for word in words:
+        if word in ("|", ">", "<", ";"):
+            break
+        is_option = word.startswith("-") and not re.fullmatch(r"-\d*", word)
+        assert not is_option or word.partition("=")[0] in names, f"{word} in {line}"

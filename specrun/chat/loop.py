@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -24,7 +25,9 @@ from specrun.interrupts import InterruptFlag
 from specrun.llama.chat_template import Message
 from specrun.views import answer_report as report
 from specrun.views import tree_view
-from specrun.views.answer_stream import AnswerView
+
+if TYPE_CHECKING:
+    from specrun.views.answer_stream import AnswerView
 
 
 @dataclass(frozen=True)
