@@ -28,8 +28,8 @@ class ExpertWeights:
     n_used: experts of a layer that a token uses.
     wait_seconds: for how long passes have asked for experts; how long page faults then wait for them is not known.
 
-    Until `stream` is called, everything is as llama.cpp made it. The
-    context must be made with `gate.callback`. Raises CannotStreamError if the files cannot be read or are not mapped.
+    Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`. Raises
+    CannotStreamError if the files cannot be read or are not mapped.
     """
 
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings) -> None:
