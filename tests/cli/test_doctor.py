@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from specrun.catalog.gguf_file import GgufFile
+from specrun.llama_settings import UNDECIDED
+from specrun.profiles import lookup, profile_files
 from tests.conftest import SpecrunHere
+from tests.profiles.test_profile import made
 
 CHECKS = {"versions", "backends", "instructions", "profiles", "memory", "lockable memory", "other load", "disk rate"}
 CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub"}
@@ -37,6 +41,16 @@ def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHer
     assert lines[at].startswith("fail  data folder: /proc/specrun cannot be written")
     assert lines[at + 1] == "      -> SPECRUN_DATA_DIR=/another/folder in the environment"
     assert lines[0].startswith("ok    versions: specrun ")
+
+
+def test_a_profile_of_this_machine_fits_and_one_of_another_build_is_named(here: SpecrunHere, demo_target: Path) -> None:
+    identity = lookup.identify(GgufFile.read(demo_target), None, 512, UNDECIDED, UNDECIDED, exact=False)
+    profile_files.save(made("a", identity=identity))
+    profile_files.save(made("b", identity=identity | {"llama.cpp": "older"}))
+    found = {finding["check"]: finding for finding in json.loads(here("doctor", "--json").stdout)}
+    assert found["profiles"]["status"] == "warn"
+    assert found["profiles"]["detail"].startswith("1 of 2 fit")
+    assert "(llama.cpp changed since)" in found["profiles"]["detail"]
 
 
 @pytest.mark.slow

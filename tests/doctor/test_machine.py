@@ -32,7 +32,9 @@ _Usage = namedtuple("_Usage", "total used free")
 @pytest.fixture
 def busy_core() -> Iterator[subprocess.Popen[bytes]]:
     """A process that computes for as long as the test runs."""
-    process = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    # It looks now and then whether its parent is still there.
+    loop = f"import os; print(flush=True)\nwhile os.getppid() == {os.getpid()}:\n    for _ in range(1_000_000): pass"
+    process = subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE)
     assert process.stdout
     process.stdout.readline()
     yield process
