@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -61,9 +62,10 @@ def end_with_parent(clean_up: Callable[[], None]) -> None:
 
 def _failure(what: str, code: int, error_lines: list[str]) -> str:
     """Why a process ended without an answer."""
-    if error_lines:
-        return error_lines[-1].removeprefix("specrun: ").partition(";")[0]
-    return f"{what} ended with code {code}"
+    said = error_lines[-1].removeprefix("specrun: ").partition(";")[0] if error_lines else ""
+    if code < 0:
+        return f"{what} ended by signal {-code} ({signal.strsignal(-code)})" + (f": {said}" if said else "")
+    return said or f"{what} ended with code {code}"
 
 
 @contextmanager

@@ -75,6 +75,26 @@ def is_offline() -> bool:
     return bool(constants.is_offline_mode())
 
 
+def ask_whether_there(timeout_s: float) -> None:
+    """Ask for the headers of the hub's first page, without a token. Raises HubError if nothing answers in time.
+
+    A name that is looked up may take longer than `timeout_s`, because the system's own resolver does that.
+    """
+    import httpx2
+    from huggingface_hub.utils import get_session
+
+    try:
+        response = get_session().head(endpoint(), timeout=timeout_s)
+    except httpx2.TransportError as error:
+        raise HubError(
+            f"no connection to {endpoint()} ({' '.join(str(error).split()) or type(error).__name__})"
+        ) from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        raise HubError(f"{endpoint()} cannot be asked ({' '.join(str(error).split())})") from error
+    if response.status_code >= 500:
+        raise HubError(f"{endpoint()} answers {response.status_code}")
+
+
 def max_http_bytes() -> int:
     """The largest file that the hub sends by plain HTTP, in bytes."""
     from huggingface_hub import constants

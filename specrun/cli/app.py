@@ -15,6 +15,7 @@ from specrun.cli import bench, methods, models, output
 from specrun.cli.chat import chat
 from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
+from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
 from specrun.cli.tune import tune
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
@@ -32,6 +33,7 @@ app.command()(demo)
 app.command()(generate)
 app.command()(chat)
 app.command()(tune)
+app.command()(doctor)
 app.command()(datastore)
 app.add_typer(bench.app, name="bench")
 app.add_typer(methods.app, name="methods")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specrun.catalog.local_pair import Fetcher, SilentFetcher
-from specrun.engine import exact_passes
+from specrun.engine import busy_cores, exact_passes
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
@@ -24,6 +24,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
+from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
@@ -227,13 +228,14 @@ def open_model(
     Raises the errors of `Model`, MissingModelError and HubError.
     """
     asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
-    if asked.profile:
-        with progress() as show:
-            return Model(replace(asked, largest=largest), show=show)
-    options = replace(with_defaults(asked), largest=largest)
+    watch = LoadWatch()
+    options = replace(asked if asked.profile else with_defaults(asked), largest=largest)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
+    learner = Learner(asked, options.settings, note) if learns and not asked.profile else None
     with progress() as show:
-        return Model(options, Learner(asked, options.settings, note) if learns else None, show)
+        model = Model(options, learner, show)
+    model.notices += busy_cores.notices(watch, options, model.placement)
+    return model
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:

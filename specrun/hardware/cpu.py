@@ -54,6 +54,20 @@ def cpu_features(system_info: str) -> tuple[str, ...]:
     return tuple(features)
 
 
+def cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """The instruction sets of the processor by the text of /proc/cpuinfo, in Linux's names; empty if it has none."""
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):  # x86, ARM
+            return frozenset(value.split())
+    return frozenset()
+
+
+def read_flags() -> frozenset[str]:
+    """The instruction sets of this machine's processor, in Linux's names; empty where the system does not list them."""
+    return cpu_flags(_CPUINFO.read_text(errors="replace")) if _CPUINFO.exists() else frozenset()
+
+
 def _name() -> str:
     if platform.system() == "Darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]

@@ -106,18 +106,25 @@ def identity(
     settings: the settings of llama.cpp that the user decided (threads, cache types, layers in VRAM).
     Raises ModelFileError if a file cannot be read.
     """
+    return {
+        "files": [file_identity(target), file_identity(draft) if draft else None],
+        **surroundings(machine, llama_build, bindings),
+        "context": ctx_size,
+        "settings": json.loads(json.dumps(settings)),
+    }
+
+
+def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str, Any]:
+    """The parts of every `identity` on this machine, whatever the pair and its options are."""
     # Through JSON and back, so that the result equals one that was saved and loaded.
     values = json.loads(json.dumps(machine.lasting()))
     return {
-        "files": [file_identity(target), file_identity(draft) if draft else None],
         "memory": values.pop("memory"),
         "devices": values.pop("devices"),
         "driver": values.pop("driver"),
         "machine": values,
         "llama.cpp": llama_build,
         "llama-cpp-python": bindings,
-        "context": ctx_size,
-        "settings": json.loads(json.dumps(settings)),
     }
 
 

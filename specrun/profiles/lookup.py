@@ -16,9 +16,6 @@ from specrun.llama_settings import LlamaSettings, ResidencyChoice
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile
 
-# What a user calls the parts of an identity.
-_NAMES = {"memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options"}
-
 
 @dataclass(frozen=True)
 class Found:
@@ -117,7 +114,7 @@ def find(identity: dict[str, Any]) -> Found:
         return Found(None, f"{error}; going on without it (`specrun tune` makes a new one)")
     if profile:
         return Found(profile)
-    changed = ", ".join(_NAMES.get(part, part) for part in profile_files.changed_parts(identity))
+    changed = profile_files.in_words(profile_files.changed_parts(identity))
     if not changed:
         return Found(None)
     return Found(None, f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from specrun.errors import ProfileError
 from specrun.locations import data_dir, write_json
 from specrun.profiles.profile import Profile
 
+# What a user calls the parts of an identity.
+_NAMES = {"memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options"}
 _OFFLOADS = re.compile(r'"offload_min_batch": \d')
 
 
@@ -159,6 +161,11 @@ def of_target(identity: dict[str, Any]) -> Profile | None:
 
     wanted = without_draft(identity)
     return next((profile for profile in saved() if without_draft(profile.identity) == wanted), None)
+
+
+def in_words(parts: Iterable[str]) -> str:
+    """Parts of an identity as a user calls them, separated by commas."""
+    return ", ".join(_NAMES.get(part, part) for part in parts)
 
 
 def changed_parts(identity: dict[str, Any]) -> list[str]:

@@ -1,0 +1,53 @@
+"""All checks, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import specrun
+from specrun.doctor import cores, devices, folders, installation, memory, network, probe, profiles
+from specrun.doctor.finding import Finding
+from specrun.errors import LlamaError
+from specrun.hardware.cpu import cpu_features, read_flags
+from specrun.hardware.device import offload_devices
+from specrun.hardware.machine import Machine, gpu_driver, surroundings
+from specrun.hardware.memory import Memory
+from specrun.hardware.storage import Storage
+
+
+def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Finding]:
+    """Yield the findings of this machine. Nothing is downloaded, and nothing is left behind.
+
+    show: shows what is being looked at. debug: show what llama.cpp prints.
+    """
+    show("watching what else runs")
+    load = cores.watched()  # before anything of our own runs
+    asked = network.HubCheck()
+    show("asking llama.cpp what it was compiled with")
+    try:
+        build = probe.read_build(debug)
+    except LlamaError as error:
+        yield installation.unusable(str(error))
+    else:
+        yield from _of_build(build, show, debug)
+    ram = Memory.read()
+    yield memory.free(ram)
+    yield memory.lockable(memory.lock_limit(), ram.available_bytes)
+    yield cores.other_load(load)
+    yield from map(folders.writing, folders.folders())
+    show("reading from the disk")
+    model = folders.largest_model()
+    yield folders.disk_rate(Storage.read(model) if model else None)
+    show("waiting for the hub")
+    yield asked.finding()
+
+
+def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> Iterator[Finding]:
+    yield installation.versions(specrun.__version__, build)
+    yield installation.backends(build.backends, len(offload_devices(build.devices)), gpu_driver())
+    yield installation.instructions(cpu_features(build.system_info), read_flags())
+    show("running a layer on each device")
+    yield from devices.findings(build.devices, partial(probe.run_layer, debug=debug))
+    machine = Machine.read(None, build.devices, build.system_info)
+    yield profiles.saved(surroundings(machine, build.version, build.bindings))

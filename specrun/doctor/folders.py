@@ -1,0 +1,86 @@
+"""The folders that specrun writes to: whether it can, what is free there, and how fast models are read."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specrun import locations
+from specrun.catalog import cache, hub
+from specrun.doctor.finding import Finding
+from specrun.hardware.storage import Storage
+from specrun.locations import file_bytes
+from specrun.units import size_text
+
+_FULL = 1_000_000  # bytes; with less, nothing can be saved
+_SLOW = 300e6  # bytes a second; below a SATA SSD's 500 MB/s, above a hard disk. Chosen by hand
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that specrun writes to. enough: bytes that it should have free. variable: names another folder."""
+
+    name: str
+    path: Path
+    enough: int
+    variable: str
+
+
+def folders() -> tuple[Folder, ...]:
+    """All of them. A model takes gigabytes, the pair of `specrun demo` 1.1 GB, the rest little."""
+    return (
+        Folder("models", hub.cache_dir(), 10_000_000_000, "HF_HOME"),
+        Folder("cache", locations.cache_dir(), 1_500_000_000, "SPECRUN_CACHE_DIR"),
+        Folder("data", locations.data_dir(), 100_000_000, "SPECRUN_DATA_DIR"),
+        Folder("configuration", locations.config_dir(), 0, "SPECRUN_CONFIG_DIR"),
+    )
+
+
+def writing(folder: Folder) -> Finding:
+    """Whether the folder can be written, or made, and what is free there. Leaves nothing behind."""
+    check = f"{folder.name} folder"
+    elsewhere = f"{folder.variable}=/another/folder in the environment"
+    try:
+        there = _nearest(folder.path)
+        free = shutil.disk_usage(there).free
+        with tempfile.TemporaryFile(dir=there, buffering=0) as file:
+            file.write(b"specrun")
+    except OSError as error:
+        return Finding(check, "fail", f"{folder.path} cannot be written: {error.strerror}", elsewhere)
+    detail = f"{folder.path}, {size_text(free)} free"
+    space = f"free some (`specrun models list --cached` shows models), or set {elsewhere}"
+    if free < _FULL:
+        return Finding(check, "fail", f"{detail}; nothing can be saved there", space)
+    if free < folder.enough:
+        return Finding(check, "warn", f"{detail}; {size_text(folder.enough)} should be", space)
+    return Finding(check, "ok", detail)
+
+
+def _nearest(path: Path) -> Path:
+    """The folder itself, or the first above it that is there."""
+    return next((one for one in (path, *path.parents) if one.exists()), path)
+
+
+def largest_model() -> Path | None:
+    """The largest model file on this machine, which tells most about the disk; None if there is none."""
+    paths: Iterable[Path] = (
+        *(model.path for model in cache.models()),
+        *locations.cache_dir().rglob("*.gguf"),
+        *locations.data_dir().rglob("*.gguf"),
+    )
+    return max(paths, key=file_bytes, default=None)
+
+
+def disk_rate(storage: Storage | None) -> Finding:
+    """How fast models are read. storage: under a model file; None if no model is here."""
+    if storage is None or storage.bytes_per_second is None:
+        why = "no model is here to read" if storage is None else "it could not be measured"
+        return Finding("disk rate", "ok", f"unknown, because {why}")
+    detail = f"{size_text(storage.bytes_per_second)}/s ({storage.device}, {storage.file_system})"
+    if storage.bytes_per_second >= _SLOW:
+        return Finding("disk rate", "ok", detail)
+    detail += "; models load slowly, and weights that do not fit into RAM are read again in every pass"
+    return Finding("disk rate", "warn", detail, "HF_HOME=/folder/on/an/ssd in the environment")

@@ -1,0 +1,66 @@
+"""Free RAM, and how much of it may be locked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from specrun.doctor.finding import Finding
+from specrun.hardware.memory import Memory
+from specrun.units import size_text
+
+_SCARCE = 0.1  # of all RAM; chosen by hand
+_PROC = Path("/proc/self")
+_CAP_IPC_LOCK = 14  # in linux/capability.h: locks without a limit
+_ALL_USERS = ["0", "0", "4294967295"]  # in uid_map: not inside a user namespace, where capabilities do not count
+
+
+def free(memory: Memory, installed: int | None = None) -> Finding:
+    """Free RAM within the limits of cgroups. installed: bytes of RAM of the machine; None reads it."""
+    installed = psutil.virtual_memory().total if installed is None else installed
+    detail = f"{size_text(memory.available_bytes)} of {size_text(memory.total_bytes)} free"
+    if memory.total_bytes < installed:
+        detail += f", as a cgroup allows of the machine's {size_text(installed)}"
+    if memory.available_bytes >= _SCARCE * memory.total_bytes:
+        return Finding("memory", "ok", detail)
+    return Finding(
+        "memory",
+        "warn",
+        f"{detail}; weights would be read from disk again",
+        "end what `ps aux --sort=-rss | head` lists",
+    )
+
+
+def lockable(limit: int | None, available: int) -> Finding:
+    """Whether weights can be locked into RAM. limit: bytes as `lock_limit` gives them. available: bytes of free RAM."""
+    if limit is None:
+        return Finding("lockable memory", "ok", "unlimited")
+    if limit >= available:
+        return Finding("lockable memory", "ok", size_text(limit))
+    detail = f"{size_text(limit)}, less than the {size_text(available)} that are free, so weights can be swapped out"
+    fix = (
+        "`ulimit -l unlimited`, if the system allows it; else "
+        '`echo "$USER - memlock unlimited" | sudo tee -a /etc/security/limits.conf`, and log in again'
+    )
+    return Finding("lockable memory", "warn", detail, fix)
+
+
+def lock_limit(proc: Path = _PROC) -> int | None:
+    """Bytes that this process may lock into RAM; None without a limit. proc: folder that describes this process."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if limit == resource.RLIM_INFINITY or _is_above_limits(proc) else limit
+
+
+def _is_above_limits(proc: Path) -> bool:
+    try:
+        status = (proc / "status").read_text(errors="replace")
+        users = (proc / "uid_map").read_text().split()
+    except OSError:  # macOS
+        return False
+    capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return bool(int(capabilities, 16) >> _CAP_IPC_LOCK & 1) and users == _ALL_USERS

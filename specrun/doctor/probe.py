@@ -1,0 +1,135 @@
+"""Asks llama.cpp about itself, and runs a layer on a device, in a process of its own.
+
+A library that is missing, instructions that the processor lacks and drivers that crash then are findings, not the end
+of the command. `specrun.doctor` itself never imports llama.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specrun import child_process
+from specrun.errors import LlamaError, SpecrunError
+from specrun.hardware.device import Device
+
+_SECONDS = 30.0  # for one process; a GPU backend that compiles its kernels first takes several
+_PROMPT = "def read_config(path):\n"
+_N_CTX = 64  # tokens
+_LAYERS = 2  # in llama.cpp's count, where the output is one: a block and the output
+_OFFLOADED = re.compile(r"offloaded (\d+)/\d+ layers")
+
+
+@dataclass(frozen=True)
+class Build:
+    """What llama.cpp says of itself."""
+
+    version: str  # of llama.cpp
+    bindings: str  # version of llama-cpp-python
+    backends: tuple[str, ...]
+    devices: tuple[Device, ...]
+    system_info: str  # see `specrun.hardware.cpu`
+
+
+def read_build(debug: bool = False) -> Build:
+    """Ask llama.cpp. debug: show what it prints. Raises LlamaError if it cannot be loaded."""
+    value = _answer({"ask": "build"}, "llama.cpp", debug)
+    devices = tuple(Device(**device) for device in value.pop("devices"))
+    return Build(**(value | {"backends": tuple(value["backends"]), "devices": devices}))
+
+
+def run_layer(gpu: int | None, debug: bool = False) -> float:
+    """Milliseconds of a pass over a few tokens of the embedded target, with a block and the output on a device.
+
+    gpu: index among the devices that layers are divided among; None for the CPU, which then computes all of them.
+    Raises LlamaError if that fails, crashes, gives other logits than the CPU or takes half a minute.
+    """
+    return float(_answer({"ask": "layer", "gpu": gpu}, "the process that ran a layer", debug)["ms"])
+
+
+def _answer(request: dict[str, Any], what: str, debug: bool) -> dict[str, Any]:
+    return child_process.answer(__name__, request, what, _patience(what), debug)
+
+
+def _patience(what: str) -> Callable[[], None]:
+    end = time.monotonic() + _SECONDS
+
+    def wait() -> None:
+        if time.monotonic() > end:
+            raise LlamaError(f"{what} gave no answer for {_SECONDS:.0f} seconds")
+
+    return wait
+
+
+def serve(request: str) -> None:
+    """In the child: print the answer to `request`, which is JSON, or an `error`."""
+    child_process.end_with_parent(lambda: None)
+    given = json.loads(request)
+    try:
+        print(json.dumps(_build() if given["ask"] == "build" else _layer(given["gpu"])))
+    except SpecrunError as error:
+        print(json.dumps({"error": str(error)}))
+
+
+def _build() -> dict[str, Any]:
+    from specrun.llama import devices, library
+
+    return {
+        "version": library.build(),
+        "bindings": library.bindings_version(),
+        "backends": library.backends(),
+        "devices": [asdict(device) for device in devices.devices()],
+        "system_info": devices.system_info(),
+    }
+
+
+def _layer(gpu: int | None) -> dict[str, Any]:
+    import numpy as np
+
+    from specrun.llama_settings import LlamaSettings
+
+    expected, ms, _ = _pass(LlamaSettings(threads=1))
+    if not np.isfinite(expected).all():
+        raise LlamaError("the logits that the CPU computes are no numbers")
+    if gpu is not None:
+        settings = LlamaSettings(threads=1, gpu_layers=_LAYERS, split_mode="none", main_gpu=gpu)
+        logits, ms, n_offloaded = _pass(settings)
+        if not n_offloaded:
+            raise LlamaError("llama.cpp left all layers on the CPU")
+        # Devices round otherwise than the CPU, and some compute in float16; chosen by hand.
+        if not np.linalg.norm(logits - expected) < 0.1 * np.linalg.norm(expected):
+            raise LlamaError("the layer's results are wrong")
+    return {"ms": ms}
+
+
+def _pass(settings: Any) -> tuple[Any, float, int]:
+    """float32[n_vocab] behind the prompt, milliseconds of the second of two passes, and layers not on the CPU."""
+    from specrun.catalog import embedded
+    from specrun.llama import LlamaModel, library
+    from specrun.llama.batch import committed_tokens
+    from specrun.llama.context import ContextConfig, LlamaContext
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    library.logger.setLevel(logging.DEBUG)
+    library.logger.addHandler(handler)
+    try:
+        with LlamaModel(embedded.TARGET, settings) as model:
+            tokens = model.tokenize(_PROMPT, add_special=True)
+            config = ContextConfig(_N_CTX, 1, len(tokens), 1, settings)
+            with LlamaContext(model, config) as context:
+                for _ in range(2):  # the first compiles kernels and reads the weights
+                    context.remove(0, 0)
+                    started = time.perf_counter()
+                    logits = context.decode(committed_tokens(tokens, 0, 1, 1))[-1].copy()
+                    ms = 1e3 * (time.perf_counter() - started)
+    finally:
+        library.logger.removeHandler(handler)
+    match = _OFFLOADED.search("\n".join(lines))
+    return logits, ms, int(match[1]) if match else 0

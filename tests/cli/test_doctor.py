@@ -1,0 +1,67 @@
+"""`specrun doctor`: its lines, its JSON and its exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.llama_settings import UNDECIDED
+from specrun.profiles import lookup, profile_files
+from tests.conftest import SpecrunHere
+from tests.profiles.test_profile import made
+
+CHECKS = {"versions", "backends", "instructions", "profiles", "memory", "lockable memory", "other load", "disk rate"}
+CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub"}
+
+
+def test_json_has_what_others_rely_on_and_nothing_is_left_behind(here: SpecrunHere, tmp_path: Path) -> None:
+    result = here("doctor", "--json")
+    findings = json.loads(result.stdout)
+    assert all(list(finding) == ["check", "status", "detail", "fix"] for finding in findings)
+    found = {finding["check"]: finding for finding in findings}
+    assert found.keys() >= CHECKS
+    assert any(check.startswith("device ") for check in found)
+    assert {finding["status"] for finding in findings} <= {"ok", "warn", "fail"}
+    assert all(bool(finding["fix"]) == (finding["status"] != "ok") for finding in findings)
+    assert found["hub"]["status"] == "warn"
+    assert (result.code, result.stderr) == (int(any(f["status"] == "fail" for f in findings)), "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHere) -> None:
+    result = here("doctor", SPECRUN_DATA_DIR="/proc/specrun", HF_HUB_OFFLINE="1")
+    assert (result.code, result.stderr) == (1, "")
+    lines = result.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if "data folder" in line)
+    assert lines[at].startswith("fail  data folder: /proc/specrun cannot be written")
+    assert lines[at + 1] == "      -> SPECRUN_DATA_DIR=/another/folder in the environment"
+    assert lines[0].startswith("ok    versions: specrun ")
+
+
+def test_a_profile_of_this_machine_fits_and_one_of_another_build_is_named(here: SpecrunHere, demo_target: Path) -> None:
+    identity = lookup.identify(GgufFile.read(demo_target), None, 512, UNDECIDED, UNDECIDED, exact=False)
+    profile_files.save(made("a", identity=identity))
+    profile_files.save(made("b", identity=identity | {"llama.cpp": "older"}))
+    found = {finding["check"]: finding for finding in json.loads(here("doctor", "--json").stdout)}
+    assert found["profiles"]["status"] == "warn"
+    assert found["profiles"]["detail"].startswith("1 of 2 fit")
+    assert "(llama.cpp changed since)" in found["profiles"]["detail"]
+
+
+@pytest.mark.slow
+def test_it_does_not_import_llama_cpp_which_may_end_the_process() -> None:
+    program = """
+import sys
+from specrun.doctor.examine import examine
+findings = list(examine(lambda text: None))
+print(len(findings), "llama_cpp" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    n_findings, imported = run.stdout.split()
+    assert int(n_findings) > len(CHECKS)
+    assert imported == "False"

@@ -1,0 +1,200 @@
+"""Memory, other load, folders, disk, hub and profiles: the real ones, and ones that are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from specrun.doctor import cores, folders, memory, network, profiles
+from specrun.hardware.cpu import usable_cores
+from specrun.hardware.memory import Memory
+from specrun.hardware.other_load import LoadWatch, OtherLoad
+from specrun.hardware.storage import Storage
+from specrun.profiles import profile_files
+from tests.hub import Fault, Hub
+from tests.profiles.test_profile import made
+
+GB = 1_000_000_000
+_Usage = namedtuple("_Usage", "total used free")
+
+
+@pytest.fixture
+def busy_core() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that computes for as long as the test runs."""
+    # It looks now and then whether its parent is still there.
+    loop = f"import os; print(flush=True)\nwhile os.getppid() == {os.getpid()}:\n    for _ in range(1_000_000): pass"
+    process = subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_free_memory() -> None:
+    assert memory.free(Memory(32 * GB, 20 * GB), 32 * GB).detail == "20.00 GB of 32.00 GB free"
+    limited = memory.free(Memory(4 * GB, 3 * GB), 32 * GB)
+    assert (limited.status, "as a cgroup allows of the machine's 32.00 GB" in limited.detail) == ("ok", True)
+    assert memory.free(Memory(32 * GB, 3 * GB), 32 * GB).status == "warn"
+
+
+def test_lockable_memory() -> None:
+    assert memory.lockable(None, 20 * GB).status == "ok"
+    assert memory.lockable(32 * GB, 20 * GB).status == "ok"
+    low = memory.lockable(8_388_608, 20 * GB)
+    assert (low.status, low.detail.partition(",")[0]) == ("warn", "8 MB")
+    assert "ulimit -l unlimited" in low.fix
+
+
+def test_the_limit_is_the_systems_unless_this_process_stands_above_it(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, before[1]))
+        (tmp_path / "status").write_text("Name:\tpython\nCapEff:\t0000000000000000\n")
+        (tmp_path / "uid_map").write_text("         0          0 4294967295\n")
+        assert memory.lock_limit(tmp_path) == 65536
+        (tmp_path / "status").write_text("CapEff:\t000001fffeffffff\n")
+        assert memory.lock_limit(tmp_path) is None
+        (tmp_path / "uid_map").write_text("         0       1000          1\n")
+        assert memory.lock_limit(tmp_path) == 65536, "capabilities inside a user namespace do not lift the limit"
+        assert memory.lock_limit(tmp_path / "missing") == 65536
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
+
+
+def test_a_busy_core_is_seen_and_named(busy_core: subprocess.Popen[bytes]) -> None:
+    load = cores.watched()
+    assert load.cores > 0.4  # of one core, which others may want too
+    assert any(f"({busy_core.pid})" in process for process in load.processes), load
+
+
+def test_what_this_process_computes_is_no_other_load() -> None:
+    watch = LoadWatch(with_names=True)
+    while watch.seconds < 0.3:
+        pass
+    load = watch.so_far()
+    assert not any(f"({os.getpid()})" in process for process in load.processes), load
+    assert 0 <= load.cores <= load.n_cores
+
+
+@pytest.mark.parametrize(
+    ("busy", "n_cores", "wanted", "free"),
+    [(0.0, 2, 2, 2), (0.4, 2, 2, 2), (0.6, 2, 2, 1), (1.0, 2, 2, 1), (2.0, 2, 2, 1), (1.0, 16, 8, 8), (9.0, 16, 8, 7)],
+)
+def test_threads_beside_others(busy: float, n_cores: int, wanted: int, free: int) -> None:
+    load = OtherLoad(busy, n_cores, ("make (12)",))
+    assert load.threads_beside(wanted) == free
+    finding = cores.other_load(load, wanted)
+    assert finding.status == ("ok" if free == wanted else "warn")
+    assert (f"--threads {free}" in finding.fix) == (free < wanted)
+    assert "make (12)" in finding.detail
+
+
+def test_one_thread_on_one_busy_core() -> None:
+    finding = cores.other_load(OtherLoad(1.0, 1), 1)
+    assert (finding.status, finding.fix) == ("warn", "end them")
+    assert cores.other_load(OtherLoad(0.0, 64)).status == "ok"
+    assert usable_cores() <= 64
+
+
+def test_folders_that_are_there_or_can_be_made_leave_nothing(tmp_path: Path) -> None:
+    for folder in folders.folders():
+        assert folder.path.is_relative_to(tmp_path)
+        assert folders.writing(replace(folder, enough=0)).status == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("home", ["/proc/home", "FILE/home"])
+def test_a_home_that_cannot_be_written(home: str, tmp_path: Path) -> None:
+    """/proc takes no files from anyone; tests may run as root, whom no permissions keep out."""
+    (tmp_path / "FILE").touch()
+    path = tmp_path / home / ".local/share/specrun"  # an absolute `home` replaces what is before it
+    finding = folders.writing(folders.Folder("data", path, 0, "SPECRUN_DATA_DIR"))
+    assert (finding.check, finding.status) == ("data folder", "fail")
+    assert str(path) in finding.detail
+    assert finding.fix.startswith("SPECRUN_DATA_DIR=")
+
+
+@pytest.mark.parametrize(("free", "status"), [(50 * GB, "ok"), (9 * GB, "warn"), (4096, "fail")])
+def test_a_disk_that_is_full(free: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(100 * GB, 100 * GB - free, free))
+    finding = folders.writing(folders.Folder("models", tmp_path / "hub", 10 * GB, "HF_HOME"))
+    assert finding.status == status
+    assert bool(finding.fix) == (status != "ok")
+
+
+def test_the_rate_of_the_disk_under_the_largest_model(tmp_path: Path) -> None:
+    assert folders.largest_model() is None
+    assert "no model is here" in folders.disk_rate(None).detail
+    demo = tmp_path / "cache/demo"
+    demo.mkdir(parents=True)
+    (demo / "draft.gguf").write_bytes(bytes(10))
+    (demo / "target.gguf").write_bytes(bytes(40 * 2**20))
+    assert folders.largest_model() == demo / "target.gguf"
+    assert "/s (" in folders.disk_rate(Storage.read(demo / "target.gguf")).detail
+    assert folders.disk_rate(Storage("/dev/sda1", "ext4", 150e6)).status == "warn"
+    assert folders.disk_rate(Storage("/dev/nvme0n1", "ext4", 3e9)).status == "ok"
+
+
+def test_the_hub_answers(hub: Hub) -> None:
+    finding = network.HubCheck().finding()
+    assert (finding.status, finding.detail) == ("ok", f"{hub.url} answers")
+    assert [method for method, _, _ in hub.requests] == ["HEAD"]
+
+
+def test_a_hub_that_has_a_problem(hub: Hub) -> None:
+    hub.faults.append(Fault("/", status=503))
+    finding = network.HubCheck().finding()
+    assert (finding.status, "answers 503" in finding.detail) == ("warn", True)
+
+
+def test_a_hub_that_cannot_be_reached() -> None:
+    """The one that `isolated` sets: a port of this machine where nobody listens."""
+    finding = network.HubCheck().finding()
+    assert finding.status == "warn"
+    assert "no connection to http://127.0.0.1:9" in finding.detail
+    assert "curl -I http://127.0.0.1:9" in finding.fix
+
+
+def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "nonsense")
+    assert network.HubCheck().finding().status == "warn"
+
+
+def test_offline_mode_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    finding = network.HubCheck().finding()
+    assert (finding.status, "HF_HUB_OFFLINE" in finding.detail) == ("ok", True)
+    assert hub.requests == []
+
+
+def test_profiles_that_fit_are_counted_and_stale_ones_named() -> None:
+    now = {"llama.cpp": "1", "memory": 4}
+    assert profiles.saved(now).detail.startswith("none")
+    profile_files.save(made("a"))
+    assert profiles.saved(now).detail == "1"
+    old = made("b", target="old.gguf", identity={"files": ["t", "d"], "llama.cpp": "0", "memory": 2})
+    profile_files.save(old)
+    finding = profiles.saved(now)
+    assert finding.status == "warn"
+    assert "1 of 2 fit; not used any more: old.gguf with draft.gguf (llama.cpp, RAM changed since)" in finding.detail
+
+
+def test_a_damaged_profile_is_a_failure() -> None:
+    path = profile_files.save(made("a"))
+    path.write_text(json.dumps({"version": 3}))
+    finding = profiles.saved({})
+    assert finding.status == "fail"
+    assert str(path) in finding.detail
+    assert str(path) in finding.fix
