@@ -17,6 +17,7 @@ from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
 from specrun.cli.generate import generate
 from specrun.cli.tune import tune
+from specrun.cli.verify import verify
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
@@ -32,6 +33,7 @@ app.command()(demo)
 app.command()(generate)
 app.command()(chat)
 app.command()(tune)
+app.command()(verify)
 app.command()(datastore)
 app.add_typer(bench.app, name="bench")
 app.add_typer(methods.app, name="methods")
