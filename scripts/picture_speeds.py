@@ -92,7 +92,8 @@ def picture(found: list[Group], theme: str) -> str:
                 ratio = rate / group.rates[0]
                 width = max(ratio * scale, 1)
                 parts.append(f"<rect x='{LEFT}' y='{y:g}' width='{width:.1f}' height='{BAR}' rx='2' fill='{colour}'/>")
-                figures = f"{rate:.1f} tokens/s" if ratio == 1 else f"{ratio:.1f} times as fast, {rate:.1f} tokens/s"
+                speed = f"{rate:.1f} tokens/s"
+                figures = speed if ratio == 1 else f"{ratio:.{1 if ratio > 2 else 2}f} times as fast, {speed}"
                 text(LEFT + width + 6, y + BAR - 3, figures, faint, 12)
                 y += BAR + GAP
             text(8, top + BAR * 2 - 1, group.weights.upper())

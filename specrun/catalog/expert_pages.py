@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +17,6 @@ class ExpertTensor:
     file: int  # index of the file in `ExpertPages.files`
     offset: int  # in bytes
     n_bytes: int  # of one expert
-
-    def pages_of(self, experts: Iterable[int], page: int) -> list[PageRange]:
-        """The pages that hold this matrix of these experts, in as few ranges as possible. page: bytes of a page."""
-        return list(
-            merged(_outer(self.file, self.offset + one * self.n_bytes, self.n_bytes, page) for one in sorted(experts))
-        )
 
 
 @dataclass(frozen=True)

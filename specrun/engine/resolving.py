@@ -78,7 +78,7 @@ def with_profile(
     The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
     `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
     """
-    if offload_threshold.is_open():
+    if offload_threshold.is_open() and profile_files.are_saved():
         offload_threshold.settle(lookup.offload_min_batch(**_identifying(options)))
     if options.draft is None:
         return replace(options, profile=_of_target(options), follow=speculation.is_auto)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.expert_pages import ExpertTensor, expert_pages
+from specrun.catalog.expert_pages import expert_pages
 from specrun.catalog.gguf_file import GgufFile, is_expert
 from specrun.catalog.gguf_header import read_header
 from specrun.catalog.weight_pages import PageRange
@@ -35,14 +35,6 @@ def test_every_page_is_known(tmp_path: Path, n_shards: int) -> None:
     assert all(len(tensors) == 3 for tensors in pages.layers.values())
     n_bytes = 6 * sum(tensor.n_bytes for tensors in pages.layers.values() for tensor in tensors)
     assert n_bytes == sum(file.expert_bytes)
-
-
-def test_pages_of_neighbours_are_one_range() -> None:
-    tensor = ExpertTensor(1, 1000, 10_000)
-    assert tensor.pages_of([], PAGE) == []
-    assert tensor.pages_of([0], PAGE) == [PageRange(1, 0, 3 * PAGE)]
-    assert tensor.pages_of([1, 0], PAGE) == [PageRange(1, 0, 6 * PAGE)]
-    assert tensor.pages_of([4, 0], PAGE) == [PageRange(1, 0, 3 * PAGE), PageRange(1, 10 * PAGE, 3 * PAGE)]
 
 
 def test_a_dense_model_has_no_experts(tmp_path: Path) -> None:

@@ -78,5 +78,5 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 def test_a_saved_file_is_readable_json(tmp_path: Path) -> None:
     save_messages(tmp_path / "chat.json", MESSAGES, None)
     text = (tmp_path / "chat.json").read_text(encoding="utf-8")
-    assert json.loads(text) == {"messages": MESSAGES}
+    assert json.loads(text) == {"target": None, "messages": MESSAGES}
     assert "🙂" in text

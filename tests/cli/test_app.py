@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from specrun import __version__
+from specrun.catalog import embedded
 from specrun.llama import library
 from tests.conftest import Specrun, SpecrunHere
 
@@ -71,10 +72,10 @@ def test_a_usage_error_is_one_line(here: SpecrunHere, arguments: list[str], part
 
 def test_debug_shows_llama_cpps_log_and_the_traceback(specrun: Specrun, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF")
+    broken.write_bytes(embedded.TARGET.read_bytes()[:4_000_000])  # its header is whole
     result = specrun("--debug", "generate", "x", "-m", broken)
     assert "Traceback" in result.stderr
-    assert "gguf_init" in result.stderr
+    assert "llama_model_load: error" in result.stderr
 
 
 def test_ctrl_c_while_python_still_imports_is_quiet() -> None:

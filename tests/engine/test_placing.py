@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,13 @@ class Loads:
         self.settings: list[LlamaSettings] = []
         self.most_layers = 1000
 
-    def __call__(self, path: Path, settings: LlamaSettings = UNDECIDED) -> LlamaModel:
+    def __call__(
+        self, path: Path, settings: LlamaSettings = UNDECIDED, progress: Callable[[float], None] = lambda _: None
+    ) -> LlamaModel:
         self.settings.append(settings)
         if (settings.gpu_layers or 0) > self.most_layers:
             raise OutOfMemoryError("cannot be loaded: unable to allocate CUDA0 buffer")
-        return LlamaModel(path, settings)
+        return LlamaModel(path, settings, progress)
 
 
 @pytest.fixture

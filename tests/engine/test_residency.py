@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,9 +215,9 @@ def test_memory_is_looked_at_before_the_weights_take_it(model: Path, monkeypatch
         order.append("planned")
 
     class Loading(LlamaModel):
-        def __init__(self, path: Path, settings: LlamaSettings) -> None:
+        def __init__(self, path: Path, *rest: Any) -> None:
             order.append("loaded")
-            super().__init__(path, settings)
+            super().__init__(path, *rest)
 
     monkeypatch.setattr(residency, "room_in_ram", planning)
     monkeypatch.setattr(loading, "LlamaModel", Loading)

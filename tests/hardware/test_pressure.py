@@ -35,9 +35,9 @@ def test_what_is_missing_of_the_margin_is_to_be_given_back() -> None:
     assert machine.after(2, 200) == 0
 
 
-def test_it_looks_at_most_once_a_second() -> None:
+def test_it_looks_at_most_four_times_a_second() -> None:
     machine = Machine()
-    assert [machine.after(0.25, 0) for _ in range(9)] == [0, 0, 0, 100, 0, 0, 0, 100, 0]
+    assert [machine.after(1 / 16, 0) for _ in range(9)] == [0, 0, 0, 100, 0, 0, 0, 100, 0]
     assert machine.n_looks == 2
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from specrun.catalog.expert_pages import ExpertPages
-from specrun.catalog.weight_pages import PageRange, n_bytes
+from specrun.catalog.expert_pages import ExpertPages, ExpertTensor
+from specrun.catalog.weight_pages import n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama.streaming import address_space
+from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.expert_gate import ExpertGate
 from specrun.llama.streaming.held_pages import HeldPages
 
@@ -26,8 +28,8 @@ class ExpertWeights:
     n_used: experts of a layer that a token uses.
     wait_seconds: for how long passes have asked for experts; how long page faults then wait for them is not known.
 
-    Until `stream` is called, everything is as llama.cpp made it. The
-    context must be made with `gate.callback`. Raises CannotStreamError if the files cannot be read or are not mapped.
+    Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`. Raises
+    CannotStreamError if the files cannot be read or are not mapped.
     """
 
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings) -> None:
@@ -37,6 +39,11 @@ class ExpertWeights:
         self._is_streaming = False
         self._read_before = _bytes_read()
         self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense], settings)
+        # Where each layer's matrices of all experts begin, and the bytes of one expert; looked up in every layer.
+        self._matrices = {
+            layer: [(self._address_of(tensor), tensor.n_bytes) for tensor in tensors]
+            for layer, tensors in pages.layers.items()
+        }
 
     @property
     def layers(self) -> list[int]:
@@ -83,19 +90,30 @@ class ExpertWeights:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _address_of(self, tensor: ExpertTensor) -> int:
+        pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)
+        return self._memory.address_of(pages) + tensor.offset - pages.offset
+
     def _read(self, layer: int, experts: list[int]) -> None:
         """Begin to read these experts of a layer; page faults wait for what is still on its way."""
         if not self._is_streaming:
             return
         started = time.perf_counter()
-        for tensor in self._pages.layers.get(layer, ()):
-            for part in tensor.pages_of(experts, address_space.PAGE):
-                address_space.expect_soon(self._address_of(part), part.n_bytes)
+        runs = _runs(experts)
+        for address, size in self._matrices[layer]:
+            for first, last in runs:
+                start = (address + first * size) // PAGE * PAGE
+                address_space.expect_soon(start, address + (last + 1) * size - start)
         self.wait_seconds += time.perf_counter() - started
 
-    def _address_of(self, part: PageRange) -> int:
-        whole = next(one for one in self._pages.experts if one.file == part.file and part.offset < one.end)
-        return self._memory.address_of(whole) + part.offset - whole.offset
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of consecutive numbers, which are given in order."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        first = runs.pop()[0] if runs and runs[-1][1] == number - 1 else number
+        runs.append((first, number))
+    return runs
 
 
 def _bytes_read() -> int:

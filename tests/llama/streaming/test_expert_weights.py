@@ -116,6 +116,25 @@ def test_a_pass_of_several_tokens_reads_the_experts_of_all(mixture: Path, monkey
         assert all(N_USED < len(experts) <= 8 for experts in chosen)
 
 
+def test_neighbours_are_asked_for_at_once_and_every_byte_of_them(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    with reading(mixture) as streamed:
+        (mapping,) = mappings_of(mixture)[:1]
+        monkeypatch.setattr(address_space, "expect_soon", lambda start, n_bytes: asked.append((start, n_bytes)))
+        assert isinstance(streamed.weights, ExpertWeights)
+        streamed.weights._read(2, [0, 3, 4, 5, 7])
+        assert len(asked) == 9, "three matrices of three runs"
+        asked_bytes = {byte for start, n_bytes in asked for byte in range(start, start + n_bytes)}
+        for tensor in pages_of(mixture).layers[2]:
+            address = mapping.address - mapping.offset + tensor.offset
+            for expert in (0, 3, 4, 5, 7):
+                start = address + expert * tensor.n_bytes
+                assert asked_bytes.issuperset(range(start, start + tensor.n_bytes))
+    assert all(start % PAGE == 0 for start, _ in asked)
+
+
 def test_a_file_that_is_cut_short_is_an_error_instead_of_a_crash(tmp_path: Path, mixture: Path) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(mixture, path)
