@@ -24,6 +24,7 @@ from specrun.errors import (
     PromptError,
     SpecrunError,
     UsageError,
+    VerificationError,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "Session",
     "SpecrunError",
     "UsageError",
+    "VerificationError",
     "load",
 ]
 

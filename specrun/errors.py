@@ -11,7 +11,8 @@
     |-- MissingModelError         7  a model that is not on this machine, and that nobody agreed to fetch
     |-- HubError                  8  a model that cannot be fetched: no network, refused, not there, damaged, disk full
     |-- ProfileError              9  a profile that cannot be read, written or used
-    `-- DraftSourceError         10  a datastore, history or successor table that cannot be read, written or used
+    |-- DraftSourceError         10  a datastore, history or successor table that cannot be read, written or used
+    `-- VerificationError        11  text with speculation that is not what the target alone writes
 
 Ctrl-C ends with 130, as in every shell. A message is one line: what is wrong, then what to do about it.
 """
@@ -94,3 +95,9 @@ class DraftSourceError(SpecrunError):
     """A datastore, history or successor table that cannot be read, written or used."""
 
     exit_code = 10
+
+
+class VerificationError(SpecrunError):
+    """Text with speculation that is not what the target alone writes, found by `specrun verify`."""
+
+    exit_code = 11

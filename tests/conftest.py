@@ -30,7 +30,7 @@ SCRIPT_TEXT = "one two é end"
 
 # Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`.
 _SLOW_FIXTURES = {"specrun", "tuned"}
-_COMMANDS_WITH_THREADS = ("generate", "chat", "tune")
+_COMMANDS_WITH_THREADS = ("generate", "chat", "tune", "verify")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -18,6 +18,7 @@ from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
 from specrun.cli.tune import tune
+from specrun.cli.verify import verify
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
@@ -33,6 +34,7 @@ app.command()(demo)
 app.command()(generate)
 app.command()(chat)
 app.command()(tune)
+app.command()(verify)
 app.command()(doctor)
 app.command()(datastore)
 app.add_typer(bench.app, name="bench")

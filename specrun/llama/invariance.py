@@ -152,8 +152,8 @@ class Comparison:
             if done == n:
                 break
             at = self._start + done
-            tree = _tree(text[at : at + min(count, target.room())], is_chain=i % 2 == 1)
-            path = _true_path(tree)[: n - done]
+            tree = tree_along(text[at : at + min(count, target.room())], is_chain=i % 2 == 1)
+            path = true_path(tree)[: n - done]
             digest.update(target.score(tree)[path].tobytes())
             done += len(path)
             target.commit(tree, path, text[self._start + done])
@@ -170,7 +170,7 @@ def _twice(text: Sequence[int], n: int, size: int) -> TokenTree:
     return TokenTree.build(first + again, parents, [-float(i) for i in range(size)])
 
 
-def _tree(tokens: Sequence[int], is_chain: bool) -> TokenTree:
+def tree_along(tokens: Sequence[int], is_chain: bool) -> TokenTree:
     """A tree over a text's next tokens: a chain of them, or of all but the last, with a likelier wrong first node."""
     if is_chain or len(tokens) < 3:
         return TokenTree.chain(tokens)
@@ -178,7 +178,7 @@ def _tree(tokens: Sequence[int], is_chain: bool) -> TokenTree:
     return TokenTree.build(nodes, [-1, ROOT, ROOT, *range(2, len(nodes) - 1)], [-float(i) for i in range(len(nodes))])
 
 
-def _true_path(tree: TokenTree) -> list[int]:
+def true_path(tree: TokenTree) -> list[int]:
     """The nodes of the text: of two siblings, the second one."""
     path = [ROOT]
     while tree.children[path[-1]]:

@@ -131,6 +131,14 @@ class Sampler:
         order = np.argsort(-scores, kind="stable")
         return Candidates(tokens[order], scores[order])
 
+    def scores(self, logits: Logits, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[len(tokens)]: the quantity whose argmax is sampled among tokens that pass the filters: the logit, or
+        logit / T + noise. Penalties and the constraint are left out.
+        """
+        if self.parameters.temperature == 0:
+            return logits[tokens].astype(np.float64)
+        return self._perturbed(logits, tokens, position)
+
     @property
     def noise(self) -> SharedNoise | None:
         """The noise that is added to logits / T; None when greedy."""

@@ -13,6 +13,7 @@ from specrun.catalog import embedded
 from specrun.engine.request import Request
 from specrun.llama.context import ALL_SEQUENCES
 from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
@@ -22,7 +23,6 @@ from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
 from tests.engines import Written, chooser, code_prompts, engine, first_difference, next_token, write, written_by
 from tests.models import random_gemma3, random_llama
-from tests.statistics import chi_square_p_value
 
 GREEDY = SamplingParameters(temperature=0)
 SAMPLED = SamplingParameters(temperature=0.8, seed=1)

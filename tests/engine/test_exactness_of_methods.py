@@ -19,6 +19,7 @@ from specrun.engine.source_files import datastore_file
 from specrun.llama import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Method
@@ -27,7 +28,6 @@ from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, write
-from tests.statistics import chi_square_p_value
 
 MATCHING = [method for method in METHODS.values() if not method.samples and method.name != "off"]
 SAMPLING = [method for method in METHODS.values() if method.samples and method.lossless]

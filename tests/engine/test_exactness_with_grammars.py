@@ -18,6 +18,7 @@ from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
 from specrun.llama.grammar import Grammar
 from specrun.sampling import SamplingParameters
+from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
@@ -29,7 +30,6 @@ from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, engine, next_token
 from tests.models import random_llama
-from tests.statistics import chi_square_p_value
 
 LARGEST = ADAPTIVE.plan(64, 12, 8)
 OTHERS = [METHODS[name].plan(12, 4) for name in ("opt-tree", "ddd", "cape", "specdec++")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers.distributions import draw, residual
 from tests.speculation.papers.cases import PAIRS, FixedUniform
-from tests.statistics import chi_square_p_value
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers import k_seq, recursive_rejection, sequoia, speculative_sampling
 from tests.speculation.papers.cases import FLAT, PAIRS, RULES, FixedUniform, P, Q, normalized, then_uniform
 from tests.speculation.papers.theory import expected_acceptance
-from tests.statistics import chi_square_p_value
 
 N_TIMES = 1500
 

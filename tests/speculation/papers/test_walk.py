@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
+from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers import (
     AcceptTree,
     by_node,
@@ -34,7 +35,6 @@ from tests.speculation.papers.toy import (
     text_at,
     text_probabilities,
 )
-from tests.statistics import chi_square_p_value
 
 DEPTH = 2
 N_TIMES = 1000

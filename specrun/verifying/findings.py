@@ -1,0 +1,179 @@
+"""What `specrun verify` found: one finding for each prompt, temperature and plan, and a sentence about all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from specrun.sampling.chi_square import chi_square_p_value
+
+# The probability with which a correct method is taken for a wrong one, for each prompt and temperature. Twelve of them
+# together are wrong about once in a thousand runs.
+P_BOUND = 1e-4
+
+Outcome = Literal["identical", "near-tie", "different", "same distribution", "other distribution"]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where the text with speculation leaves the plain one.
+
+    at: index of the first token of the answer that differs, from 0.
+    gap: how far the target's logits there, in plain decoding, are from giving the other token (`near_ties.gap`); None
+        if one text only ends earlier.
+    explained: largest gap that batched arithmetic explains; 0 where passes are bit-exact.
+    plain, speculated: both texts around it, some tokens before and behind.
+    """
+
+    at: int
+    gap: float | None
+    explained: float
+    plain: str
+    speculated: str
+
+    @property
+    def is_near_tie(self) -> bool:
+        """Whether batched arithmetic explains it."""
+        return self.gap is not None and self.gap <= self.explained
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """How often a method wrote each beginning of an answer, over many seeds.
+
+    observed: int64[n], seeds that began in each way; the last entry counts what the target would never write.
+    expected: float64[n], the counts by the target's own distribution.
+    """
+
+    observed: tuple[int, ...]
+    expected: tuple[float, ...]
+
+    @property
+    def p_value(self) -> float:
+        """Probability of counts at least as far from the target's distribution, if the method follows it."""
+        return chi_square_p_value(self.observed, self.expected)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one prompt at one temperature with one plan.
+
+    kind, prompt: the kind of text and the prompt.
+    temperature, seed: of all compared texts; for a test over seeds the first of them.
+    plan: the name of the plan that speculated; is_lossy: whether it changes the distribution by design.
+    n_tokens, n_passes: tokens of the text with speculation, and target passes that wrote them.
+    n_drafted: those of the passes whose tree had more than the root.
+    divergence: None where the texts are the same, and for a test over seeds.
+    test: None where texts are compared.
+    """
+
+    kind: str
+    prompt: str
+    temperature: float
+    seed: int
+    plan: str
+    n_tokens: int
+    n_passes: int
+    n_drafted: int
+    is_lossy: bool = False
+    divergence: Divergence | None = None
+    test: SeedTest | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What that means."""
+        if self.test:
+            return "same distribution" if self.test.p_value >= P_BOUND else "other distribution"
+        if self.divergence is None:
+            return "identical"
+        return "near-tie" if self.divergence.is_near_tie else "different"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the answer is not the target's."""
+        return self.outcome in ("different", "other distribution")
+
+    def as_json(self) -> dict[str, Any]:
+        """The finding as `--json` prints it. A test over seeds compares no texts, so `identical` is null."""
+        divergence, test = self.divergence, self.test
+        return {
+            "kind": self.kind,
+            "prompt": self.prompt,
+            "temp": self.temperature,
+            "seed": self.seed,
+            "plan": self.plan,
+            "outcome": self.outcome,
+            "identical": None if test else divergence is None,
+            "first_divergence": divergence and divergence.at,
+            "logit_gap": divergence and divergence.gap,
+            "explained_gap": divergence and divergence.explained,
+            "plain_text": divergence and divergence.plain,
+            "speculative_text": divergence and divergence.speculated,
+            "tokens": self.n_tokens,
+            "passes": self.n_passes,
+            "drafted_passes": self.n_drafted,
+            "seeds": test and sum(test.observed),
+            "p_value": test and test.p_value,
+            "test": test and asdict(test),
+        }
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """The answer to "does it change the answers?", in a sentence or two."""
+    drafted = [finding for finding in findings if finding.n_drafted]
+    if not drafted:
+        return (
+            "This shows nothing: no pass speculated, so all texts were written by plain decoding. Notes say why; "
+            "--speculate tree drafts in every pass."
+        )
+    failures = [finding for finding in findings if finding.is_failure]
+    n_failures = f"{len(failures)} of {len(findings)}"
+    if failures and all(finding.is_lossy for finding in failures):
+        return f"Yes, by design: {failures[0].plan} changes the answers, here in {n_failures} tests."
+    if failures:
+        return f"Yes: of {len(findings)} results {len(failures)} cannot be what the target alone writes."
+    compared = [finding for finding in drafted if not finding.test]
+    tests = [finding.test for finding in drafted if finding.test]
+    answer = "No, apart from rounding" if any(finding.divergence for finding in compared) else "No"
+    parts = [*([_of_texts(compared)] if compared else []), *([_of_tests(tests)] if tests else [])]
+    n_off = len(findings) - len(drafted)
+    rest = f" In {n_off} more, speculation turned itself off, because it did not pay." if n_off else ""
+    return f"{answer}: {'; '.join(parts)}.{rest}"
+
+
+def _of_texts(compared: Sequence[Finding]) -> str:
+    ties = [finding.divergence for finding in compared if finding.divergence]
+    n, n_ties = len(compared), len(ties)
+    rate = sum(finding.n_tokens for finding in compared) / sum(finding.n_passes for finding in compared)
+    if not ties:
+        which = f"all {n} texts" if n > 1 else "the one text"
+        return f"{which} with speculation came out the same, at {rate:.1f} tokens a pass"
+    widest = max(ties, key=lambda one: one.gap or 0.0)
+    return (
+        f"{n - n_ties} of {n} texts with speculation came out the same, at {rate:.1f} tokens a pass, and {n_ties} "
+        f"{'parts' if n_ties == 1 else 'part'} where two tokens were nearly equal (by {widest.gap:.2g} at most, where "
+        f"the sizes of passes explain {widest.explained:.2g}); --exact prevents that"
+    )
+
+
+def _of_tests(tests: Sequence[SeedTest]) -> str:
+    least, n = min(test.p_value for test in tests), sum(tests[0].observed)
+    return (
+        f"over {n} seeds, answers begin as often with each token as the target alone begins them (smallest p-value of "
+        f"{len(tests)}: {least:.2g}), although a single seed gives another text than plain decoding"
+    )
+
+
+def failure(failures: Sequence[Finding]) -> str:
+    """The error for findings that are failures: what the first one is, and what to do."""
+    first = failures[0]
+    where = f"{first.plan}, {first.kind}, T={first.temperature:g}"
+    if first.test:
+        what = f"answers do not follow the target's distribution ({where}, p-value {first.test.p_value:.2g})"
+    else:
+        at = first.divergence.at if first.divergence else 0
+        what = f"a text with speculation is wrong from token {at} on ({where})"
+    if first.is_lossy:
+        return f"{what}; this method is lossy, and all others of `specrun methods` keep the answers"
+    return f"{what}; please report it with the command, its output and `specrun --version`, and use --speculate off"

@@ -1,0 +1,89 @@
+"""The test for methods that keep only the distribution: how answers begin, over many seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.engine.statistics import Pass, Statistics
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.tree import TokenTree
+from specrun.verifying.findings import SeedTest
+
+_N_TOKENS = 2  # of a beginning: the second one is drafted behind a drafted token
+_N_WRITTEN = _N_TOKENS + 1  # so that the first pass drafts as many levels as a beginning has tokens
+_LEAST_EXPECTED = 5  # seeds that must begin with a token for what follows it to be told apart
+
+Beginning: TypeAlias = tuple[int, ...]
+
+
+def expected_beginnings(
+    model: Model, prompt: list[int], sampling: SamplingParameters, n_seeds: int
+) -> dict[Beginning, float]:
+    """The target's own probability of each way in which an answer can begin: two tokens, or one.
+
+    One token stands for all that follows it if it ends the text, or if few of `n_seeds` texts are expected to begin
+    with it. Every probability comes from passes of one token.
+    """
+    target = model.engine.target
+    sampler = Sampler(sampling, target.n_vocab)
+
+    def next_token(text: list[int]) -> dict[int, float]:
+        target.set_prompt(text)
+        row = target.score(TokenTree.root_only(text[-1]))[0]
+        target.drop_tree()
+        found = sampler.distribution(row, ())
+        return dict(zip(found.tokens.tolist(), found.probabilities.tolist(), strict=True))
+
+    expected: dict[Beginning, float] = {}
+    for first, share in next_token(prompt).items():
+        if n_seeds * share < _LEAST_EXPECTED or model.llama_model.is_end_of_generation(first):
+            expected[(first,)] = share
+        else:
+            expected |= {(first, second): share * p for second, p in next_token([*prompt, first]).items()}
+    return expected
+
+
+def seed_test(
+    model: Model,
+    prompt: list[int],
+    sampling: SamplingParameters,
+    n_seeds: int,
+    plans: PlanChooser,
+    show: Callable[[int], None],
+) -> tuple[SeedTest, Statistics, int]:
+    """Begin an answer with each of `n_seeds` seeds, from the seed of `sampling` on, and count the beginnings.
+
+    show: called with the number of seeds that are done. Returns the counts, the sum of what their passes were, and the
+    number of passes that drafted.
+    """
+    expected = expected_beginnings(model, prompt, sampling, n_seeds)
+    counts = dict.fromkeys(expected, 0)
+    total, n_drafted, n_others = Statistics(), 0, 0
+    for n_done in range(n_seeds):
+        show(n_done)
+        tokens: list[int] = []
+        for one in _passes(model, Request(prompt, replace(sampling, seed=sampling.seed + n_done), _N_WRITTEN), plans):
+            total.count(one)
+            n_drafted += len(one.tree) > 1
+            tokens += one.accepted.tokens
+            if len(tokens) >= _N_TOKENS:
+                break
+        key = tuple(tokens[:1]) if tuple(tokens[:1]) in counts else tuple(tokens[:_N_TOKENS])
+        if key in counts:
+            counts[key] += 1
+        else:
+            n_others += 1
+    return (
+        SeedTest((*counts.values(), n_others), (*(n_seeds * share for share in expected.values()), 0.0)),
+        total,
+        n_drafted,
+    )
+
+
+def _passes(model: Model, request: Request, plans: PlanChooser) -> Iterator[Pass]:
+    yield from model.engine.generate(request, plans)

@@ -1,0 +1,193 @@
+"""Writes the same texts plainly and with speculation, by the same loaded target, and compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from specrun.bench.bench_prompts import BenchPrompt
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.errors import PromptError
+from specrun.llama import rounding
+from specrun.long_run import Run
+from specrun.sampling import Sampler, SamplingParameters, near_ties
+from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
+from specrun.speculation.drafters.guessed import DRAFTLESS
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF, Method
+from specrun.speculation.plan import Plan
+from specrun.speculation.tree import n_in_order
+from specrun.verifying.findings import Divergence, Finding
+from specrun.verifying.seed_test import seed_test
+
+TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do where that does not pay
+_AROUND = 8  # tokens before and behind a divergence that are shown
+_COMPARED_ROWS = 16  # of the tokens up to a divergence; chosen by hand
+_MOST_SIZES = 6  # sizes of passes that are compared where texts part; chosen by hand
+# A gap is the difference of two logits, each of which passes of other sizes may move by as much as the logit that they
+# were seen to move most. Two given logits move less than the one of thousands that moves most, which leaves room for
+# trees that were not measured (docs/trust.md has the gaps that were seen).
+_LOGITS_OF_A_GAP = 2
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    """What is compared.
+
+    sampling: of all texts, with each of `temperatures` in turn.
+    max_tokens: most tokens of a text.
+    n_seeds: for methods that keep only the distribution.
+    raw: whether prompts are continued as they are, without the chat template.
+    """
+
+    sampling: SamplingParameters
+    temperatures: tuple[float, ...]
+    max_tokens: int
+    n_seeds: int
+    raw: bool = False
+
+
+@dataclass
+class _Text:
+    """Tokens of an answer, with the one that ended it, and the sizes of the passes that wrote it."""
+
+    tokens: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    n_drafted: int = 0
+
+
+class Verifier:
+    """A loaded pair under test. Its weights, contexts and settings are the same for all texts."""
+
+    def __init__(self, model: Model, settings: VerifySettings, run: Run) -> None:
+        self._model = model
+        self._settings = settings
+        self._run = run
+
+    def findings(self, prompts: Sequence[BenchPrompt]) -> Iterator[Finding]:
+        """Compare all prompts at all temperatures. Raises PromptError if none fits the context, KeyboardInterrupt."""
+        settings, fitting = self._settings, self._fitting(prompts)
+        for i, (prompt, tokens) in enumerate(fitting):
+            for temperature in settings.temperatures:
+                sampling = replace(settings.sampling, temperature=temperature)
+                stage = self._run.labelled(f"{prompt.kind}, prompt {i + 1} of {len(fitting)}, T={temperature:g}")
+                yield from self._of_prompt(prompt, tokens, sampling, stage)
+
+    def _fitting(self, prompts: Sequence[BenchPrompt]) -> list[tuple[BenchPrompt, list[int]]]:
+        """The prompts whose answers fit the context, with their token ids."""
+        ctx_size, n = self._model.engine.ctx_size, self._settings.max_tokens
+        tokens = [self._model.prompt_tokens(prompt.text, self._settings.raw) for prompt in prompts]
+        fitting = [pair for pair in zip(prompts, tokens, strict=True) if len(pair[1]) + n <= ctx_size]
+        what = f"with {n} more tokens beyond the context of {ctx_size}"
+        if not fitting:
+            raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
+        if len(fitting) < len(prompts):
+            self._run.note(f"left out {len(prompts) - len(fitting)} of {len(prompts)} prompts: they are {what}")
+        return fitting
+
+    def _of_prompt(
+        self, prompt: BenchPrompt, tokens: list[int], sampling: SamplingParameters, stage: Run
+    ) -> Iterator[Finding]:
+        plain: _Text | None = None
+        for name, plans, method in self._ways(sampling.temperature):
+            about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name, 0, 0, 0)
+            about = replace(about, is_lossy=not method.lossless)
+            if method.samples and sampling.temperature > 0:
+                yield self._over_seeds(about, tokens, sampling, plans, stage)
+                continue
+            if plain is None:
+                stage.show("writing plainly")
+                plain = self._write(tokens, sampling, FixedPlan(OFF.plan()))
+            stage.show(f"writing with {name}")
+            text = self._write(tokens, sampling, plans)
+            about = replace(about, n_tokens=len(text.tokens), n_passes=len(text.sizes), n_drafted=text.n_drafted)
+            at = _first_difference(plain.tokens, text.tokens)
+            if at is not None:
+                stage.show("measuring how much batching explains")
+                about = replace(about, divergence=self._divergence(tokens, sampling, plain, text, at))
+            yield about
+
+    def _ways(self, temperature: float) -> Iterator[tuple[str, PlanChooser, Method]]:
+        """What speculates: the plan that the options ask for, and beside `auto` a tree in every pass."""
+        plans = self._model.plans
+        asked = plans.at(temperature)
+        if len(plans.candidates) == 1:
+            yield str(asked.current), asked, asked.current.method
+            return
+        yield "auto", asked, OFF  # all its methods sample and match
+        tree = always_drafting(self._model.engine.draft is not None)
+        yield str(tree), plans.fixed(tree, temperature), tree.method
+
+    def _write(self, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser) -> _Text:
+        engine, text, n_pending = self._model.engine, _Text(), 0
+        engine.reset()
+        request = Request(prompt, sampling, self._settings.max_tokens)
+        for one in engine.generate(request, plans, interrupted=self._run.interrupted):
+            if one.finish == "interrupted":
+                raise KeyboardInterrupt
+            text.tokens += one.accepted.tokens
+            text.sizes.append(n_pending + len(one.tree))
+            text.n_drafted += len(one.tree) > 1
+            n_pending = len(one.accepted.path) - n_in_order(one.accepted.path)
+        return text
+
+    def _over_seeds(
+        self, about: Finding, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser, stage: Run
+    ) -> Finding:
+        n_seeds = self._settings.n_seeds
+
+        def show(n_done: int) -> None:
+            stage.show(f"{about.plan}, seed {n_done + 1} of {n_seeds}")
+
+        test, statistics, n_drafted = seed_test(self._model, prompt, sampling, n_seeds, plans, show)
+        return replace(
+            about,
+            n_tokens=statistics.completion_tokens,
+            n_passes=statistics.passes,
+            n_drafted=n_drafted,
+            test=test,
+        )
+
+    def _divergence(
+        self, prompt: list[int], sampling: SamplingParameters, plain: _Text, text: _Text, at: int
+    ) -> Divergence:
+        """What plain decoding's own logits say about the first token that differs."""
+        gap, explained = None, 0.0
+        if at < min(len(plain.tokens), len(text.tokens)):
+            target = self._model.engine.target
+            written = plain.tokens[: at + 1]
+            rows = rounding.rows_behind(target, prompt, written, rounding.PLAIN, min(len(written), _COMPARED_ROWS))
+            sampler = Sampler(sampling, target.n_vocab)
+            gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, plain.tokens[at], text.tokens[at])
+            if not self._model.exactness.is_exact:
+                difference = rounding.largest_difference(target, prompt, written, rows, _some(text.sizes))
+                explained = _LOGITS_OF_A_GAP * difference / (sampling.temperature or 1.0)
+        return Divergence(at, gap, explained, self._around(plain, at), self._around(text, at))
+
+    def _around(self, text: _Text, at: int) -> str:
+        piece = text.tokens[max(at - _AROUND, 0) : at + 1 + _AROUND]
+        token_bytes = self._model.llama_model.token_bytes
+        return b"".join(token_bytes(token, special=True) for token in piece).decode("utf-8", errors="replace")
+
+
+def always_drafting(has_draft: bool) -> Plan:
+    """A plan that drafts in every pass, for pairs whose own plan may turn speculation off."""
+    return TREE if has_draft else DRAFTLESS.plan(TREE.budget)
+
+
+def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
+    """The index of the first difference, which is the shorter one's length if the longer one begins with it."""
+    for i, pair in enumerate(zip(tokens, others, strict=False)):
+        if pair[0] != pair[1]:
+            return i
+    return None if len(tokens) == len(others) else min(len(tokens), len(others))
+
+
+def _some(sizes: Sequence[int]) -> list[int]:
+    """At most `_MOST_SIZES` of the sizes above a plain pass's, the smallest and the largest among them."""
+    found = sorted({size for size in sizes if size > rounding.PLAIN})
+    if len(found) <= _MOST_SIZES:
+        return found
+    step = (len(found) - 1) / (_MOST_SIZES - 1)
+    return [found[round(i * step)] for i in range(_MOST_SIZES)]
