@@ -34,7 +34,7 @@ def n_prompt_tokens(here: SpecrunHere, model: Path, *arguments: str | Path, stdi
 def test_the_result_alone_goes_to_stdout(specrun: Specrun, script: Path) -> None:
     result = specrun("generate", "x", "-m", script)
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
-    notice = "there is no draft model, so specrun drafts from the text itself where that pays; give one with --draft\n"
+    notice = "there is no draft model, so specrun drafts from the text itself where that pays (--draft names one)\n"
     assert result.stderr == notice
 
 
