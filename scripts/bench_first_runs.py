@@ -3,7 +3,7 @@
     python scripts/bench_first_runs.py --work DIR [--types LIST] [--places LIST] [--temps LIST] [-n TOKENS]
 
 Makes the models and the profiles that bench_headline.py makes, and shares its --work folder. Every run is a process of
-its own that writes one text: plain decoding (a quarter of the length), `auto` with an empty data folder, `auto` with
+its own that writes one text: plain decoding, `auto` with an empty data folder, `auto` with
 what that run learned, and `auto` with the profile, in turn for each prompt of code. The last columns are the rates of
 `auto` relative to that with the profile.
 """
@@ -32,8 +32,7 @@ def seconds_of_runs(bench: Bench, temperature: float, n_tokens: int) -> tuple[di
         for run in RUNS:
             data = bench.tuned if run == "tuned" else learned
             options = ["--speculate", "off", "--no-learn"] if run == "off" else []
-            length = n_tokens // 4 if run == "off" else n_tokens  # its rate hardly depends on the length
-            options += ["--temp", f"{temperature:g}", "-n", f"{length}", "--json", prompt.text]
+            options += ["--temp", f"{temperature:g}", "-n", f"{n_tokens}", "--json", prompt.text]
             answer = json.loads(bench.specrun(data, "generate", *options))
             seconds[run] += answer["seconds"]
             tokens[run] += answer["completion_tokens"]
