@@ -22,7 +22,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
 MOST_SECONDS = 3  # of computing, for each answer; templates of real models take milliseconds
-MOST_CHARACTERS = 2**24  # of a rendered conversation, more than any context holds
+# Characters that a template may write for each one of the messages, and besides: the rest of specrun has to tokenize
+# them, and real templates write a message once or twice.
+_TIMES, _BESIDES = 4, 2**20
 
 
 def serve() -> None:
@@ -76,12 +78,14 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _rendered(template: Template, variables: dict[str, Any]) -> str:
+    messages = variables.get("messages", ())
+    most = _BESIDES + _TIMES * sum(len(message["content"]) for message in messages)
     pieces, n_characters = [], 0
     for piece in template.generate(**variables):
         pieces.append(piece)
         n_characters += len(piece)
-        if n_characters > MOST_CHARACTERS:
-            raise TemplateError(f"it writes more than {MOST_CHARACTERS:,} characters")
+        if n_characters > most:
+            raise TemplateError(f"it writes more than {most:,} characters")
     return "".join(pieces)
 
 

@@ -260,6 +260,18 @@ def _tensor_changed(parts: Parts, rng: random.Random) -> Parts:
     return replace(parts, tensors=tuple(tensors))
 
 
+def _tokenizer_changed(parts: Parts, rng: random.Random) -> Parts:
+    """Another kind of tokenizer, with tables that are not made for it, or for anything."""
+    kind = Value(STRING, rng.choice((b"llama", b"t5", b"bert", b"rwkv", b"plamo2", b"gemma4", b"hybriddna")))
+    n = rng.choice((0, 3, 4, 8, 64, 4096))
+    table = struct.pack("<I", rng.choice((0, 4, n // 2, n, 2**31, 2**32 - 1)))[:n] + rng.randbytes(max(n - 4, 0))
+    scores = struct.pack("<2048f", *(rng.choice(_FLOATS) for _ in range(2048)))
+    added = [(b"tokenizer.ggml.precompiled_charsmap", Value(ARRAY, table, 0, n))]
+    added += [(b"tokenizer.ggml.scores", Value(ARRAY, scores, 6, 2048))] if rng.random() < 0.8 else []
+    changed = parts.with_value("tokenizer.ggml.model", kind)
+    return replace(changed, metadata=(*changed.metadata, *added))
+
+
 def _weights_changed(parts: Parts, rng: random.Random) -> Parts:
     """Weights that are no numbers, or huge ones."""
     weights = bytearray(parts.weights)
@@ -272,7 +284,7 @@ def _weights_changed(parts: Parts, rng: random.Random) -> Parts:
 _DAMAGES = (_flipped_bytes, _flipped_bytes, _cut, _counts)
 _CHANGES: tuple[Callable[[Parts, random.Random], Parts], ...] = (
     _number_changed, _number_changed, _number_changed, _type_changed, _array_changed, _strings_changed, _key_changed,
-    _tensor_changed, _tensor_changed, _weights_changed,
+    _tensor_changed, _tensor_changed, _tokenizer_changed, _weights_changed,
 )  # fmt: skip
 
 # Keys that llama.cpp reads where they are there.

@@ -251,7 +251,7 @@ class GgufFile:
 # The files that were read last: a command needs the header of a model in several places, and a vocabulary takes a tenth
 # of a second to skip.
 _recent: dict[Path, tuple[tuple[tuple[int, ...], ...], GgufFile]] = {}
-_MOST_RECENT = 4
+_MOST_RECENT = 2  # a target and its draft
 _SETTLED_S = 3.0  # a file that was written to just now may be written to again without a later time stamp
 
 

@@ -14,11 +14,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, SpecrunError
 from specrun.visible import one_line
 
 _ADVICE = "`specrun generate --raw` does without it"
-# -I keeps Python from importing modules of the same names from the current folder; -S saves time.
+# -I keeps Python from importing modules of the same names from the current folder.
 _CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from specrun import template_sandbox as s; s.serve()"
 _ENVIRONMENT = (
     "TZ",
@@ -69,15 +69,15 @@ class ChatTemplate:
     def _start(self) -> _Process:
         global _prepared
         process, _prepared = _prepared or _Process(), None
-        self._process = process
         self._asked(process, {"source": self._source}, "is broken")
         return process
 
     def _asked(self, process: _Process, request: Mapping[str, Any], what: str) -> str:
+        self._process = None  # an answer that nobody waits for any more, after Ctrl-C, must not be the next one's
         try:
             answer = process.ask(request)
+            self._process = process
         except _NoAnswerError as error:
-            self._process = None
             answer = {"error": str(error)}
         if "error" in answer:
             reason = one_line(" ".join(str(answer["error"]).split()))[:_LONGEST_REASON].rstrip(".")
@@ -93,15 +93,19 @@ class _Process:
     """The process. It ends when this object is gone, or specrun."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-IS", "-c", _CHILD, json.dumps(sys.path)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            start_new_session=True,  # Ctrl-C on the terminal is not for it
-        )
+        """Raises SpecrunError if it cannot be started."""
+        command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                start_new_session=True,  # Ctrl-C on the terminal is not for it
+            )
+        except OSError as error:
+            raise SpecrunError(f"no process for the chat template can be started: {error.strerror}") from error
         self._end = weakref.finalize(self, _end, self._process)
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +128,10 @@ class _Process:
     def _line(self) -> bytes:
         assert self._process.stdout
         descriptor, deadline, line = self._process.stdout.fileno(), time.monotonic() + _MOST_SECONDS, bytearray()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
         while not line.endswith(b"\n"):
-            if not select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
+            if not poll.poll(1000 * max(deadline - time.monotonic(), 0)):
                 self._end()
                 raise TimeoutError(f"it took longer than {_MOST_SECONDS:.0f} s")
             piece = os.read(descriptor, _PIECE_BYTES)

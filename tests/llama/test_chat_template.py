@@ -42,7 +42,9 @@ def test_memory_is_bounded(source: str) -> None:
     assert "MiB of memory" in failure(source)
 
 
-def test_the_text_is_bounded() -> None:
+def test_the_text_is_bounded_but_for_long_messages() -> None:
+    long: Message = {"role": "user", "content": "x" * 2_000_000}
+    assert len(ChatTemplate("{{ messages[0].content }}" * 2, "", "").render([long])) == 4_000_000
     assert "characters" in failure(LOOP + "xxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}")
 
 
@@ -67,6 +69,19 @@ def test_a_process_that_is_gone_is_replaced() -> None:
     with pytest.raises(ModelFileError, match="its process ended"):
         template.render(MESSAGES)
     assert template.render(MESSAGES) == "hello"
+
+
+def test_an_answer_that_nobody_waited_for_is_not_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ messages|length }}", "", "")
+
+    def interrupted(_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_template._Process, "_line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            template.render(MESSAGES)
+    assert template.render(MESSAGES * 2) == "2"
 
 
 def test_what_a_failing_template_says_cannot_command_the_terminal() -> None:
