@@ -13,6 +13,7 @@ A long run can be made in parts, with --first, --seconds and --json, and reporte
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -63,8 +64,8 @@ class Case:
 
 def run(folder: Path, seed: int, numbers: range, keep: Path | None) -> list[Case]:
     """The cases with these numbers, one after the other."""
-    from specrun.cli import main  # noqa: F401
-
+    for module in ("engine.model", "catalog.info", "catalog.vocabulary"):  # not again in every child
+        importlib.import_module(f"specrun.{module}")
     parts = {name: taken_apart(folder / f"{name}.gguf") for name in _MODELS}
     results = []
     for number in numbers:

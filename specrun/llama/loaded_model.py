@@ -142,7 +142,8 @@ class LlamaModel:
         """Token ids of `text`.
 
         add_special: add the tokens that the model wants around a text, such as BOS. parse_special: read the name of a
-        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates.
+        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates, ModelFileError for a
+        tokenizer that lacks what it needs, such as a token for unknown characters.
         """
         try:
             data = text.encode("utf-8")
@@ -153,7 +154,10 @@ class LlamaModel:
             buffer = (llama_cpp.llama_token * size)()
             n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
             if n >= 0:
-                return list(buffer[:n])
+                tokens = list(buffer[:n])
+                if tokens and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
+                    raise ModelFileError(f"{self.path} has a broken tokenizer: it gives tokens that it does not have")
+                return tokens
             size = -n
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:

@@ -205,3 +205,10 @@ def test_a_recurrent_model_can_be_talked_with(here: SpecrunHere, tmp_path: Path)
     result = here("chat", "-m", model, "-n", "4", "--speculate", "off", stdin="one\ntwo\n/regen\n")
     assert result.code == 0
     assert result.stderr.count("4 tokens, ") == 3
+
+
+def test_a_tokenizer_that_gives_tokens_it_does_not_have(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
+    # This kind of tokenizer has no token for characters that it does not know, and says -1.
+    file = edited(tmp_path / "unknown.gguf", random_model, {"tokenizer.ggml.model": "rwkv"})
+    result = here("generate", "☃", "--raw", "-m", file, "--speculate", "off")
+    result.assert_fails(MODEL_FILE, "broken tokenizer")
