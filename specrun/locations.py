@@ -29,12 +29,19 @@ def cache_dir() -> Path:
     return Path(os.environ.get("SPECRUN_CACHE_DIR") or platformdirs.user_cache_dir("specrun"))
 
 
-def read_bytes(path: Path, error_type: type[SpecrunError]) -> bytes:
-    """The content of a file that the user named. Raises `error_type` if it cannot be read."""
+def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = None) -> bytes:
+    """The content of a file that the user named. Raises `error_type` if it cannot be read.
+
+    most: bytes that it may have; more than that is an error, also where a file has no end, as a device.
+    """
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(-1 if most is None else most + 1)
     except OSError as error:
         raise error_type(f"{path} cannot be read: {error.strerror}; check the path") from error
+    if most is not None and len(data) > most:
+        raise error_type(f"{path} has more than {most >> 20} MiB; choose a smaller file")
+    return data
 
 
 def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:

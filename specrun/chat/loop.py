@@ -23,8 +23,10 @@ from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
 from specrun.llama.chat_template import Message
+from specrun.redaction import without_secrets
 from specrun.views import answer_report as report
 from specrun.views import tree_view
+from specrun.visible import one_line, visible
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -124,7 +126,7 @@ class ChatLoop:
                 else:
                     interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
-                self._notes.print(Text(str(error), style="red"))
+                self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class ChatLoop:
         return completion.finish_reason == "interrupted"
 
     def _note(self, text: str) -> None:
-        self._notes.print(Text(text, style="dim"))
+        self._notes.print(Text(visible(text), style="dim"))
 
     # --- commands --------------------------------------------------------------------------------------------------
 

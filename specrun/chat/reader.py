@@ -22,6 +22,7 @@ from specrun.catalog.local_models import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
 from specrun.errors import PromptError, SpecrunError
+from specrun.visible import one_line
 
 _QUOTES = '"""'
 
@@ -148,7 +149,7 @@ def _completions(document: Document) -> list[Completion]:
     else:
         return []
     return [
-        Completion(name, start_position=-len(typed), display_meta=meta)
+        Completion(name, start_position=-len(typed), display=one_line(name), display_meta=meta)
         for name, meta in helps.items()
         if name.startswith(typed)
     ]

@@ -102,11 +102,13 @@ def run() -> None:
         code = _report(SpecrunError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), 1)
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
-        if not hasattr(error, "format_message"):
-            raise
-        message = " ".join(error.format_message().split()).rstrip(".")
-        output.error(f"{message}; --help lists the options")
-        code = getattr(error, "exit_code", 2)
+        if hasattr(error, "format_message"):
+            message = " ".join(error.format_message().split()).rstrip(".")
+            output.error(f"{message}; --help lists the options")
+            code = getattr(error, "exit_code", 2)
+        else:
+            output.traceback(error)
+            code = SpecrunError.exit_code
     sys.exit(code)
 
 
@@ -125,6 +127,7 @@ def _abandon_stdout() -> None:
 
 def _report(error: Exception, code: int) -> int:
     if output.debug:
-        raise error
-    output.error(str(error))
+        output.traceback(error)
+    else:
+        output.error(str(error))
     return code

@@ -49,6 +49,7 @@ def chat(
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
+    from specrun.llama import chat_template
     from specrun.locations import data_dir
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
@@ -61,6 +62,7 @@ def chat(
     fetcher = AskingFetcher(models.pull)
 
     def opened(name: str | None) -> Model:
+        chat_template.prepare()
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
         chosen = replace(models, target=name, draft=draft)

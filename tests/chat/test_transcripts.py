@@ -54,6 +54,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> N
         b"",
         b"text",
         b"\xff",
+        b"[" * 100_000,
         b"[]",
         b"{}",
         b'{"messages": 3}',
