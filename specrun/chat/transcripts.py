@@ -32,7 +32,7 @@ def load_messages(path: Path) -> list[Message]:
     try:
         messages = json.loads(data)["messages"]
         valid = [{"role": m["role"], "content": m["content"]} for m in messages if isinstance(m["content"], str)]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecrunError(f"{path} is not a saved conversation; /save makes one") from error
     if len(valid) != len(messages) or any(message["role"] not in _ROLES for message in valid):
         raise SpecrunError(f"{path} is not a saved conversation; /save makes one")
