@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -121,9 +121,10 @@ def _remove_leftovers(path: Path) -> None:
     import psutil  # takes time, and is hardly ever needed
 
     for entry, process in found:
-        # Another container may have a process of another number here, which is writing.
-        if not psutil.pid_exists(process) and time.time() - entry.stat().st_mtime > _LEFT_BEHIND:
-            Path(entry.path).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process may remove it as well
+            # In a folder that two containers share, a process that this one does not know may be writing.
+            if not psutil.pid_exists(process) and time.time() - entry.stat().st_mtime > _LEFT_BEHIND:
+                Path(entry.path).unlink()
 
 
 def private_folder(path: Path) -> Path:
