@@ -33,7 +33,8 @@ def engine(
     target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024, repack: bool | None = None
 ) -> Iterator[Engine]:
     """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
-    one_thread = LlamaSettings(threads=1)
+    # Whether a draft runs without flash attention is otherwise measured, so that its guesses differ by machine.
+    one_thread = LlamaSettings(threads=1, flash_attn="on")
     settings = LlamaSettings(threads=1, repack=repack)
     options = RunOptions(target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=one_thread)
     with Model(options) as model:
