@@ -98,6 +98,8 @@ def _load(
     settings, draft_settings = options.settings, options.draft_settings
     if placement:
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
+    else:
+        settings, draft_settings = (replace(one, gpu_layers=None) for one in (settings, draft_settings))
     streaming = plan_streaming(options, settings)
     model = resources.enter_context(LlamaModel(options.target, settings, _progress(options.target, show)))
     draft_model = None
@@ -186,6 +188,7 @@ def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
     # On the CPU llama.cpp has three flash attention kernels, and chooses by the size of the batch as long as K and V
     # have one type. With two types it always uses the same kernel, so a token's logits are the same bits in any pass.
     # bf16 values are no less precise than f16 here, because they are summed in float32 (docs/adr/0002).
-    if library.has_gpu() or settings.flash_attn == "off":
+    # GPU backends have no such kernel, and would leave attention to the CPU.
+    if settings.gpu_layers or settings.flash_attn == "off":
         return LlamaSettings()
     return LlamaSettings(type_v="bf16")

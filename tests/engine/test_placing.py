@@ -89,6 +89,28 @@ def test_the_users_numbers_win(monkeypatch: pytest.MonkeyPatch, loads: Loads) ->
     assert loads.settings[0].threads == 1
 
 
+@pytest.mark.parametrize(("gpu_layers", "type_v"), [(0, "bf16"), (3, None)])
+def test_without_a_layer_on_a_gpu_a_model_runs_as_on_a_machine_without_one(
+    monkeypatch: pytest.MonkeyPatch, gpu_layers: int, type_v: str | None
+) -> None:
+    have_gpus(monkeypatch, 8 * GB)
+    decided = LlamaSettings(gpu_layers=gpu_layers)
+    with Model(options(decided, decided)) as loaded:
+        assert loaded.engine.draft
+        contexts = [loaded.engine.target.context, loaded.engine.draft.context]
+        assert [context.config.settings.type_v for context in contexts] == [type_v, type_v]
+        assert loaded.placement
+        assert loaded.placement.can_repack == (gpu_layers == 0)
+
+
+def test_layers_for_a_gpu_that_is_not_there_change_nothing(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
+    have_gpus(monkeypatch)
+    with Model(plain(LlamaSettings(gpu_layers=ALL_LAYERS))) as loaded:
+        assert loaded.engine.target.context.config.settings.type_v == "bf16"
+        assert loaded.notices
+    assert loads.settings == [UNDECIDED]
+
+
 def test_it_steps_down_when_loading_fails_and_says_so_once(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
     have_gpus(monkeypatch, 0.5 * GB)
     loads.most_layers = 0
