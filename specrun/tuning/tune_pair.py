@@ -165,7 +165,8 @@ def _try_settings(
         is_first and offload_threshold.is_open(),
     )
     defaults = with_defaults(options).settings
-    return settings_trials.choose(options, defaults, list(variations), texts.together(), run)
+    may_crash = placement.n_gpu_layers > 0
+    return settings_trials.choose(options, defaults, list(variations), texts.together(), run, may_crash)
 
 
 def _choose_prompt_pass(
