@@ -111,8 +111,9 @@ def _load(
     plans, notices = _possible(options.plans, model, draft_model)
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
-    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
-        notices.append("all layers stay on the CPU, because this llama.cpp was built without a GPU backend")
+    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
+        why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
+        notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
     ctx_size = context_length(options.ctx_size, model.n_ctx_train)
     if 0 < model.n_ctx_train < ctx_size:
         notices.append(
