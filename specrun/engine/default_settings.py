@@ -33,8 +33,8 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights that
     lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off
-    where a trial on this CPU was faster without. Weights that are streamed from disk, or of which a GPU holds some, stay
-    as they are in the file.
+    where a trial on this CPU was faster without. Weights that are streamed from disk, or of which a GPU holds some,
+    stay as they are in the file.
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and what it takes longer for a few tokens is hidden behind the reading.

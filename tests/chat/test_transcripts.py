@@ -100,7 +100,6 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> N
         b'{"messages": [{"role": "user"}]}',
         b'{"messages": [{"role": "tool", "content": "x"}]}',
         b'{"messages": [{"role": "user", "content": 3}]}',
-        b"[" * 100_000,
     ],
 )
 def test_a_file_that_is_no_conversation_is_refused(tmp_path: Path, content: bytes) -> None:
