@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import sys
 from datetime import datetime
 from typing import Any, NoReturn
@@ -32,10 +31,7 @@ def serve() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     _warm_up()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))  # stdin, stdout and stderr: no file and no socket can be opened
+    _limit_process()
     template: Template | None = None
     for line in sys.stdin:
         _limit_seconds()
@@ -61,8 +57,25 @@ def _warm_up() -> None:
         _rendered(_environment().from_string(source), {})
 
 
+def _limit_process() -> None:
+    """Bound the process's memory and what it can open. Windows knows no such limits, and macOS none of memory."""
+    try:
+        import resource
+    except ImportError:
+        return
+    # No file and no socket can be opened besides stdin, stdout and stderr.
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 3, "RLIMIT_AS": MOST_BYTES}
+    for name, most in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(getattr(resource, name), (most, most))
+
+
 def _limit_seconds() -> None:
-    """Let the kernel end the process after MOST_SECONDS more of computing."""
+    """Let the kernel end the process after MOST_SECONDS of computing; on Windows the other end only waits so long."""
+    try:
+        import resource
+    except ImportError:
+        return
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime) + 1 + MOST_SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -10,7 +10,7 @@ from specrun.engine.source_files import datastore_file, successor_table
 from specrun.engine.source_files.history import History
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
-from specrun.locations import data_dir
+from specrun.locations import data_dir, private_folder
 from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
 
@@ -50,6 +50,10 @@ class RunSources:
             sources["rest"] = datastore_file.load(store, self._fingerprint)
         if history:
             folder = data_dir() / "history"
+            try:
+                private_folder(folder)
+            except OSError as error:
+                note(f"{folder} cannot be kept private: {error.strerror}")
             self._history = History(folder, self._fingerprint)
             self._table = folder / f"successors-{self._fingerprint}.tokens"
             if self._history.problem:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import queue
 import signal
 import subprocess
 import sys
-import time
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -20,13 +20,10 @@ from specrun.visible import one_line
 _ADVICE = "`specrun generate --raw` does without it"
 # -I keeps Python from importing modules of the same names from the current folder.
 _CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from specrun import template_sandbox as s; s.serve()"
-_ENVIRONMENT = (
-    "TZ",
-    "LD_LIBRARY_PATH",
-)  # what the process gets to see: the time zone, and where Python's libraries are
+# What the process gets to see: the time zone, and where Python's libraries are.
+_ENVIRONMENT = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 _MOST_SECONDS = 20.0  # until an answer, on a machine that is busy with other things
 _MOST_BYTES = 2**28  # of an answer
-_PIECE_BYTES = 2**16
 _LONGEST_REASON = 300  # characters
 
 
@@ -126,31 +123,30 @@ class _Process:
                 self._end()
 
     def _line(self) -> bytes:
-        assert self._process.stdout
-        descriptor, deadline, line = self._process.stdout.fileno(), time.monotonic() + _MOST_SECONDS, bytearray()
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while not line.endswith(b"\n"):
-            if not poll.poll(1000 * max(deadline - time.monotonic(), 0)):
-                self._end()
-                raise TimeoutError(f"it took longer than {_MOST_SECONDS:.0f} s")
-            piece = os.read(descriptor, _PIECE_BYTES)
-            if not piece:
-                raise EOFError
-            line += piece
-            if len(line) > _MOST_BYTES:
-                self._end()
-                raise ValueError("it writes too much")
-        return bytes(line)
+        """The next line of its stdout. A thread reads it, because pipes cannot be waited for on Windows."""
+        stdout, answers = self._process.stdout, queue.SimpleQueue[bytes]()
+        assert stdout
+        threading.Thread(target=lambda: answers.put(stdout.readline(_MOST_BYTES)), daemon=True).start()
+        try:
+            line = answers.get(timeout=_MOST_SECONDS)
+        except queue.Empty:
+            self._end()
+            raise TimeoutError(f"it took longer than {_MOST_SECONDS:.0f} s") from None
+        if line.endswith(b"\n"):
+            return line
+        if len(line) < _MOST_BYTES:
+            raise EOFError
+        self._end()
+        raise ValueError("it writes too much")
 
 
 _prepared: _Process | None = None  # waits for its first template
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # first, because a thread may be reading what it writes
+    process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-    process.kill()
-    process.wait()

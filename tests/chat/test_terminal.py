@@ -104,9 +104,37 @@ def test_a_conversation_goes_on_with_its_model(specrun: Specrun, script: Path, t
     again.expect_exact("5 tokens")
     again.expect_exact(HINT)
     leave(again)
-    kept = json.loads((tmp_path / "data" / "conversation.json").read_text())
+    (file,) = (tmp_path / "data" / "chats").glob("conversation-*.json")
+    kept = json.loads(file.read_text())
     assert kept["target"] == str(script)
     assert [message["content"] for message in kept["messages"]] == ["one of a kind", SCRIPT_TEXT, "two", SCRIPT_TEXT]
+
+
+def test_two_chats_at_once_keep_both_conversations(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    chats = [specrun.on_terminal("chat", "-m", script) for _ in range(2)]
+    for i, one in enumerate(chats):
+        one.expect_exact(HINT)
+        one.send(f"message {i}\r")
+        one.expect_exact("5 tokens")
+        one.expect_exact(HINT)
+    for one in chats:
+        leave(one)
+    again = specrun.on_terminal("chat", "--continue")
+    again.expect_exact("the last was: message 1")
+    again.expect_exact(HINT)
+    again.send("/load\r")
+    again.expect_exact("message 1")
+    again.expect_exact("message 0")
+    again.expect_exact(HINT)
+    again.send("/load 2\r")
+    again.expect_exact("loaded 2 messages")
+    again.expect_exact(HINT)
+    leave(again)
+    folder = tmp_path / "data" / "chats"
+    typed = [json.loads(line) for line in (folder / "typed.jsonl").read_text().splitlines()]
+    assert typed == ["message 0", "message 1", "/load", "/load 2"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
 def test_plain_answers_have_nothing_that_moves(specrun: Specrun, script: Path) -> None:

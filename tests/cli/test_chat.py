@@ -52,6 +52,7 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "/undo",
         "/system",
         "/clear",
+        "/load",
         f"/load {file}",
         options=("--speculate", "tree"),
     )
@@ -71,6 +72,7 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "forgotten",
         "system message removed",
         "conversation forgotten",
+        "no conversation was kept yet",
         "loaded 3 messages",
     ]
     position = 0
@@ -93,6 +95,7 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         "/set speculate hard": "speculate can be",
         "/set budget 1000": "larger --budget",
         "/save": "name a file",
+        "/load 1": "cannot be read",
         f"/save {tmp_path}/no/file": "cannot be written",
         "/save ~nobody-has-this-name/file": "no such user",
         f"/load {tmp_path}/missing": "cannot be read",
