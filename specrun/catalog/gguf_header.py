@@ -6,6 +6,7 @@ one skips arrays and decodes them on access. The layout is specified in ggml's d
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, OutOfMemoryError
 
 Buffer = bytes | mmap.mmap
 
@@ -83,7 +84,9 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off."""
+    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off, and
+    OutOfMemoryError where there is no room to map it.
+    """
     try:
         with path.open("rb") as file:
             if not file.seek(0, 2):
@@ -96,6 +99,10 @@ def read_header(path: Path) -> GgufHeader:
     except IsADirectoryError as error:
         raise ModelFileError(f"{path} is a directory; give the .gguf file inside it") from error
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise OutOfMemoryError(
+                f"{path} cannot be mapped: there is not enough memory; close other programs"
+            ) from error
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     if size < header.n_file_bytes:
         raise ModelFileError(f"{path} is incomplete ({size} of {header.n_file_bytes} bytes); download it again")
