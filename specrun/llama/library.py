@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import llama_cpp
 from llama_cpp._ggml import libggml
 
+from specrun import sudden_end
 from specrun.errors import LlamaError
 from specrun.llama import offload_threshold
 
@@ -49,9 +49,7 @@ def _on_abort(message: bytes) -> None:
     """Called when an assertion fails in llama.cpp: end the process with one line instead of a page of backtrace."""
     file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
     why = f"{Path(file).name}:{assertion}"
-    sys.stderr.write(f"specrun: llama.cpp gave up ({why}); the model file may be broken, --debug shows more\n")
-    sys.stderr.flush()
-    os._exit(LlamaError.exit_code)
+    sudden_end.end(f"llama.cpp gave up ({why}); the model file may be broken, --debug shows more", LlamaError.exit_code)
 
 
 logger.addHandler(logging.NullHandler())
