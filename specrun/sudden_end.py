@@ -1,4 +1,4 @@
-"""Ending the process at once, from any thread, where C code cannot go on: one line instead of a crash."""
+"""What is left to do where C code cannot go on and the process ends at once: the terminal back, and one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_STDERR = 2
+STDERR = 2
 _CLEAR_LINE_AND_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
 
 _undo: list[Callable[[], None]] = []
@@ -22,17 +22,12 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
         _undo.remove(undo)
 
 
-def say(message: str) -> None:
-    """Write a line on stderr, without Python's own streams, which another thread may be using; undo what has to be."""
+def say(message: str, descriptor: int = STDERR) -> None:
+    """Write a line on stderr, without Python's own streams, which another thread may be using; undo what has to be.
+
+    descriptor: of stderr. Raises OSError.
+    """
     for undo in reversed(_undo):
         undo()
-    prefix = _CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(_STDERR) else b""
-    os.write(_STDERR, prefix + f"specrun: {message}\n".encode())
-
-
-def end(message: str, code: int) -> None:
-    """Write a line on stderr and end the process with this exit code."""
-    try:
-        say(message)
-    finally:
-        os._exit(code)
+    prefix = _CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(descriptor) else b""
+    os.write(descriptor, prefix + f"specrun: {message}\n".encode(errors="replace"))

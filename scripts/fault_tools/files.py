@@ -58,7 +58,8 @@ def own(
 
 def conversations(place: Place, _extent: Extent) -> Injections:
     """The last conversation, with --continue."""
-    path = place.data / "conversation.json"
+    path = place.data / "chats" / "conversation-1.json"
+    path.parent.mkdir()
     whole = json.dumps(
         {"target": None, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     ).encode()
@@ -108,18 +109,21 @@ def configuration(place: Place, _extent: Extent) -> Injections:
 
 
 def typed(place: Place, _extent: Extent) -> Injections:
-    """The lines that were typed in chats, which a terminal needs; here through the class that reads them."""
-    from prompt_toolkit.history import FileHistory
+    """The lines that were typed in chats, which only a chat on a terminal reads; here through the class that does."""
+    from specrun.chat.typed_history import TypedHistory
 
-    path = place.data / "chat_history"
-    for content in damaged(b"\n# 2026-01-01 00:00:00.000000\n+one\n+two\n"):
+    path = place.data / "chats" / "typed.jsonl"
+    path.parent.mkdir()
+    for content in damaged(b'"one"\n"two"\n'):
         path.write_bytes(content)
         try:
-            list(FileHistory(str(path)).load_history_strings())
+            history = TypedHistory(path)
+            history.store_string("three")
+            last = next(iter(history.load_history_strings()), "")
         except Exception as error:
             yield Injection(1, f"{type(error).__name__}: {error}")
         else:
-            yield Injection(0)
+            yield Injection(0, "" if last == "three" else "a message")
 
 
 def models(place: Place, _extent: Extent) -> Injections:

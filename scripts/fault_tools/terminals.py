@@ -152,10 +152,8 @@ def signalled(number: int, place: Place, extent: Extent) -> Injections:
 
 def _messages(place: Place) -> int:
     """Messages of the conversation that was kept."""
-    try:
-        return len(json.loads((place.data / "conversation.json").read_text())["messages"])
-    except OSError:
-        return 0
+    files = list(place.data.glob("chats/conversation-*.json"))
+    return len(json.loads(files[0].read_text())["messages"]) if files else 0
 
 
 FAULTS = [

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specrun.catalog.local_models import local_models
-from specrun.chat import commands, picker
+from specrun.chat import commands, conversation_file, kept_list, picker
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import MessageReader
 from specrun.chat.set_command import ChatSettings
@@ -23,8 +23,10 @@ from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, is_ending
 from specrun.llama.chat_template import Message
+from specrun.redaction import without_secrets
 from specrun.views import answer_report as report
 from specrun.views import tree_view
+from specrun.visible import one_line, visible
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -128,7 +130,7 @@ class ChatLoop:
                 else:
                     interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
-                self._notes.print(Text(str(error), style="red"))
+                self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ class ChatLoop:
             self._note(f"--continue will not find this: {error}")
 
     def _note(self, text: str) -> None:
-        self._notes.print(Text(text, style="dim"))
+        self._notes.print(Text(visible(text), style="dim"))
 
     # --- commands --------------------------------------------------------------------------------------------------
 
@@ -207,12 +209,20 @@ class ChatLoop:
                 save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
             case "/load":
-                self._session.messages = load_messages(_path(argument))
-                self._note(f"loaded {len(self._session.messages)} messages")
+                self._load(argument)
             case "/exit":
                 self._leaving = True
             case _:
                 raise UsageError(f"there is no command {name}; /help lists the commands")
+
+    def _load(self, argument: str) -> None:
+        kept = conversation_file.kept()
+        if not argument:
+            self._notes.print(kept_list.listed(kept) if kept else Text("no conversation was kept yet", style="dim"))
+            return
+        is_number = argument.isdecimal() and 1 <= int(argument) <= len(kept)
+        self._session.messages = load_messages(kept[int(argument) - 1] if is_number else _path(argument))
+        self._note(f"loaded {len(self._session.messages)} messages")
 
     def _regenerate(self) -> None:
         again = self._session.regenerate()

@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -108,11 +110,13 @@ def run() -> int:
         raise
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
-        if not hasattr(error, "format_message"):
-            raise
-        message = " ".join(error.format_message().split()).rstrip(".")
-        _say(f"{message}; --help lists the options")
-        code = getattr(error, "exit_code", 2)
+        if hasattr(error, "format_message"):
+            message = " ".join(error.format_message().split()).rstrip(".")
+            _say(lambda: output.error(f"{message}; --help lists the options"))
+            code = getattr(error, "exit_code", 2)
+        else:
+            _say(partial(output.traceback, error))
+            code = SpecrunError.exit_code
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream:  # stderr is None where it was closed (`2>&-`)
@@ -137,13 +141,14 @@ def _abandon(stream: TextIO) -> None:
 
 def _report(error: Exception, code: int) -> int:
     if output.debug:
-        raise error
-    _say(str(error))
+        _say(lambda: output.traceback(error))
+    else:
+        _say(lambda: output.error(str(error)))
     return code
 
 
-def _say(message: str) -> None:
+def _say(say: Callable[[], None]) -> None:
     try:
-        output.error(message)
+        say()
     except OSError:  # nobody reads it any more
         _abandon(sys.stderr)

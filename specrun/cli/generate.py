@@ -66,6 +66,7 @@ def generate(
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
+    from specrun.llama import chat_template
 
     # All input is read before the model is loaded, so that mistakes in it are reported at once.
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
@@ -73,6 +74,8 @@ def generate(
     lines = prompt_input.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompt_input.read_prompt(prompt, file or [])
     fetcher = AskingFetcher(models.pull)
+    if not raw:
+        chat_template.prepare()
     with open_model(
         models, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress
     ) as model:

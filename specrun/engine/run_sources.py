@@ -11,7 +11,7 @@ from specrun.engine.source_files.history import History
 from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
-from specrun.locations import data_dir, set_aside
+from specrun.locations import data_dir, private_folder, set_aside
 from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
 
@@ -51,6 +51,10 @@ class RunSources:
             sources["rest"] = datastore_file.load(store, self._fingerprint)
         if history:
             folder = data_dir() / "history"
+            try:
+                private_folder(folder)
+            except OSError as error:
+                note(f"{folder} cannot be kept private: {error.strerror}")
             self._history = History(folder, self._fingerprint)
             self._table = folder / f"successors-{self._fingerprint}.tokens"
             if self._history.problem:

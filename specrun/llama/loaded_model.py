@@ -12,13 +12,14 @@ from pathlib import Path
 import llama_cpp
 
 from specrun import interrupts
+from specrun.catalog.gguf_check import check_characters
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
 from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama_settings import UNDECIDED, LlamaSettings
-
-_GGUF_MAGIC = b"GGUF"
+from specrun.visible import one_line
 
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
 
@@ -35,17 +36,8 @@ _LOAD_ADVICE = {
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ModelFileError(f"{path} is a directory; give the .gguf file inside it")
-    if not path.exists():
-        raise ModelFileError(f"{path}: no such file; give the path of a GGUF model")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
-    if magic != _GGUF_MAGIC:
-        raise ModelFileError(f"{path} is not a GGUF file; convert the model to GGUF or download a .gguf file of it")
+    """Raises ModelFileError for what llama.cpp would not survive, or report in its own words. Reads headers only."""
+    check_characters(GgufFile.read(path).metadata, str(path))
 
 
 class LlamaModel:
@@ -162,8 +154,8 @@ class LlamaModel:
 
     @property
     def name(self) -> str:
-        """`general.name` of the metadata, or the file's name."""
-        return self.metadata("general.name") or self.path.name
+        """`general.name` of the metadata, or the file's name, in one line."""
+        return one_line(self.metadata("general.name") or self.path.name)
 
     @property
     def n_ctx_train(self) -> int:
@@ -192,7 +184,8 @@ class LlamaModel:
         """Token ids of `text`.
 
         add_special: add the tokens that the model wants around a text, such as BOS. parse_special: read the name of a
-        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates.
+        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates, ModelFileError for a
+        tokenizer that lacks what it needs, such as a token for unknown characters.
         """
         try:
             data = text.encode("utf-8")
@@ -203,7 +196,10 @@ class LlamaModel:
             buffer = (llama_cpp.llama_token * size)()
             n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
             if n >= 0:
-                return list(buffer[:n])
+                tokens = list(buffer[:n])
+                if tokens and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
+                    raise ModelFileError(f"{self.path} has a broken tokenizer: it gives tokens that it does not have")
+                return tokens
             size = -n
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
@@ -271,7 +267,7 @@ def _load_failure(errors: list[str]) -> str:
     reason = _LOG_PREFIX.sub("", reason)
     text = " ".join(errors)
     advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
-    return f"{reason}; {advice}"
+    return f"{one_line(reason)}; {advice}"
 
 
 def lacks_memory(errors: list[str]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from specrun import sudden_end
 from specrun.catalog.split import shards
 from specrun.errors import LlamaError
+from specrun.llama import library
 from specrun.locations import file_bytes
 
 _BYTES: dict[str, int] = {}  # size of each model file in use before it was loaded
@@ -46,7 +47,7 @@ def _install() -> None:
 def _on_lost_page(_signal: int) -> None:
     for path, n_bytes in _BYTES.items():
         if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
-            sudden_end.end(f"{path} was cut short while it was in use; download it again", LlamaError.exit_code)
+            library.end_process(f"{path} was cut short while it was in use; download it again", LlamaError)
     try:
         sudden_end.say("a part of a file that is in use cannot be read any more; check the disk of the model")
     finally:

@@ -123,18 +123,21 @@ def _calibration_from_json(value: dict[str, Any], _type: type) -> Calibration:
     return Calibration(np.array(value["seen"], np.float64), np.array(value["accepted"], np.float64))
 
 
-def _sizes_to_json(sizes: PassSizes) -> dict[str, int]:
+def _sizes_to_json(sizes: PassSizes) -> dict[str, int | bool]:
+    in_order = {"in_order": True} if sizes.in_order else {}
     if sizes.is_single:
-        return {"only": sizes.least}
-    value = {"least": sizes.least}
+        return {"only": sizes.least, **in_order}
+    value: dict[str, int | bool] = {"least": sizes.least, **in_order}
     if sizes.multiple > 1:
         value["multiple"] = sizes.multiple
     return value if sizes.most is None else value | {"most": sizes.most}
 
 
 def _sizes_from_json(value: dict[str, Any], _type: type) -> PassSizes:
-    numbers = {name: int(number) for name, number in value.items()}
-    return PassSizes.only(numbers["only"]) if "only" in numbers else PassSizes(**numbers)
+    in_order = bool(value.get("in_order"))
+    numbers: dict[str, Any] = {name: int(number) for name, number in value.items() if name != "in_order"}
+    sizes = PassSizes.only(numbers["only"]) if "only" in numbers else PassSizes(**numbers)
+    return replace(sizes, in_order=in_order)
 
 
 def _expected_to_json(expected: ExpectedPlan) -> dict[str, Any]:

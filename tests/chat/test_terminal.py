@@ -41,6 +41,13 @@ def leave(terminal: pexpect.spawn[str]) -> None:
     assert terminal.exitstatus == 0
 
 
+def kept_messages(folder: Path) -> list[dict[str, str]]:
+    """The messages of the only conversation that was kept."""
+    (file,) = (folder / "data" / "chats").glob("conversation-*.json")
+    messages: list[dict[str, str]] = json.loads(file.read_text())["messages"]
+    return messages
+
+
 def test_three_turns_with_a_dim_line_of_statistics(chat: pexpect.spawn[str]) -> None:
     for message in ("one", "two", "three"):
         chat.send(f"{message}\r")
@@ -108,9 +115,37 @@ def test_a_conversation_goes_on_with_its_model(specrun: Specrun, script: Path, t
     again.expect_exact("5 tokens")
     again.expect_exact(HINT)
     leave(again)
-    kept = json.loads((tmp_path / "data" / "conversation.json").read_text())
+    (file,) = (tmp_path / "data" / "chats").glob("conversation-*.json")
+    kept = json.loads(file.read_text())
     assert kept["target"] == str(script)
     assert [message["content"] for message in kept["messages"]] == ["one of a kind", SCRIPT_TEXT, "two", SCRIPT_TEXT]
+
+
+def test_two_chats_at_once_keep_both_conversations(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    chats = [specrun.on_terminal("chat", "-m", script) for _ in range(2)]
+    for i, one in enumerate(chats):
+        one.expect_exact(HINT)
+        one.send(f"message {i}\r")
+        one.expect_exact("5 tokens")
+        one.expect_exact(HINT)
+    for one in chats:
+        leave(one)
+    again = specrun.on_terminal("chat", "--continue")
+    again.expect_exact("the last was: message 1")
+    again.expect_exact(HINT)
+    again.send("/load\r")
+    again.expect_exact("message 1")
+    again.expect_exact("message 0")
+    again.expect_exact(HINT)
+    again.send("/load 2\r")
+    again.expect_exact("loaded 2 messages")
+    again.expect_exact(HINT)
+    leave(again)
+    folder = tmp_path / "data" / "chats"
+    typed = [json.loads(line) for line in (folder / "typed.jsonl").read_text().splitlines()]
+    assert typed == ["message 0", "message 1", "/load", "/load 2"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
 def test_plain_answers_have_nothing_that_moves(specrun: Specrun, script: Path) -> None:
@@ -241,7 +276,7 @@ def test_the_end_of_the_process_keeps_the_answer_and_gives_the_terminal_back(
     os.close(terminal)
     assert screen.rfind("\x1b[?25h") >= screen.rfind("\x1b[?25l")  # the cursor is shown again
     if is_writing:
-        question, answer = json.loads((tmp_path / "data" / "conversation.json").read_text())["messages"]
+        question, answer = kept_messages(tmp_path)
         assert question["content"] == "sing"
         assert answer["content"].startswith("la lo la lo")
 
@@ -255,5 +290,5 @@ def test_a_terminal_that_is_closed_keeps_the_answer(specrun: Specrun, endless: P
     chat.ptyproc.fileobj.close()
     chat.closed = chat.ptyproc.closed = True
     assert process.wait(TIMEOUT_S) in (129, -signal.SIGHUP)
-    _, answer = json.loads((tmp_path / "data" / "conversation.json").read_text())["messages"]
+    _, answer = kept_messages(tmp_path)
     assert answer["content"].startswith("la lo")

@@ -58,6 +58,7 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "/undo",
         "/system",
         "/clear",
+        "/load",
         f"/load {file}",
         options=("--speculate", "tree"),
     )
@@ -77,6 +78,7 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "forgotten",
         "system message removed",
         "conversation forgotten",
+        "no conversation was kept yet",
         "loaded 3 messages",
     ]
     position = 0
@@ -99,6 +101,7 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         "/set speculate hard": "speculate can be",
         "/set budget 1000": "larger --budget",
         "/save": "name a file",
+        "/load 1": "cannot be read",
         f"/save {tmp_path}/no/file": "cannot be written",
         "/save ~nobody-has-this-name/file": "no such user",
         f"/load {tmp_path}/missing": "cannot be read",
@@ -211,9 +214,9 @@ def test_after_a_failed_pass_what_was_written_stays_and_the_chat_goes_on(
 
 
 def test_a_damaged_conversation_is_set_aside(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    path = tmp_path / "data" / "conversation.json"
-    path.parent.mkdir()
+    path = tmp_path / "data" / "chats" / "conversation-1.json"
+    path.parent.mkdir(parents=True)
     path.write_text('{"messages": [{"role"')
-    here("chat", "--continue", "-m", script).assert_fails(1, f"{path}.damaged", "begins a new conversation")
-    assert (tmp_path / "data" / "conversation.json.damaged").read_text() == '{"messages": [{"role"'
+    here("chat", "--continue", "-m", script).assert_fails(1, f"{path}.damaged", "goes on with the one before")
+    assert path.with_name(f"{path.name}.damaged").read_text() == '{"messages": [{"role"'
     here("chat", "--continue", "-m", script).assert_fails(2, "no conversation to continue")

@@ -46,13 +46,14 @@ class History:
         written.
         """
         newest = np.asarray(tokens[-self._max_tokens :], np.int32)
-        texts = [*self._read()[0], newest]
-        n_tokens = sum(map(len, texts))
-        while n_tokens > self._max_tokens:
-            n_tokens -= len(texts.pop(0))
-        lengths = np.array([len(text) for text in texts], np.int32)
-        header = {"tokenizer": self._fingerprint, "texts": len(texts)}
-        token_files.write(self.path, _MAGIC, header, [lengths, *texts], private=True)
+        with token_files.alone(self.path):
+            texts = [*self._read()[0], newest]
+            n_tokens = sum(map(len, texts))
+            while n_tokens > self._max_tokens:
+                n_tokens -= len(texts.pop(0))
+            lengths = np.array([len(text) for text in texts], np.int32)
+            header = {"tokenizer": self._fingerprint, "texts": len(texts)}
+            token_files.write(self.path, _MAGIC, header, [lengths, *texts], private=True)
         self.texts, self.problem = texts, ""
 
     def source(self) -> SuffixArraySource:

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import DraftSourceError
-from specrun.locations import parse_json, whole_file
+from specrun.locations import locked, parse_json, private_folder, whole_file
 
 Int32Array = NDArray[np.int32]
 
@@ -49,6 +50,20 @@ def write(
                 file.write(np.ascontiguousarray(array, _INT32).data)
     except OSError as error:
         raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside the block, no other process changes `path`, whose folder is made private to the user.
+
+    Raises DraftSourceError if that is impossible.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(private_folder(path.parent)))
+        except OSError as error:
+            raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
+        yield
 
 
 def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Array]:
