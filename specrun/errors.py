@@ -15,7 +15,8 @@
     |-- DraftSourceError         10  a datastore, history or successor table that cannot be read, written or used
     `-- VerificationError        11  text with speculation that is not what the target alone writes
 
-Ctrl-C ends with 130, as in every shell. A message is one line: what is wrong, then what to do about it.
+Ctrl-C ends with 130, SIGTERM with 143 and SIGHUP with 129, as in every shell. A message is one
+line: what is wrong, then what to do about it.
 """
 
 from __future__ import annotations

@@ -78,6 +78,28 @@ def file_bytes(path: Path) -> int:
         return 0
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The JSON value of a text. Raises ValueError if it is none, also where it is nested too deeply for Python."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def set_aside(path: Path) -> str:
+    """Rename a damaged file of specrun's own, so that nothing overwrites what can still be saved of it.
+
+    Returns a part of a sentence that says where it is now. What was set aside under this name before is replaced. A
+    file that cannot be renamed stays.
+    """
+    aside = path.with_name(f"{path.name}.damaged")
+    try:
+        path.replace(aside)
+    except OSError:
+        return "left where it is"
+    return f"kept as {aside}"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically, see `whole_file`. Raises OSError."""
     with whole_file(path) as file:
@@ -89,8 +111,14 @@ def whole_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing that replaces `path` only once it is complete.
 
     Missing folders are created. If an exception leaves the `with` block, whatever was at `path` stays unchanged.
-    With `private`, only the owner may read the file, whatever the umask. Raises OSError.
+    A link stays a link; a device or pipe, such as /dev/stdout, is written to. With `private`, only the owner may read
+    the file, whatever the umask. Raises OSError.
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     # Two threads may write the same file, and so may processes of the same number in two containers.

@@ -10,6 +10,7 @@ count merely promises.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import stat
 import struct
@@ -19,7 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, OutOfMemoryError
 
 Buffer = bytes | mmap.mmap
 
@@ -107,7 +108,9 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off."""
+    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off, and
+    OutOfMemoryError where there is no room to map it.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # to open a pipe would wait for its other end
             raise ModelFileError(f"{path} is no regular file; give the path of a GGUF model")
@@ -122,6 +125,10 @@ def read_header(path: Path) -> GgufHeader:
     except IsADirectoryError as error:
         raise ModelFileError(f"{path} is a directory; give the .gguf file inside it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise OutOfMemoryError(
+                f"{path} cannot be mapped: there is not enough memory; close other programs"
+            ) from error
         raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if size < header.n_file_bytes:
         raise ModelFileError(f"{path} is incomplete ({size} of {header.n_file_bytes} bytes); download it again")

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.chat.transcripts import load_messages, save_messages
+from specrun.chat.transcripts import DamagedConversationError, load_messages, save_messages
 from specrun.errors import SpecrunError, UsageError
 from specrun.llama.chat_template import Message
-from specrun.locations import data_dir, private_folder, read_bytes
+from specrun.locations import data_dir, private_folder, read_bytes, set_aside
 
 MOST_KEPT = 30
 _PREFIX, _SUFFIX = "conversation-", ".json"
@@ -48,11 +48,19 @@ def kept() -> list[Path]:
 
 
 def last() -> LastConversation:
-    """The conversation that was kept last. Raises UsageError if there is none, SpecrunError if it cannot be read."""
+    """The conversation that was kept last.
+
+    Raises UsageError if there is none, and SpecrunError if it cannot be read; a damaged file is then set aside.
+    """
     paths = kept()
     if not paths:
         raise UsageError("there is no conversation to continue yet; start one with `specrun chat`")
-    return read(paths[0])
+    try:
+        return read(paths[0])
+    except DamagedConversationError as error:
+        raise SpecrunError(
+            f"{paths[0]} is damaged, and {set_aside(paths[0])}; the same command goes on with the one before"
+        ) from error
 
 
 def read(path: Path) -> LastConversation:

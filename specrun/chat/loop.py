@@ -21,7 +21,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
-from specrun.interrupts import InterruptFlag
+from specrun.interrupts import Ending, InterruptFlag, is_ending
 from specrun.llama.chat_template import Message
 from specrun.redaction import without_secrets
 from specrun.views import answer_report as report
@@ -67,7 +67,7 @@ class ChatLoop:
         self._last: Completion | None = None
         self._leaving = False
         self._off_was_noted = False
-        self._memory_notice: str | None = None  # the last one
+        self._weights_notice: str | None = None  # the last one
 
     def _open(self, target: str | None, request: Request) -> None:
         """Load a target and begin an empty conversation with it."""
@@ -104,13 +104,17 @@ class ChatLoop:
             self._session.system = system
 
     def run(self) -> None:
-        """Run until /exit, the end of input, or two Ctrl-C in a row."""
+        """Run until /exit, the end of input, or two Ctrl-C in a row. Raises Ending on SIGTERM and SIGHUP."""
         interrupted_before = False
         while not self._leaving:
+            if is_ending():
+                raise Ending
             try:
                 message = self._reader.read()
             except EOFError:
                 return
+            except Ending:
+                raise
             except KeyboardInterrupt:
                 if interrupted_before:
                     return
@@ -138,12 +142,14 @@ class ChatLoop:
         try:
             with InterruptFlag() as interrupted, without_echo():
                 self._answers.show(completion.stream(interrupted), completion)
-        except SpecrunError:
-            self._session.undo()
+        except BaseException:
+            # A failed pass, a terminal that is gone, a second Ctrl-C: what was written stays, as it does on the screen.
+            if completion.token_ids:
+                self._keep(completion)
+            else:
+                self._session.undo()
             raise
-        self._session.keep(completion)
-        self._around.keep(LastConversation(self._target, self._session.messages))
-        self._last = completion
+        self._keep(completion)
         if completion.finish_reason == "context":
             self._note(
                 "the context is full: the answer was cut off; use /clear, or start the chat with a larger --ctx-size"
@@ -155,11 +161,20 @@ class ChatLoop:
         if off_notice and not self._off_was_noted:
             self._note(off_notice)
         self._off_was_noted = off_notice is not None
-        memory_notice = self._model.residency.notice
-        if memory_notice and memory_notice != self._memory_notice:
-            self._note(memory_notice)
-        self._memory_notice = memory_notice
+        weights_notice = self._model.weights_notice
+        if weights_notice and weights_notice != self._weights_notice:
+            self._note(weights_notice)
+        self._weights_notice = weights_notice
         return completion.finish_reason == "interrupted"
+
+    def _keep(self, completion: Completion) -> None:
+        """Make an answer, whole or not, a part of the conversation, here and on disk."""
+        self._session.keep(completion)
+        self._last = completion
+        try:
+            self._around.keep(LastConversation(self._target, self._session.messages))
+        except SpecrunError as error:
+            self._note(f"--continue will not find this: {error}")
 
     def _note(self, text: str) -> None:
         self._notes.print(Text(visible(text), style="dim"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,13 +23,20 @@ from specrun.chat import commands
 from specrun.chat import set_command as settings
 from specrun.chat.typed_history import TypedHistory
 from specrun.errors import PromptError, SpecrunError
+from specrun.interrupts import Ending
 from specrun.visible import one_line
 
 _QUOTES = '"""'
 
+# It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
+logging.getLogger("prompt_toolkit").addHandler(logging.NullHandler())
+
 
 class MessageReader(Protocol):
-    """Gives the user's next message. Raises EOFError at the end of input, and KeyboardInterrupt on Ctrl-C."""
+    """Gives the user's next message.
+
+    Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending where nobody is there to go on.
+    """
 
     def read(self) -> str: ...
 
@@ -81,6 +89,12 @@ class PipeReader:
         self._n_lines = 0
 
     def read(self) -> str:
+        try:
+            return self._message()
+        except KeyboardInterrupt as interrupt:
+            raise Ending from interrupt
+
+    def _message(self) -> str:
         line = self._line()
         if line.lstrip().startswith(_QUOTES) and not _is_closed(line):
             while not _is_closed(line):

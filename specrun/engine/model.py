@@ -120,6 +120,13 @@ class Model:
         return self._pair.residency
 
     @property
+    def weights_notice(self) -> str | None:
+        """A sentence for the user, to be said behind a text: what became of the weights while it was written."""
+        if file := self.llama_model.overwritten:
+            return f"{file} was written to while it was in use, so this text may be wrong; load the model again"
+        return self.residency.notice
+
+    @property
     def has_datastore(self) -> bool:
         """Whether a datastore is among the draft sources."""
         return self._datastore is not None

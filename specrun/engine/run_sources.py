@@ -8,9 +8,10 @@ from pathlib import Path
 
 from specrun.engine.source_files import datastore_file, successor_table
 from specrun.engine.source_files.history import History
+from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
-from specrun.locations import data_dir, private_folder
+from specrun.locations import data_dir, private_folder, set_aside
 from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
 
@@ -63,6 +64,8 @@ class RunSources:
             try:
                 if self._table.exists():
                     self._recycling = successor_table.load(self._table, self._fingerprint, model.n_vocab)
+            except DamagedTokensError as error:
+                note(f"{error}; it is {set_aside(self._table)}, and a new one is begun")
             except DraftSourceError as error:
                 note(str(error))
         sources["token-recycling"] = self._recycling

@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun import interrupts
 from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, UsageError
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
@@ -94,8 +95,14 @@ class LlamaContext:
         params.no_perf = True
         if weights:
             params.cb_eval = weights.gate.callback
-        with library.captured_errors() as errors:
-            self._context = llama_cpp.llama_init_from_model(model.handle, params)
+        self._context = None
+        try:
+            # llama.cpp logs much here, and no exception can be raised through it.
+            with interrupts.held(), library.captured_errors() as errors:
+                self._context = llama_cpp.llama_init_from_model(model.handle, params)
+        except BaseException:
+            self.close()
+            raise
         if not self._context:
             raise _context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         self._memory = llama_cpp.llama_get_memory(self._context)

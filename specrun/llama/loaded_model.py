@@ -11,10 +11,12 @@ from pathlib import Path
 
 import llama_cpp
 
+from specrun import interrupts
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.split import shards
 from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
-from specrun.llama import library
+from specrun.llama import library, lost_pages
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.visible import one_line
@@ -53,9 +55,7 @@ class LlamaModel:
         _check_file(path)
         library.start()
         self.path = path
-        self._parameters = ModelParameters(settings, progress)
-        with library.captured_errors() as errors:
-            self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), self._parameters.struct)
+        errors = self._load(settings, progress)
         if not self._model:
             failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
             raise failure(f"{path} cannot be loaded: {_load_failure(errors)}")
@@ -67,6 +67,33 @@ class LlamaModel:
             self.close()
             raise
 
+    def _load(self, settings: LlamaSettings, progress: Callable[[float], None]) -> list[str]:
+        """Load the weights, as far as that is possible. Returns llama.cpp's error lines.
+
+        Ctrl-C ends it at the next progress: no exception can be raised through llama.cpp, which calls Python meanwhile.
+        """
+        self._model = None
+        is_stopped = False
+        lost_pages.watch(self.path)
+        self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
+        try:
+            with interrupts.held() as interrupted, library.captured_errors() as errors:
+
+                def goes_on(share: float) -> bool:
+                    nonlocal is_stopped
+                    progress(share)
+                    is_stopped = interrupted()
+                    return not is_stopped
+
+                self._parameters = ModelParameters(settings, goes_on)
+                self._model = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), self._parameters.struct)
+        except BaseException:
+            self.close()
+            raise
+        if is_stopped and not self._model:
+            raise KeyboardInterrupt
+        return errors
+
     def _check_generates(self) -> None:
         architecture = self.metadata("general.architecture") or "unknown"
         causal = self.metadata(f"{architecture}.attention.causal")
@@ -76,6 +103,21 @@ class LlamaModel:
             raise ModelFileError(
                 f"{self.path} is an encoder-decoder model ({architecture}); specrun runs decoders only"
             )
+
+    def _files(self) -> list[Path]:
+        return [self.path.with_name(name) for name in shards(self.path.name)]
+
+    @property
+    def overwritten(self) -> Path | None:
+        """A file of this model that was written to since it was loaded, so that mapped weights may be other ones now.
+
+        A file that was deleted, or that another one took the place of, is in use as it was.
+        """
+        for file, (identity, content) in self._read_from:
+            identity_now, content_now = _state(file)
+            if identity_now == identity and content_now != content:
+                return file
+        return None
 
     @property
     def handle(self) -> llama_cpp.llama_model_p:
@@ -198,6 +240,15 @@ class LlamaModel:
     def chat_template(self) -> str | None:
         """The Jinja source of the file's chat template, or None."""
         return self.metadata("tokenizer.chat_template")
+
+
+def _state(file: Path) -> tuple[int, tuple[int, int]]:
+    """Which file it is, and what tells that its content changed. Zeros if it is not there."""
+    try:
+        state = file.stat()
+    except OSError:
+        return 0, (0, 0)
+    return state.st_ino, (state.st_size, state.st_mtime_ns)
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,14 @@ class _Override(ctypes.Structure):
 class ModelParameters:
     """struct: what llama.cpp takes. It points into this object, which must live as long as the model.
 
-    progress: called while the weights are loaded, with the share that is done.
+    progress: called while the weights are loaded, with the share that is done. Loading ends when it returns False.
     """
 
-    def __init__(self, settings: LlamaSettings, progress: Callable[[float], None] = lambda _: None) -> None:
+    def __init__(self, settings: LlamaSettings, progress: Callable[[float], bool] = lambda _: True) -> None:
         self.struct = llama_cpp.llama_model_default_params()
 
         def goes_on(share: float, _user_data: object) -> bool:
-            progress(share)
-            return True
+            return progress(share)
 
         self._goes_on = llama_cpp.llama_progress_callback(goes_on)
         self.struct.progress_callback = self._goes_on

@@ -14,7 +14,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import Profile, TunedPlan
+from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
 from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
@@ -59,13 +59,16 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
 
 
 def profile_from_json(value: Any) -> Profile:
-    """The inverse of `profile_to_json`. Raises ProfileError for any other value, and for one of another version."""
+    """The inverse of `profile_to_json`.
+
+    Raises DamagedProfileError for any other value, and ProfileError for one of another version.
+    """
     try:
         version = value["version"]
         if version == VERSION:
             return converter().structure({**value, **value["pair"], "costs": value["tables"]}, Profile)
     except Exception as error:  # a foreign file may fail in any constructor
-        raise ProfileError("not a profile of `specrun tune`") from error
+        raise DamagedProfileError("not a profile of `specrun tune`") from error
     raise ProfileError(f"a profile of version {version}, not {VERSION}; run `specrun tune` again")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specrun.engine.source_files import token_files
+from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
 from specrun.speculation.sources.recycling import MAX_ROWS, N_SUCCESSORS, TokenRecycling
 
@@ -36,12 +37,16 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
 
 
 def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
-    """The table that `save` wrote. Raises DraftSourceError if the file is damaged or belongs to another tokenizer."""
+    """The table that `save` wrote.
+
+    Raises DamagedTokensError if the file is damaged or belongs to another tokenizer, DraftSourceError if it cannot be
+    read.
+    """
     header, values = token_files.read(path, _MAGIC, _KIND)
     token_files.check_tokenizer(path, header, fingerprint)
     n = len(values) // (1 + N_SUCCESSORS)
     if header.get("n_vocab") != n_vocab or header.get("rows") != n or len(values) != n * (1 + N_SUCCESSORS):
-        raise DraftSourceError(f"{path} was made for another vocabulary than this target's; make it again")
+        raise DamagedTokensError(f"{path} was made for another vocabulary than this target's; make it again")
     if ((values < 0) | (values >= n_vocab)).any():
-        raise DraftSourceError(f"{path} is damaged: it holds tokens outside the vocabulary")
+        raise DamagedTokensError(f"{path} is damaged: it holds tokens outside the vocabulary")
     return TokenRecycling.from_rows(n_vocab, values[:n], values[n:].reshape(n, N_SUCCESSORS), max_rows)

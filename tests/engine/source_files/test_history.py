@@ -65,6 +65,9 @@ def test_a_damaged_file_is_empty_with_a_reason_and_is_replaced(tmp_path: Path) -
         assert texts(damaged) == []
         assert str(history.path) in damaged.problem
         assert "\n" not in damaged.problem
+        aside = damaged.path.with_name(f"{damaged.path.name}.damaged")
+        assert str(aside) in damaged.problem
+        assert aside.read_bytes() == content
     damaged.add([7])
     assert damaged.problem == History(tmp_path, "tok").problem == ""
     assert texts(History(tmp_path, "tok")) == [[7]]
