@@ -43,7 +43,8 @@ def engine(
     gpu_layers: the target's on a GPU; the draft is there too, or not at all. exact: pads as `--exact` does.
     """
     settings = LlamaSettings(threads=1, repack=repack, gpu_layers=gpu_layers)
-    draft_settings = LlamaSettings(threads=1, gpu_layers=ALL_LAYERS if gpu_layers else 0)
+    # Whether a draft runs without flash attention is otherwise measured, so that its guesses differ by machine.
+    draft_settings = LlamaSettings(threads=1, flash_attn="on", gpu_layers=ALL_LAYERS if gpu_layers else 0)
     options = RunOptions(
         target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=draft_settings, exact=exact
     )

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
+from specrun.engine import attention_trial
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import offload_devices
-from specrun.hardware.placement import place
+from specrun.hardware.placement import Placement, place
 from specrun.llama import devices, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 
@@ -31,8 +32,9 @@ def with_defaults(options: RunOptions) -> RunOptions:
     """The options, with llama.cpp's own settings where bit-exactness is not lost by them.
 
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights that
-    lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster. Weights that are streamed from
-    disk, or of which a GPU holds some, stay as they are in the file.
+    lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off
+    where a trial on this CPU was faster without. Weights that are streamed from disk, or of which a GPU holds some,
+    stay as they are in the file.
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and what it takes longer for a few tokens is hidden behind the reading.
@@ -42,15 +44,35 @@ def with_defaults(options: RunOptions) -> RunOptions:
             return options
         gpus = offload_devices(devices.devices())
         placement = place(placement_request(options, gpus))
-        types = GgufFile.read(options.target).types
+        on_cpu = not placement.n_gpu_layers
+        file = GgufFile.read(options.target)
     except ModelFileError:
         return options  # loading the file says what is wrong with it
     if options.exact:
-        on_cpu = not placement.n_gpu_layers
         is_streamed = placement.regime == "streamed" and on_cpu and not options.settings.repack
-        one_kernel = is_streamed and tiled_kernels.compute(types) and tiled_kernels.is_open()
+        one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
         defaults = LlamaSettings(tiled="always" if one_kernel else None)
     else:
         repack = True if placement.can_repack else None
         defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
+        if on_cpu and _fits_without_flash_attention(options, placement):
+            defaults = attention_of(file, options.settings).over(defaults)
     return replace(options, settings=options.settings.over(defaults))
+
+
+def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> bool:
+    """Whether the weights still lie in RAM, re-ordered if they are now, beside the larger buffers of attention."""
+    settings = options.settings.over(attention_trial.WITHOUT)
+    without = place(placement_request(replace(options, settings=settings), ()))
+    return placement.regime == without.regime == "in RAM" and placement.can_repack == without.can_repack
+
+
+def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
+    """Settings that turn flash attention off where that is faster on this CPU, and nothing otherwise.
+
+    decided: what the user has decided of the model. A decision about attention or the types of K and V stays.
+    """
+    is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
+    if is_open and attention_trial.is_faster_without(file, decided.threads):
+        return attention_trial.WITHOUT
+    return LlamaSettings()

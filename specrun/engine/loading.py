@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_pair, check_sizes
+from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import plan_placement
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
@@ -135,6 +137,8 @@ def _load(
     target = TargetContext(context)
     draft = None
     if draft_model:
+        if not draft_settings.gpu_layers:
+            draft_settings = draft_settings.over(attention_of(GgufFile.read(draft_model.path), draft_settings))
         context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
         draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
     return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)

@@ -54,20 +54,20 @@ def run_options(
 
 def identity_of(options: RunOptions) -> dict[str, Any]:
     """What a profile for these options depends on. Raises ModelFileError for a file that cannot be read."""
-    return lookup.identify(**_identifying(options))
+    return lookup.identify(_subject(options))
 
 
-def _identifying(options: RunOptions) -> dict[str, Any]:
+def _subject(options: RunOptions) -> lookup.Subject:
     target = GgufFile.read(options.target)
-    return {
-        "target": target,
-        "draft": GgufFile.read(options.draft) if options.draft else None,
-        "ctx_size": context_length(options.ctx_size, target.n_ctx_train),
-        "settings": options.settings,
-        "draft_settings": options.draft_settings,
-        "exact": options.exact,
-        "residency": options.residency,
-    }
+    return lookup.Subject(
+        target=target,
+        draft=GgufFile.read(options.draft) if options.draft else None,
+        ctx_size=context_length(options.ctx_size, target.n_ctx_train),
+        settings=options.settings,
+        draft_settings=options.draft_settings,
+        exact=options.exact,
+        residency=options.residency,
+    )
 
 
 def with_profile(
@@ -78,11 +78,15 @@ def with_profile(
     The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
     `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
     """
-    if offload_threshold.is_open() and profile_files.are_saved():
-        offload_threshold.settle(lookup.offload_min_batch(**_identifying(options)))
+    are_saved = profile_files.are_saved()
+    if options.draft is None and not are_saved:
+        return replace(options, profile=None, follow=speculation.is_auto)
+    subject = _subject(options)
+    if are_saved and offload_threshold.is_open():
+        offload_threshold.settle(lookup.offload_min_batch(subject))
     if options.draft is None:
-        return replace(options, profile=_of_target(options), follow=speculation.is_auto)
-    saved = lookup.find(identity_of(options))
+        return replace(options, profile=_of_target(subject), follow=speculation.is_auto)
+    saved = lookup.find(lookup.identify(subject))
     if saved.notice and (speculation.is_auto or speculation.method):
         note(saved.notice)
     if speculation.method:
@@ -99,10 +103,10 @@ def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOpti
     return plan
 
 
-def _of_target(options: RunOptions) -> Profile | None:
+def _of_target(subject: lookup.Subject) -> Profile | None:
     """The newest profile of the target with any draft, reduced to what it says of the target alone.
 
     Its settings make the text without a draft the same as the text with one.
     """
-    profile = profile_files.of_target(identity_of(options)) if profile_files.are_saved() else None
+    profile = profile_files.of_target(lookup.identify(subject))
     return profile.without_draft() if profile else None

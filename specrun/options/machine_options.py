@@ -95,7 +95,8 @@ class MachineOptions:
         "--cache-type-v-draft", "-ctvd", help="Type of the draft's V cache. Same values and default as the target's."
     )] = None
     flash_attn: Annotated[FlashAttention | None, _option(
-        "--flash-attn", "-fa", help="Whether to use flash attention. By default on."
+        "--flash-attn", "-fa",
+        help="Whether to use flash attention. By default on, unless a trial on this CPU was faster without.",
     )] = None
     repack: Annotated[bool | None, _option(
         "--repack/--no-repack",

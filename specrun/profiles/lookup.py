@@ -25,45 +25,48 @@ class Found:
     notice: str | None = None  # why an earlier profile of the pair cannot be used, if there is one
 
 
-def identify(
-    target: GgufFile,
-    draft: GgufFile | None,
-    ctx_size: int,
-    settings: LlamaSettings,
-    draft_settings: LlamaSettings,
-    exact: bool,
-    residency: ResidencyChoice = "auto",
-) -> dict[str, Any]:
-    """What a profile of this pair depends on: the machine, llama.cpp's build, both files and the user's options.
+@dataclass(frozen=True)
+class Subject:
+    """What a profile is of, apart from the machine and llama.cpp's build: the files, and what the user has decided.
 
     ctx_size: tokens of prompt and answer. settings, draft_settings: those that the user has decided. residency: as in
     `RunOptions`; where weights do not fit into RAM, all times depend on it.
     """
+
+    target: GgufFile
+    draft: GgufFile | None
+    ctx_size: int
+    settings: LlamaSettings
+    draft_settings: LlamaSettings
+    exact: bool
+    residency: ResidencyChoice = "auto"
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What the user has decided, as an identity has it."""
+        chosen = {"target": _decided(self.settings), "draft": _decided(self.draft_settings), "exact": self.exact}
+        return chosen | ({} if self.residency == "auto" else {"residency": self.residency})
+
+
+def identify(subject: Subject) -> dict[str, Any]:
+    """What a profile of this subject depends on: the machine, llama.cpp's build, and the subject itself."""
     here = Machine.read(None, devices.devices(), devices.system_info())
     return machine.identity(
         here,
         llama_build=library.build(),
         bindings=library.bindings_version(),
-        target=target.shards,
-        draft=draft.shards if draft else None,
-        ctx_size=ctx_size,
-        settings=_choices(settings, draft_settings, exact, residency),
+        target=subject.target.shards,
+        draft=subject.draft.shards if subject.draft else None,
+        ctx_size=subject.ctx_size,
+        settings=subject.choices,
     )
 
 
-def offload_min_batch(
-    target: GgufFile,
-    draft: GgufFile | None,
-    ctx_size: int,
-    settings: LlamaSettings,
-    draft_settings: LlamaSettings,
-    exact: bool,
-    residency: ResidencyChoice = "auto",
-) -> int | None:
-    """The threshold of offloading that the profile of this pair was measured with; None for llama.cpp's own.
+def offload_min_batch(subject: Subject) -> int | None:
+    """The threshold of offloading that the profile of this subject was measured with; None for llama.cpp's own.
 
-    The arguments are those of `identify`. It has to be known before llama.cpp looks for devices, which are a part of a
-    profile's identity; so everything else is compared. Without a draft, profiles with any draft count.
+    It has to be known before llama.cpp looks for devices, which are a part of a profile's identity; so everything else
+    is compared. Without a draft, profiles with any draft count.
     """
     saved = profile_files.with_offload_min_batch()
     if not saved:
@@ -71,23 +74,16 @@ def offload_min_batch(
     wanted = {
         "llama.cpp": library.build(),
         "llama-cpp-python": library.bindings_version(),
-        "context": ctx_size,
-        "settings": json.loads(json.dumps(_choices(settings, draft_settings, exact, residency))),
+        "context": subject.ctx_size,
+        "settings": json.loads(json.dumps(subject.choices)),
     }
-    files = [file_identity(target.shards), *([file_identity(draft.shards)] if draft else [])]
+    draft = subject.draft
+    files = [file_identity(subject.target.shards), *([file_identity(draft.shards)] if draft else [])]
     for identity, threshold in saved:
         same_files = identity.get("files", [])[: len(files)] == files
         if same_files and all(identity.get(part) == value for part, value in wanted.items()):
             return threshold
     return None
-
-
-def _choices(
-    settings: LlamaSettings, draft_settings: LlamaSettings, exact: bool, residency: ResidencyChoice
-) -> dict[str, Any]:
-    """What the user has decided."""
-    chosen = {"target": _decided(settings), "draft": _decided(draft_settings), "exact": exact}
-    return chosen | ({} if residency == "auto" else {"residency": residency})
 
 
 def _decided(settings: LlamaSettings) -> dict[str, Any]:

@@ -1,29 +1,25 @@
 """Small models with a target's layer shapes and any mixture of weight types, to time llama.cpp's kernels on.
 
 Which types llama.cpp's quantizer gives to which tensor is asked of the quantizer itself, with a skeleton of
-the model whose matrices have two rows. A miniature's matrices are zeros in a sparse file, as kernels take the same
-time whatever the weights are.
+the model whose matrices have two rows.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from specrun.catalog.gguf_file import EMBEDDING, OUTPUT, GgufFile, layer_of
+from specrun.catalog.zero_model import write_zeros
 from specrun.llama.quantizer import quantize
 
 # The matrices of a layer of a dense transformer, as llama.cpp names them.
 _MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 _BLOCK = 256  # weights of a row that K- and i-quants need a multiple of
 _F16 = "F16"
-_ALIGNMENT = 32  # bytes, of tensors in a GGUF file
 
 Types = Mapping[str, str]
 """Type of each matrix of a model, by its name, such as `blk.0.ffn_up.weight`."""
@@ -69,7 +65,7 @@ class Layers:
         skeleton, result = folder / "skeleton.gguf", folder / "quantized.gguf"
         layers = {_name(i, matrix): (_BLOCK, 2) for i in range(self.file.n_layers) for matrix in _MATRICES}
         rows = dict.fromkeys((name for name in (EMBEDDING, OUTPUT) if name in self._shapes), (_BLOCK, 2))
-        _write(skeleton, self._metadata(self.file.n_layers, 2), rows | layers, dict.fromkeys(rows | layers, _F16))
+        write_zeros(skeleton, self._metadata(self.file.n_layers, 2), rows | layers, dict.fromkeys(rows | layers, _F16))
         quantize(str(skeleton), str(result), file_type, [], 1)
         return {tensor.name: tensor.type for tensor in GgufFile.read(result).tensors if tensor.name in self._names}
 
@@ -92,7 +88,7 @@ class Layers:
                 name = _name(layer, matrix)
                 shapes[name] = self._shapes[_name(0, matrix)]
                 own[name] = kinds[matrix][(2 * layer + 1) * n_all // (2 * n_layers)]
-        return _write(path, self._metadata(n_layers, n_vocab), shapes, own)
+        return write_zeros(path, self._metadata(n_layers, n_vocab), shapes, own)
 
     def _metadata(self, n_layers: int, n_vocab: int) -> dict[str, Any]:
         shapes, heads = self._shapes, self.file.n_heads
@@ -113,33 +109,3 @@ class Layers:
 
 def _name(layer: int, matrix: str) -> str:
     return f"blk.{layer}.{matrix}.weight"
-
-
-def _write(
-    path: Path, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], types: Mapping[str, str]
-) -> Path:
-    """Write a llama whose weights are zeros. shapes: of the matrices, in ggml's order."""
-    import gguf
-
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, value in metadata.items():
-        writer.add_uint32(f"llama.{key}", value)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("none")
-    norms = ["output_norm.weight"]
-    norms += [_name(i, norm) for i in range(metadata["block_count"]) for norm in ("attn_norm", "ffn_norm")]
-    n_bytes = 0
-    every = {**shapes, **dict.fromkeys(norms, (metadata["embedding_length"],))}
-    for name, shape in every.items():
-        kind = gguf.GGMLQuantizationType[types.get(name, "F32")]
-        n_weights, block = gguf.GGML_QUANT_SIZES[kind]
-        size = int(np.prod(shape)) // n_weights * block
-        writer.add_tensor_info(name, tuple(reversed(shape)), np.dtype(np.float32), size, raw_dtype=kind)
-        n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
-    start = -(-path.stat().st_size // _ALIGNMENT) * _ALIGNMENT
-    os.truncate(path, start + n_bytes)
-    return path

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun import child_process
+from specrun.engine.attention_trial import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import SpecrunError
@@ -25,8 +26,6 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_ra
 from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
-_CONTEXTS = (64, 768)  # tokens; llama.cpp's attention kernels for long contexts are at work from 512 cells on
-PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand
 _FAR_BEHIND = 0.6  # share of the best size's rate below which two sizes in turn end the sizes that are timed
 _ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
 _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
@@ -85,7 +84,7 @@ def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: 
         tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
         longest = max(8, model.engine.ctx_size - max(_SIZES) - 1)
-        contexts = [min(ctx, longest) for ctx in _CONTEXTS]
+        contexts = [min(ctx, longest) for ctx in CONTEXTS]
         timer = TargetTimer(target, tokens)
         timer.fill(contexts[0])
         timer.ms(1)

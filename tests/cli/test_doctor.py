@@ -44,7 +44,7 @@ def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHer
 
 
 def test_a_profile_of_this_machine_fits_and_one_of_another_build_is_named(here: SpecrunHere, demo_target: Path) -> None:
-    identity = lookup.identify(GgufFile.read(demo_target), None, 512, UNDECIDED, UNDECIDED, exact=False)
+    identity = lookup.identify(lookup.Subject(GgufFile.read(demo_target), None, 512, UNDECIDED, UNDECIDED, exact=False))
     profile_files.save(made("a", identity=identity))
     profile_files.save(made("b", identity=identity | {"llama.cpp": "older"}))
     found = {finding["check"]: finding for finding in json.loads(here("doctor", "--json").stdout)}

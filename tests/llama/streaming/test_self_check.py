@@ -11,9 +11,9 @@ import pytest
 
 from specrun.errors import LlamaError
 from specrun.hardware.residency import RingSettings
-from specrun.llama import LlamaModel
+from specrun.llama import LlamaModel, library
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import gate, known_checks, self_check
+from specrun.llama.streaming import gate, self_check
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
@@ -157,7 +157,7 @@ def test_only_the_first_load_of_a_file_is_checked(
     assert n_passes(path) == 0
     os.utime(path, ns=(0, 0))
     assert n_passes(path) == 2, "another time"
-    monkeypatch.setattr(known_checks.library, "build", lambda: "another llama.cpp")
+    monkeypatch.setattr(library, "build", lambda: "another llama.cpp")
     assert n_passes(path) == 2
 
 

@@ -1,0 +1,112 @@
+"""Whether attention is faster without flash attention on this CPU: what is measured, kept and followed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
+from specrun.engine import attention_trial, placing
+from specrun.engine.attention_trial import WITHOUT, Heads, is_faster_without
+from specrun.engine.default_settings import with_defaults
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.memory import Memory
+from specrun.llama.quantizer import quantize
+from specrun.llama_settings import LlamaSettings
+from specrun.locations import data_dir
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from tests.models import random_llama
+
+_Q4_0 = 2  # llama_ftype
+
+
+@pytest.fixture
+def q4_0(random_model: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "random-q4_0.gguf"
+    quantize(str(random_model), str(path), _Q4_0, [], 1)
+    return path
+
+
+def kept() -> list[Path]:
+    return sorted((data_dir() / "attention").glob("*.json"))
+
+
+def keep(target: Path, without: bool) -> None:
+    """As if a trial for this target had ended so."""
+    is_faster_without(GgufFile.read(target), None)
+    (path,) = kept()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"without": without}))
+
+
+def test_heads_are_those_of_the_file(tmp_path: Path) -> None:
+    target = GgufFile.read(embedded.TARGET)
+    heads = Heads.of(target)
+    assert heads
+    assert heads.n_heads == target.n_heads
+    small = GgufFile.read(heads.write(tmp_path / "attention.gguf"))
+    assert Heads.of(small) == heads
+    assert small.n_layers == 1
+
+
+def test_a_trial_is_made_once_and_its_result_is_followed(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = GgufFile.read(q4_0)
+    n_trials = []
+    measure = attention_trial.measured
+    monkeypatch.setattr(attention_trial, "measured", lambda *given: n_trials.append(1) or measure(*given))
+    first = is_faster_without(file, None)
+    assert is_faster_without(file, None) == first
+    assert len(n_trials) == 1
+    (path,) = kept()
+    ms = json.loads(path.read_text())["ms"]
+    assert min(ms.values()) > 0
+    keep(q4_0, not first)
+    assert is_faster_without(file, None) != first
+    path.write_text("{")
+    is_faster_without(file, None)
+    assert len(n_trials) == 2, "a damaged result is measured again"
+    is_faster_without(file, 1)
+    assert len(n_trials) == 3, "another number of threads is another trial"
+
+
+@pytest.mark.parametrize("without", [True, False])
+def test_an_untuned_target_in_ram_follows_the_trial(q4_0: Path, without: bool) -> None:
+    keep(q4_0, without)
+    usual = LlamaSettings(repack=True, type_v="f16")
+    assert with_defaults(RunOptions(q4_0, None, (OFF.plan(),))).settings == (WITHOUT.over(usual) if without else usual)
+
+
+def test_no_trial_where_the_user_decided_or_weights_stream(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(q4_0, True)
+    options = RunOptions(q4_0, None, (OFF.plan(),))
+    for decided in (LlamaSettings(flash_attn="on"), LlamaSettings(type_k="f32"), LlamaSettings(type_v="bf16")):
+        assert with_defaults(replace(options, settings=decided)).settings.flash_attn == decided.flash_attn
+    assert with_defaults(replace(options, exact=True)).settings.flash_attn is None
+    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    assert with_defaults(options).settings.flash_attn is None
+
+
+def test_no_trial_for_attention_of_another_kind(tmp_path: Path) -> None:
+    file = GgufFile.read(random_llama(tmp_path / "model.gguf"))
+    without_q = replace(file, tensors=tuple(tensor for tensor in file.tensors if "attn_q" not in tensor.name))
+    assert Heads.of(without_q) is None
+    assert not is_faster_without(without_q, None)
+    assert not kept()
+
+
+@pytest.mark.parametrize("without", [True, False])
+def test_the_draft_follows_the_trial_and_the_text_stays_the_targets_own(without: bool) -> None:
+    keep(embedded.DRAFT, without)
+    texts = []
+    for plan in (SPECEXEC.plan(16, 8), OFF.plan()):
+        with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (plan,), ctx_size=512)) as model:
+            texts.append("".join(model.stream("def read(path):", raw=True, max_tokens=64, temp=0)))
+            if plan.drafts:
+                assert model.engine.draft
+                assert model.engine.draft.context.config.settings.flash_attn == ("off" if without else None)
+    assert texts[0] == texts[1]
