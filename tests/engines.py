@@ -44,7 +44,7 @@ def engine(
     """
     settings = LlamaSettings(threads=1, repack=repack, gpu_layers=gpu_layers)
     # Whether a draft runs without flash attention is otherwise measured, so that its guesses differ by machine.
-    draft_settings = LlamaSettings(threads=1, gpu_layers=ALL_LAYERS if gpu_layers else 0, flash_attn="on")
+    draft_settings = LlamaSettings(threads=1, flash_attn="on", gpu_layers=ALL_LAYERS if gpu_layers else 0)
     options = RunOptions(
         target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=draft_settings, exact=exact
     )

@@ -44,18 +44,18 @@ def with_defaults(options: RunOptions) -> RunOptions:
             return options
         gpus = offload_devices(devices.devices())
         placement = place(placement_request(options, gpus))
+        on_cpu = not placement.n_gpu_layers
         file = GgufFile.read(options.target)
     except ModelFileError:
         return options  # loading the file says what is wrong with it
     if options.exact:
-        on_cpu = not placement.n_gpu_layers
         is_streamed = placement.regime == "streamed" and on_cpu and not options.settings.repack
         one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
         defaults = LlamaSettings(tiled="always" if one_kernel else None)
     else:
         repack = True if placement.can_repack else None
         defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
-        if not placement.n_gpu_layers and _fits_without_flash_attention(options, placement):
+        if on_cpu and _fits_without_flash_attention(options, placement):
             defaults = attention_of(file, options.settings).over(defaults)
     return replace(options, settings=options.settings.over(defaults))
 

@@ -95,7 +95,7 @@ def test_without_a_layer_on_a_gpu_a_model_runs_as_on_a_machine_without_one(
     monkeypatch: pytest.MonkeyPatch, gpu_layers: int, type_v: str | None
 ) -> None:
     have_gpus(monkeypatch, 8 * GB)
-    decided = LlamaSettings(gpu_layers=gpu_layers)
+    decided = LlamaSettings(gpu_layers=gpu_layers, flash_attn="on")
     with Model(options(decided, decided)) as loaded:
         assert loaded.engine.draft
         contexts = [loaded.engine.target.context, loaded.engine.draft.context]
