@@ -79,7 +79,8 @@ class DraftContext:
         n_tokens, n_kept = len(self._tokens), 0
         lengths = self.context.sequence_lengths()
         for sequence in np.flatnonzero(lengths > n_tokens).tolist():
-            shared = common_prefix([node.token for node in self._paths[sequence]], accepted)
+            # What another user of the context left is on sequences without a path here.
+            shared = common_prefix([node.token for node in self._paths.get(sequence, [])], accepted)
             self.context.remove(sequence, n_tokens + shared)
             if shared > n_kept:
                 self._whole, n_kept = sequence, shared
