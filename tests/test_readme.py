@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,8 @@ def options_of(command: str) -> set[str]:
 def exit_codes() -> set[int]:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     codes = {kind.exit_code for kind in classes if issubclass(kind, errors.SpecrunError)}
-    return {0, *codes, errors.INTERRUPTED_EXIT_CODE, CLOSED_STDOUT_EXIT_CODE}
+    by_signals = {128 + number for number in (signal.SIGHUP, signal.SIGTERM)}
+    return {0, *codes, *by_signals, errors.INTERRUPTED_EXIT_CODE, CLOSED_STDOUT_EXIT_CODE}
 
 
 def test_every_option_in_the_table_exists() -> None:

@@ -79,8 +79,9 @@ def test_a_damaged_one_is_told() -> None:
     path = conversation_file.kept()[0]
     for data in (b"", b"{", b"[" * 100_000, path.read_bytes()[:-3]):
         path.write_bytes(data)
-        with pytest.raises(SpecrunError, match="is not a saved conversation"):
+        with pytest.raises(SpecrunError, match=r"is damaged, and kept as .*\.damaged"):
             conversation_file.last()
+        assert not path.exists()
 
 
 @pytest.fixture

@@ -24,8 +24,9 @@ def reference(demo_target: Path) -> Reference:
 @pytest.mark.slow
 def test_the_target_agrees_with_itself(reference: Reference, demo_target: Path) -> None:
     found = measure(demo_target, reference, ignore)
-    assert found.agreement == pytest.approx(1, abs=0.01)  # passes of other sizes may change a near-tie
-    assert found.overlap == pytest.approx(1, abs=0.01)
+    # As a draft it may run with another attention, and in passes of another size, which changes near-ties.
+    assert found.agreement == pytest.approx(1, abs=0.05)
+    assert found.overlap == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.slow
@@ -43,8 +44,8 @@ def test_a_model_agrees_with_its_copy_whose_vocabulary_is_padded_to_another_size
     draft = random_llama(tmp_path / "draft.gguf", vocab_extra=extra)
     target = random_llama(tmp_path / "target.gguf", vocab_extra=64 - extra, n_silent=1)
     found = measure(draft, read_target(target, ignore, ignore), ignore)
-    assert found.agreement == pytest.approx(1, abs=0.02)
-    assert found.overlap == pytest.approx(1, abs=0.02)
+    assert found.agreement == pytest.approx(1, abs=0.08)  # random weights have many near-ties
+    assert found.overlap == pytest.approx(1, abs=0.08)
 
 
 def test_a_recurrent_target_has_no_draft(tmp_path: Path) -> None:
