@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from specrun.errors import LlamaError
+from specrun.errors import CrashError, LlamaError
 
 # -I and this process's sys.path keep Python from importing modules of the same names from the current folder.
 _CHILD = (
@@ -31,7 +31,8 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
     """What `serve` of a module answers to a request: it gets JSON, and prints an object as JSON in its last line.
 
     what: names the process in errors. wait: called ten times a second; it may raise to end the process. debug: whether
-    its stderr is shown. Raises LlamaError if the process ends without an answer, or with one that has an `error`.
+    its stderr is shown. Raises CrashError if the process ends without an answer, and LlamaError for one that has an
+    `error`.
     """
     with _started(module, json.dumps(request), debug) as process:
         while True:
@@ -43,7 +44,9 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
         assert process.stdout
         lines = process.stdout.read().splitlines()
         error_lines = process.stderr.read().splitlines() if process.stderr else []
-    result = json.loads(lines[-1]) if code == 0 and lines else {"error": _failure(what, code, error_lines)}
+    if code != 0 or not lines:
+        raise CrashError(_failure(what, code, error_lines))
+    result = json.loads(lines[-1])
     if "error" in result:
         raise LlamaError(result["error"])
     return dict(result)

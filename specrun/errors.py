@@ -6,6 +6,7 @@
     |-- PairError                 4  a draft that cannot draft for this target
     |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
     |-- LlamaError                6  llama.cpp failed: out of memory, or a failed pass
+    |   |-- CrashError            6  a process of its own that llama.cpp ended
     |   `-- OutOfMemoryError      6  weights, KV cache or buffers that do not fit into memory
     |-- ContextFullError          6  no room left in the KV cache for another pass
     |-- MissingModelError         7  a model that is not on this machine, and that nobody agreed to fetch
@@ -14,7 +15,8 @@
     |-- DraftSourceError         10  a datastore, history or successor table that cannot be read, written or used
     `-- VerificationError        11  text with speculation that is not what the target alone writes
 
-Ctrl-C ends with 130, as in every shell. A message is one line: what is wrong, then what to do about it.
+Ctrl-C ends with 130, SIGTERM with 143 and SIGHUP with 129, as in every shell. A message is one
+line: what is wrong, then what to do about it.
 """
 
 from __future__ import annotations
@@ -56,6 +58,10 @@ class LlamaError(SpecrunError):
     """llama.cpp failed: out of memory, or a failed pass."""
 
     exit_code = 6
+
+
+class CrashError(LlamaError):
+    """A process of its own that llama.cpp ended, with a signal or without an answer."""
 
 
 class OutOfMemoryError(LlamaError):

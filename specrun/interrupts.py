@@ -1,9 +1,30 @@
-"""Ctrl-C as a flag that is checked between passes, so that no cache is left half-updated."""
+"""What ends a command before its time: Ctrl-C, SIGTERM (`kill`, `systemctl stop`), SIGHUP (the terminal is closed).
+
+Each of them is raised as an exception where nothing else is said, is a flag inside an `InterruptFlag`, and waits inside
+`held`. A process that was started to ignore one of them, as by `nohup`, goes on ignoring it.
+"""
 
 from __future__ import annotations
 
 import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
+
+from specrun.errors import INTERRUPTED_EXIT_CODE
+
+_ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_SIGNALS = [signal.SIGINT, *_ENDINGS]
+_EXIT_CODE_OF_A_SIGNAL = 128  # plus its number, as shells say it
+_SECONDS_OF_ONE_END = 2.0  # shells, terminals and systemd say the same several times, which must not stop cleaning up
+
+_ending: tuple[int, float] | None = None  # the last SIGTERM or SIGHUP, and when it came
+
+
+class Ending(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: as Ctrl-C, but nobody is there who could go on."""
 
 
 def never() -> bool:
@@ -11,27 +32,104 @@ def never() -> bool:
     return False
 
 
+def catch_endings() -> None:
+    """From now on SIGTERM and SIGHUP raise `Ending`, unless they are ignored. Only in the main thread."""
+    for number in _ENDINGS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _raise)
+
+
+def ignore_all() -> None:
+    """Nothing is left that could be stopped: a signal must not disturb the end of the process."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def is_ending() -> bool:
+    """Whether SIGTERM or SIGHUP has come, so that nothing new may begin."""
+    return _ending is not None
+
+
+def exit_code() -> int:
+    """The exit code of a command that was interrupted."""
+    return _EXIT_CODE_OF_A_SIGNAL + _ending[0] if _ending else INTERRUPTED_EXIT_CODE
+
+
 class InterruptFlag:
-    """A context manager. Inside it the first Ctrl-C sets the flag, and the second raises KeyboardInterrupt."""
+    """A context manager. Inside it the first signal sets the flag, and the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._is_set = False
 
     def __call__(self) -> bool:
-        """Whether Ctrl-C was pressed."""
+        """Whether a signal came."""
         return self._is_set
 
     def __enter__(self) -> InterruptFlag:
         self._is_set = False
-        self._previous_handler = signal.signal(signal.SIGINT, self._on_interrupt)
+        self._before = _replaced(self._on_signal)
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._previous_handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._is_set:
-            raise KeyboardInterrupt
+            _raise(number, frame)
         self._is_set = True
+        _is_new(number)
+
+
+@contextmanager
+def held() -> Iterator[Callable[[], bool]]:
+    """Inside the block signals wait: no exception can be raised through C that calls Python back. What they do, they do
+    when the block ends. Yields a function that says whether one waits.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield never  # only the main thread gets signals
+        return
+    waiting: list[int] = []
+    before = _replaced(lambda number, _: waiting.append(number))
+    try:
+        yield lambda: bool(waiting)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in waiting:
+            before[number](number, None)
+
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+def _replaced(handler: Handler) -> dict[int, Handler]:
+    """Install a handler of all signals that Python handles now. Returns those that it replaced, by number."""
+    before: dict[int, Handler] = {}
+    for number in _SIGNALS:
+        now = signal.getsignal(number)
+        if callable(now):
+            before[number] = now
+            signal.signal(number, handler)
+    return before
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if _is_new(number):
+        raise Ending
+
+
+def _is_new(number: int) -> bool:
+    """Take note of a signal. Returns False for one that only repeats that the process shall end."""
+    global _ending
+    if number == signal.SIGINT:
+        return True
+    now = time.monotonic()
+    if _ending and now < _ending[1] + _SECONDS_OF_ONE_END:
+        return False
+    _ending = number, now
+    return True

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
+import stat
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import platformdirs
 
 from specrun.errors import SpecrunError
+
+if sys.platform != "win32":
+    import fcntl
+
+_PRIVATE_FILE, _PRIVATE_FOLDER, _OTHERS = 0o600, 0o700, 0o077
+_LEFT_BEHIND = 60.0  # seconds after which nothing is still being written
+_ATTEMPTS, _PAUSE = 500, 0.01  # to lock a folder, and seconds between them
 
 
 def data_dir() -> Path:
@@ -29,12 +41,19 @@ def cache_dir() -> Path:
     return Path(os.environ.get("SPECRUN_CACHE_DIR") or platformdirs.user_cache_dir("specrun"))
 
 
-def read_bytes(path: Path, error_type: type[SpecrunError]) -> bytes:
-    """The content of a file that the user named. Raises `error_type` if it cannot be read."""
+def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = None) -> bytes:
+    """The content of a file that the user named. Raises `error_type` if it cannot be read.
+
+    most: bytes that it may have; more than that is an error, also where a file has no end, as a device.
+    """
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(-1 if most is None else most + 1)
     except OSError as error:
         raise error_type(f"{path} cannot be read: {error.strerror}; check the path") from error
+    if most is not None and len(data) > most:
+        raise error_type(f"{path} has more than {most >> 20} MiB; choose a smaller file")
+    return data
 
 
 def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:
@@ -59,6 +78,28 @@ def file_bytes(path: Path) -> int:
         return 0
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The JSON value of a text. Raises ValueError if it is none, also where it is nested too deeply for Python."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def set_aside(path: Path) -> str:
+    """Rename a damaged file of specrun's own, so that nothing overwrites what can still be saved of it.
+
+    Returns a part of a sentence that says where it is now. What was set aside under this name before is replaced. A
+    file that cannot be renamed stays.
+    """
+    aside = path.with_name(f"{path.name}.damaged")
+    try:
+        path.replace(aside)
+    except OSError:
+        return "left where it is"
+    return f"kept as {aside}"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically, see `whole_file`. Raises OSError."""
     with whole_file(path) as file:
@@ -70,12 +111,20 @@ def whole_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing that replaces `path` only once it is complete.
 
     Missing folders are created. If an exception leaves the `with` block, whatever was at `path` stays unchanged.
-    With `private`, only the owner may read the file, whatever the umask. Raises OSError.
+    A link stays a link; a device or pipe, such as /dev/stdout, is written to. With `private`, only the owner may read
+    the file, whatever the umask. Raises OSError.
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    _remove_leftovers(path)
+    # Two threads may write the same file, and so may processes of the same number in two containers.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with open(unfinished, "wb", opener=_owner_only if private else None) as file:
+        with open(unfinished, "wb", opener=owner_only if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -85,5 +134,69 @@ def whole_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
-def _owner_only(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def owner_only(path: str, flags: int) -> int:
+    """An `opener` for files that only the owner may read and write, whatever the umask, also if they were there."""
+    descriptor = os.open(path, flags, _PRIVATE_FILE)
+    try:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != _PRIVATE_FILE:
+            Path(path).chmod(_PRIVATE_FILE)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed left of `path`."""
+    name = re.compile(re.escape(f".{path.name}.") + r"(\d+)-[0-9a-f]{8}")
+    with os.scandir(path.parent) as entries:
+        found = [(entry, int(match[1])) for entry in entries if (match := name.fullmatch(entry.name))]
+    if not found:
+        return
+    import psutil  # takes time, and is hardly ever needed
+
+    for entry, process in found:
+        with suppress(FileNotFoundError):  # another process may remove it as well
+            # In a folder that two containers share, a process that this one does not know may be writing.
+            if not psutil.pid_exists(process) and time.time() - entry.stat().st_mtime > _LEFT_BEHIND:
+                Path(entry.path).unlink()
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and all that lies in it, readable by its owner only, whatever the umask; it is created if missing.
+
+    Returns the folder. Raises OSError.
+    """
+    for missing in [folder for folder in reversed([path, *path.parents]) if not folder.exists()]:
+        missing.mkdir(_PRIVATE_FOLDER, exist_ok=True)
+    if stat.S_IMODE(path.stat().st_mode) != _PRIVATE_FOLDER:
+        path.chmod(_PRIVATE_FOLDER)
+    for file in path.iterdir():
+        if not file.is_symlink() and file.is_file() and file.stat().st_mode & _OTHERS:
+            file.chmod(_PRIVATE_FILE)
+    return path
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Inside the block, no other process is inside such a block for this folder.
+
+    For a file that is read, changed and written again. Raises OSError, also where another process keeps the folder for
+    seconds.
+    """
+    if sys.platform == "win32":
+        yield  # folders cannot be locked there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        for attempt in range(_ATTEMPTS, -1, -1):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if not attempt:
+                    raise OSError(error.errno, "another specrun has been writing there for seconds") from error
+                time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)

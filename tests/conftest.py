@@ -30,6 +30,7 @@ SCRIPT_TEXT = "one two é end"
 
 # Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`.
 _SLOW_FIXTURES = {"specrun", "tuned"}
+ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _COMMANDS_WITH_THREADS = ("generate", "chat", "tune", "verify")
 
 
@@ -219,8 +220,11 @@ class SpecrunHere:
             patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(_encoded(stdin)), encoding="utf-8"))
             for name, value in environment.items():
                 patch.setenv(name, value)
+            handlers = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
             with pytest.raises(SystemExit) as left:
                 main()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         stdout, stderr = self._capfd.readouterr()
         return Result(int(left.value.code or 0), stdout, stderr)
 

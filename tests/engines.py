@@ -19,7 +19,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
 from specrun.llama import TargetContext
 from specrun.llama.context import Logits
-from specrun.llama_settings import LlamaSettings
+from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.plan import Plan
@@ -30,13 +30,24 @@ from specrun.speculation.tree import TokenTree
 
 @contextmanager
 def engine(
-    target: Path, draft: Path | None, plan: Plan, ctx_size: int = 1024, repack: bool | None = None
+    target: Path,
+    draft: Path | None,
+    plan: Plan,
+    ctx_size: int = 1024,
+    repack: bool | None = None,
+    gpu_layers: int = 0,
+    exact: bool = False,
 ) -> Iterator[Engine]:
-    """An engine whose contexts are made for `plan`, as the commands make them, on one thread."""
+    """An engine whose contexts are made for `plan`, as the commands make them, on one thread.
+
+    gpu_layers: the target's on a GPU; the draft is there too, or not at all. exact: pads as `--exact` does.
+    """
+    settings = LlamaSettings(threads=1, repack=repack, gpu_layers=gpu_layers)
     # Whether a draft runs without flash attention is otherwise measured, so that its guesses differ by machine.
-    one_thread = LlamaSettings(threads=1, flash_attn="on")
-    settings = LlamaSettings(threads=1, repack=repack)
-    options = RunOptions(target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=one_thread)
+    draft_settings = LlamaSettings(threads=1, flash_attn="on", gpu_layers=ALL_LAYERS if gpu_layers else 0)
+    options = RunOptions(
+        target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=draft_settings, exact=exact
+    )
     with Model(options) as model:
         yield model.engine
 
@@ -82,9 +93,11 @@ def written_by(
     max_tokens: int = 128,
     target: Path = embedded.TARGET,
     draft: Path = embedded.DRAFT,
+    gpu_layers: int = 0,
+    exact: bool = False,
 ) -> list[Written]:
     """What an engine of its own writes with `plan` after `n_prompts` prompts; the seed is the prompt's index."""
-    with engine(target, draft, plan) as e:
+    with engine(target, draft, plan, gpu_layers=gpu_layers, exact=exact) as e:
         prompts = code_prompts(e, n_prompts, n_prompt_tokens)
         return [write(e, prompt, replace(sampling, seed=i), plan, max_tokens) for i, prompt in enumerate(prompts)]
 

@@ -33,6 +33,7 @@ class Repository:
     with_sha256: bool = True
     with_sizes: bool = True
     gguf: dict[str, object] = field(default_factory=dict)
+    said: dict[str, object] = field(default_factory=dict)  # what /api/models says instead of the truth
 
 
 @dataclass
@@ -218,6 +219,7 @@ def _info(repo: str, repository: Repository) -> dict[str, object]:
         "likes": 0,
         "gguf": repository.gguf or None,
         "siblings": [_sibling(name, content, repository) for name, content in repository.files.items()],
+        **repository.said,
     }
 
 

@@ -1,10 +1,10 @@
-"""Random token trees."""
+"""Random token trees, and paths of them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from specrun.speculation.tree import NO_PARENT, TokenTree
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
 
 def random_tree(
@@ -28,3 +28,11 @@ def random_tree(
         parents.append(parent)
         scores.append(scores[parent] - float(rng.exponential()) - 1e-6)
     return TokenTree.build(tokens, parents, scores)
+
+
+def random_path(rng: np.random.Generator, tree: TokenTree, eagerness: float = 0.8) -> list[int]:
+    """A path from the root, as a pass accepts it: `eagerness` is the chance that it goes on at a node with children."""
+    path = [ROOT]
+    while tree.children[path[-1]] and rng.random() < eagerness:
+        path.append(int(rng.choice(tree.children[path[-1]])))
+    return path

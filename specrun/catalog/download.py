@@ -125,11 +125,15 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
             with hub.stream(model, file, done) as (begin, pieces), partial.open("ab") as out:
                 out.truncate(begin)
                 progress.advance(begin - done)
+                n_left = file.bytes - begin
                 for piece in pieces:
+                    n_left -= len(piece)
+                    if n_left < 0:
+                        raise HubError(f"{hub.address()} sends more than the {file.bytes} bytes that {file.name} has")
                     out.write(piece)
                     progress.advance(len(piece))
             if file_bytes(partial) == done:
-                raise HubError(f"{hub.endpoint()} sent nothing; try again later", 1.0)
+                raise HubError(f"{hub.address()} sent nothing; try again later", 1.0)
         except HubError as error:
             if file_bytes(partial) > done:
                 attempt = 0

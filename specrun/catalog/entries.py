@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specrun.catalog.safe_names import is_safe_path, is_safe_repo
 from specrun.catalog.split import quantization
 from specrun.errors import UsageError
 from specrun.locations import config_dir
@@ -77,6 +78,8 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}; correct it or move it away") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply; correct it or move it away") from error
     for table, allowed in _TABLES.items():
         _check_table(path, f"[{table}]", tables.setdefault(table, {}))
         for name, keys in tables[table].items():
@@ -112,5 +115,9 @@ def _entry(alias: str, keys: dict[str, Any], families: dict[str, Any], own_path:
     for needed in ("repo", "file"):
         if needed not in values:
             raise UsageError(f'{own_path}: [models."{alias}"] needs a {needed}')
+    for key, is_safe in (("repo", is_safe_repo), ("file", is_safe_path), ("revision", is_safe_path)):
+        if key in values and not is_safe(values[key]):
+            what = "ORG/NAME" if key == "repo" else "a name without .. and control characters"
+            raise UsageError(f'{own_path}: {key} in [models."{alias}"] must be {what}; got {values[key]!r}')
     values.setdefault("quantization", quantization(values["file"]) or "unknown")
     return Entry(alias=alias, **(values | {"drafts": tuple(values.get("drafts", ()))}))

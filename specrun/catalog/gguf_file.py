@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, read_header
+from specrun.catalog.gguf_check import check_model
+from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, broken, read_header
 from specrun.catalog.split import shards
 from specrun.errors import ModelFileError
+from specrun.visible import one_line
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 # LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the routed experts, which --n-cpu-moe keeps in RAM. Shared experts, which
@@ -46,11 +49,17 @@ class GgufFile:
 
         Raises ModelFileError if a file is missing, cut off or not GGUF, or `path` is a later shard of a split model.
         """
+        known = _recent.get(path)
+        if known and known[0] == _signature(known[1].shards):
+            return known[1]
         header = read_header(path)
+        check_model(header.metadata, str(path))
         paths = _shard_paths(path, header)
         others = [read_header(shard) for shard in paths[1:]]
         tensors = [tensor for part in (header, *others) for tensor in part.tensors]
-        return cls(path, paths, header.metadata, tuple(tensors))
+        file = cls(path, paths, header.metadata, tuple(tensors))
+        _remember(file)
+        return file
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -61,8 +70,8 @@ class GgufFile:
 
     @property
     def name(self) -> str:
-        """`general.name`, or the file's name."""
-        return str(self.metadata.get("general.name") or self.path.name)
+        """`general.name`, or the file's name, in one line."""
+        return one_line(str(self.metadata.get("general.name") or self.path.name))
 
     @property
     def n_layers(self) -> int:
@@ -239,6 +248,30 @@ class GgufFile:
         return isinstance(pattern, list) and layer < len(pattern) and bool(pattern[layer])
 
 
+# The files that were read last: a command needs the header of a model in several places, and a vocabulary takes a tenth
+# of a second to skip.
+_recent: dict[Path, tuple[tuple[tuple[int, ...], ...], GgufFile]] = {}
+_MOST_RECENT = 2  # a target and its draft
+_SETTLED_S = 3.0  # a file that was written to just now may be written to again without a later time stamp
+
+
+def _remember(file: GgufFile) -> None:
+    signature = _signature(file.shards)
+    if signature and max(changed for *_, changed in signature) < (time.time() - _SETTLED_S) * 1e9:
+        _recent[file.path] = (signature, file)
+        for path in list(_recent)[:-_MOST_RECENT]:
+            del _recent[path]
+
+
+def _signature(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
+    """What changes when a file is written to or replaced, the time of the last change last; empty if one is gone."""
+    try:
+        stats = [path.stat() for path in paths]
+    except OSError:
+        return ()
+    return tuple((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+
+
 def row_bytes(ggml_type: str, n: int) -> int:
     """Bytes of a row of `n` elements in a ggml type such as `f16` or `q8_0`."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -269,6 +302,8 @@ def _shard_paths(path: Path, header: GgufHeader) -> tuple[Path, ...]:
         raise ModelFileError(
             f"{path} is one of the {count} files of a split model; rename it to *-00001-of-{count:05d}.gguf"
         )
+    if not isinstance(number, int):
+        raise broken(str(path), "split.no is no number")
     if number != 0:
         raise ModelFileError(f"{path} is shard {number + 1} of {count}; give the first, {names[0]}")
     paths = tuple(path.with_name(name) for name in names)

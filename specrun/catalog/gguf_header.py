@@ -2,11 +2,17 @@
 
 gguf's own reader makes a numpy view of every string, which takes 11 seconds with a vocabulary of 150,000 tokens. This
 one skips arrays and decodes them on access. The layout is specified in ggml's docs/gguf.md.
+
+A file may come from anyone, so what contradicts itself is refused here: counts that the file has no room for, names
+that are there twice, tensors that overlap or lie outside of the file. Nothing is read, and no memory taken, for what a
+count merely promises.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
+import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, OutOfMemoryError
 
 Buffer = bytes | mmap.mmap
 
@@ -22,6 +28,12 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _DEFAULT_ALIGNMENT = 32  # bytes; of the weights, if the file has no general.alignment
+_MOST_HEADER_BYTES = 2**28  # a vocabulary of 262,144 tokens with its merges takes 16 MB
+_MOST_KEYS, _MOST_TENSORS = 2**16, 2**18  # real files have up to a hundred and some ten thousand
+_MOST_STRINGS = 2**24  # in an array
+_LONGEST_KEY = 65535  # bytes
+_LONGEST_TENSOR_NAME = 63  # bytes; GGML_MAX_NAME - 1
+_LARGEST = 2**63 - 1  # of dimensions, elements and bytes: what ggml's int64_t holds
 
 # enum gguf_metadata_value_type; the scalars with their format characters of `struct`.
 _STRING, _ARRAY = 8, 9
@@ -60,6 +72,9 @@ class Metadata(Mapping[str, Any]):
         kind, offset = self._offsets[key]
         return _decode(self._data, kind, offset)[0]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._offsets  # Mapping's own would decode the value
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._offsets)
 
@@ -70,6 +85,16 @@ class Metadata(Mapping[str, Any]):
         """Number of elements of the array `key`; 0 if it is missing or not an array."""
         kind, offset = self._offsets.get(key, (-1, 0))
         return int(_TYPE_AND_LENGTH.unpack_from(self._data, offset)[1]) if kind == _ARRAY else 0
+
+    def is_list_of_strings(self, key: str) -> bool:
+        """Whether the value of `key` is an array of strings; it is not decoded."""
+        kind, offset = self._offsets[key]
+        return kind == _ARRAY and _TYPE.unpack_from(self._data, offset)[0] == _STRING
+
+    def has_string(self, text: str) -> bool:
+        """Whether `text` is a string of the file, or an item of an array of strings; nothing is decoded."""
+        data = text.encode()
+        return _LENGTH.pack(len(data)) + data in self._data
 
 
 @dataclass(frozen=True)
@@ -83,8 +108,12 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off."""
+    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off, and
+    OutOfMemoryError where there is no room to map it.
+    """
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # to open a pipe would wait for its other end
+            raise ModelFileError(f"{path} is no regular file; give the path of a GGUF model")
         with path.open("rb") as file:
             if not file.seek(0, 2):
                 raise ModelFileError(f"{path} is empty; download it again")
@@ -95,8 +124,12 @@ def read_header(path: Path) -> GgufHeader:
         raise ModelFileError(f"{path}: no such file; give the path of a GGUF model") from error
     except IsADirectoryError as error:
         raise ModelFileError(f"{path} is a directory; give the .gguf file inside it") from error
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise OutOfMemoryError(
+                f"{path} cannot be mapped: there is not enough memory; close other programs"
+            ) from error
+        raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if size < header.n_file_bytes:
         raise ModelFileError(f"{path} is incomplete ({size} of {header.n_file_bytes} bytes); download it again")
     return header
@@ -120,34 +153,61 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
     if version not in _VERSIONS:
         order = "big-endian, " if version & 0xFFFF == 0 else ""
         raise ModelFileError(f"{name} is GGUF {order}version {version}; convert the model again, to version 3")
+    if n_keys > _MOST_KEYS or n_tensors > _MOST_TENSORS:
+        raise broken(name, f"it claims to have {n_keys:,} keys and {n_tensors:,} tensors")
     offset = 24
-    offsets = {}
+    offsets: dict[str, tuple[int, int]] = {}
     for _ in range(n_keys):
-        key, offset = _string(data, offset)
+        key, offset = _name(data, offset, _LONGEST_KEY, name)
+        if key in offsets:
+            raise broken(name, f"it has {key!r} twice")
         (kind,) = _TYPE.unpack_from(data, offset)
         offsets[key] = (kind, offset + 4)
         offset = _skip(data, kind, offset + 4, name)
-    described = []
+        if offset > len(data):
+            raise EOFError
+        if offset > _MOST_HEADER_BYTES:
+            raise broken(name, f"its header has more than {_MOST_HEADER_BYTES:,} bytes")
+    described: dict[str, TensorInfo] = {}
     for _ in range(n_tensors):
         tensor, offset = _tensor(data, offset, name)
-        described.append(tensor)
+        if tensor.name in described:
+            raise broken(name, f"it has {tensor.name!r} twice")
+        described[tensor.name] = tensor
     if offset > len(data):
         raise EOFError
     metadata = Metadata(bytes(data[:offset]), offsets)
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment <= 0:
+    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
         raise ModelFileError(f"{name} has an impossible alignment ({alignment!r}); download it again")
     start_of_weights = -(-offset // alignment) * alignment
-    tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described)
-    end = max((tensor.offset + tensor.n_bytes for tensor in tensors), default=offset)
+    tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described.values())
+    end = _end_of_weights(tensors, alignment, name) if tensors else offset
     return GgufHeader(metadata, tensors, start_of_weights, end)
+
+
+def broken(name: str, why: str) -> ModelFileError:
+    """The error for a file that contradicts itself. name: of the file."""
+    return ModelFileError(f"{name} is broken: {why}; download it again")
+
+
+def _end_of_weights(tensors: tuple[TensorInfo, ...], alignment: int, name: str) -> int:
+    """Where the last tensor ends. Raises ModelFileError for tensors that are not aligned, or share bytes."""
+    end = 0
+    for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
+        if tensor.offset % alignment:
+            raise broken(name, f"{tensor.name!r} lies at an offset that is no multiple of {alignment}")
+        if tensor.offset < end:
+            raise broken(name, f"{tensor.name!r} overlaps another tensor")
+        end = tensor.offset + tensor.n_bytes
+    return end
 
 
 def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
     """The tensor described at `offset`, with its offset behind the header, and the end of the description."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    tensor, offset = _string(data, offset)
+    tensor, offset = _name(data, offset, _LONGEST_TENSOR_NAME, name)
     (n_dimensions,) = _TYPE.unpack_from(data, offset)
     if n_dimensions > _MAX_DIMENSIONS:
         raise ModelFileError(f"{name} has a tensor with {n_dimensions} dimensions ({tensor}); download it again")
@@ -159,8 +219,21 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
         block, block_bytes = GGML_QUANT_SIZES[ggml_type]
     except (ValueError, KeyError) as error:
         raise ModelFileError(f"{name} has weights of an unknown type ({tensor}: {kind}); upgrade gguf") from error
-    info = TensorInfo(tensor, shape, ggml_type.name, prod(shape) // block * block_bytes, start)
-    return info, offset + _TYPE_AND_OFFSET.size
+    n_bytes = prod(shape) // block * block_bytes
+    if not 0 < prod(shape) <= _LARGEST or start + n_bytes > _LARGEST or (shape and shape[0] % block):
+        raise broken(name, f"{tensor!r} has an impossible size ({' x '.join(map(str, shape))} of {ggml_type.name})")
+    return TensorInfo(tensor, shape, ggml_type.name, n_bytes, start), offset + _TYPE_AND_OFFSET.size
+
+
+def _name(data: Buffer, offset: int, longest: int, name: str) -> tuple[str, int]:
+    """The name of a key or tensor at `offset`, and where it ends."""
+    (length,) = _LENGTH.unpack_from(data, offset)
+    if offset + 8 + length > len(data):
+        raise EOFError
+    text, end = _string(data, offset) if length <= longest else ("", 0)
+    if not text or not text.isprintable() or "\ufffd" in text:
+        raise broken(name, f"a key or tensor has no possible name (at byte {offset})")
+    return text, end
 
 
 def _string(data: Buffer, offset: int) -> tuple[str, int]:
@@ -183,9 +256,13 @@ def _skip(data: Buffer, kind: int, offset: int, name: str) -> int:
     offset += _TYPE_AND_LENGTH.size
     if item in _SCALARS:
         return offset + int(length) * struct.calcsize("<" + _SCALARS[item])
+    if item != _STRING:  # llama.cpp has no arrays of arrays either
+        raise broken(name, f"it has an array of values of type {item}")
+    if length > _MOST_STRINGS:
+        raise broken(name, f"it has an array of {length:,} strings")
     unpack = _LENGTH.unpack_from
     for _ in range(length):
-        offset = offset + 8 + unpack(data, offset)[0] if item == _STRING else _skip(data, item, offset, name)
+        offset += 8 + unpack(data, offset)[0]
     return offset
 
 
@@ -201,7 +278,7 @@ def _decode(data: Buffer, kind: int, offset: int) -> tuple[Any, int]:
             return list(items.unpack_from(data, offset)), offset + items.size
         values = []
         for _ in range(length):
-            value, offset = _decode(data, item, offset)
+            value, offset = _string(data, offset)
             values.append(value)
         return values, offset
     scalar = struct.Struct("<" + _SCALARS[kind])

@@ -11,18 +11,24 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specrun.catalog.entries import catalog
 from specrun.catalog.names import HubName, near
+from specrun.catalog.safe_names import is_safe_name, is_safe_path
 from specrun.catalog.split import models_among, shards, with_quantization
 from specrun.errors import HubError
+from specrun.redaction import without_secrets
+from specrun.visible import one_line
 
 _PIECE_BYTES = 1 << 18
 _TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed
 _WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time
+_LONGEST_WAIT_S = 600.0  # a hub that names a longer time is not waited for
 _MAX_LISTED = 8  # file names in a message
 _SHA256 = re.compile("[0-9a-f]{64}")
+
+Value = TypeVar("Value", str, int)
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,14 @@ class RemoteFile:
     blob: str  # name of its blob in the cache
     sha256: str | None  # of the content, in hex; None if the hub does not give it
 
+    def __post_init__(self) -> None:
+        if not is_safe_path(self.name) or not is_safe_name(self.blob) or self.bytes < 0:
+            raise HubError(f"{address()} lists a file that cannot be stored ({one_line(self.name)[:100]}); not fetched")
+
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """A model on the hub."""
+    """A model on the hub. What it names stays inside of the cache's folder for its repository."""
 
     name: str  # as the user named it
     repo: str
@@ -47,6 +57,11 @@ class RemoteModel:
     licence: str | None
     architecture: str | None  # None if the hub has not read the GGUF file
     context: int | None  # in tokens; None if the hub has not read the GGUF file
+
+    def __post_init__(self) -> None:
+        if not (is_safe_path(self.repo) and is_safe_path(self.revision) and is_safe_name(self.commit)):
+            commit = one_line(self.commit)[:100]
+            raise HubError(f"{address()} names a commit that cannot be one ({commit}); check HF_ENDPOINT")
 
     @property
     def bytes(self) -> int:
@@ -68,6 +83,11 @@ def endpoint() -> str:
     return str(constants.ENDPOINT)
 
 
+def address() -> str:
+    """The hub's address as messages show it: without a password."""
+    return without_secrets(endpoint())
+
+
 def is_offline() -> bool:
     """Whether HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants
@@ -86,13 +106,11 @@ def ask_whether_there(timeout_s: float) -> None:
     try:
         response = get_session().head(endpoint(), timeout=timeout_s)
     except httpx2.TransportError as error:
-        raise HubError(
-            f"no connection to {endpoint()} ({' '.join(str(error).split()) or type(error).__name__})"
-        ) from error
+        raise HubError(f"no connection to {address()} ({_reason(error) or type(error).__name__})") from error
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        raise HubError(f"{endpoint()} cannot be asked ({' '.join(str(error).split())})") from error
+        raise HubError(f"{address()} cannot be asked ({_reason(error)})") from error
     if response.status_code >= 500:
-        raise HubError(f"{endpoint()} answers {response.status_code}")
+        raise HubError(f"{address()} answers {response.status_code}")
 
 
 def max_http_bytes() -> int:
@@ -118,28 +136,33 @@ def look_up(model: HubName) -> RemoteModel:
 def _look_up(model: HubName) -> RemoteModel:
     from huggingface_hub import HfApi, constants
 
-    with _client_errors_as_hub_errors(model.repo, model.name):
+    with _client_errors_as_hub_errors(model.repo, model.name), _client_understands():
         info = HfApi(endpoint=endpoint()).model_info(
             model.repo, revision=model.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
-    siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
+        siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or []}
+        gguf: dict[str, Any] = dict(info.gguf or {})
+        licence = _licence(info)
     file = model.file or _chosen(model, list(siblings))
     if file not in siblings:
         raise HubError(f"{model.repo} has no file {file}; {_listed(file, models_among(siblings))}")
     names = shards(file)
     if missing := [name for name in names if name not in siblings]:
         raise HubError(f"{model.repo} lacks {missing[0]}, one of the {len(names)} files of this model; choose another")
-    gguf: dict[str, Any] = info.gguf or {}
     return RemoteModel(
         name=model.name,
         repo=model.repo,
         revision=model.revision or "main",
         commit=str(info.sha),
         files=tuple(_remote_file(model, str(info.sha), siblings[name]) for name in names),
-        licence=_licence(info),
-        architecture=gguf.get("architecture"),
-        context=gguf.get("context_length"),
+        licence=licence,
+        architecture=_of_type(gguf.get("architecture"), str),
+        context=_of_type(gguf.get("context_length"), int),
     )
+
+
+def _of_type(value: Any, kind: type[Value]) -> Value | None:
+    return value if isinstance(value, kind) else None
 
 
 @contextmanager
@@ -187,15 +210,17 @@ def delete_cached(repo: str, files: tuple[str, ...]) -> int:
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs a traceback for every such file
     cached = scan_cache_dir(cache_dir())
-    strategy = cached.delete_files(
-        *(
-            file
-            for cached_repo in cached.repos
-            for revision in cached_repo.revisions
-            for file in revision.files
-            if cached_repo.repo_id == repo and file.file_path.relative_to(revision.snapshot_path).as_posix() in files
-        )
-    )
+    wanted = [
+        file
+        for cached_repo in cached.repos
+        for revision in cached_repo.revisions
+        for file in revision.files
+        if cached_repo.repo_id == repo and file.file_path.relative_to(revision.snapshot_path).as_posix() in files
+    ]
+    for file in wanted:  # the client deletes what a link leads to, wherever that lies
+        if not file.blob_path.is_relative_to(cache_dir().resolve()):
+            raise HubError(f"{file.file_path} leads out of the cache, to {file.blob_path}; delete the link yourself")
+    strategy = cached.delete_files(*wanted)
     strategy.execute()
     return int(strategy.expected_freed_size)
 
@@ -214,10 +239,24 @@ def _client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
         raise _response_error(repo, error) from error
     except httpx2.TransportError as error:
         what = "no connection to" if isinstance(error, httpx2.ConnectError) else "lost the connection to"
-        message = f"{what} {endpoint()} ({str(error) or type(error).__name__}); check the network, or HF_ENDPOINT"
-        raise HubError(" ".join(message.split()), _WAIT_S) from error
+        reason = _reason(error) or type(error).__name__
+        raise HubError(f"{what} {address()} ({reason}); check the network, or HF_ENDPOINT", _WAIT_S) from error
     except (httpx2.HTTPError, errors.HFValidationError, ValueError) as error:
-        raise HubError(f"{repo}: {' '.join(str(error).split())}; check the name, and HF_ENDPOINT") from error
+        raise HubError(f"{repo}: {_reason(error)}; check the name, and HF_ENDPOINT") from error
+
+
+@contextmanager
+def _client_understands() -> Iterator[None]:
+    """Turn what the client raises over an answer of an unexpected form into a HubError."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise HubError(f"{address()} answers what is no answer of a hub; check HF_ENDPOINT") from error
+
+
+def _reason(error: Exception) -> str:
+    """An error of the client in one line: it may quote addresses, with what gives access to them."""
+    return without_secrets(" ".join(str(error).split()))
 
 
 def _response_error(repo: str, error: Any) -> HubError:
@@ -225,7 +264,7 @@ def _response_error(repo: str, error: Any) -> HubError:
     from huggingface_hub import errors, get_token
 
     status = error.response.status_code
-    page = f"{endpoint()}/{repo}"
+    page = f"{address()}/{repo}"
     if isinstance(error, errors.GatedRepoError):
         then = "wait for its owners to grant access" if get_token() else "set HF_TOKEN (or run `hf auth login`)"
         return HubError(f"{repo} is gated: open {page}, accept its terms, then {then} and run this again")
@@ -234,24 +273,26 @@ def _response_error(repo: str, error: Any) -> HubError:
     if isinstance(error, errors.RepositoryNotFoundError):
         close = near(repo, sorted({entry.repo for entry in catalog().values()} - {repo}))
         hint = f"did you mean {' or '.join(close)}?" if close else "check the name; a private one needs HF_TOKEN"
-        return HubError(f"there is no repository {repo} on {endpoint()}; {hint}")
+        return HubError(f"there is no repository {repo} on {address()}; {hint}")
     if isinstance(error, errors.EntryNotFoundError):
         return HubError(f"{repo} no longer has this file; see {page}/tree/main")
     if status == 401:
-        return HubError(f"{endpoint()} does not know this token; check HF_TOKEN, or run `hf auth login`")
+        return HubError(f"{address()} does not know this token; check HF_TOKEN, or run `hf auth login`")
     if status == 403:
-        return HubError(f"{endpoint()} refuses access to {repo}; open {page}, and check what the token may read")
+        return HubError(f"{address()} refuses access to {repo}; open {page}, and check what the token may read")
     if status in _TEMPORARY:
         what = "too many requests" if status == 429 else "it has a problem"
-        return HubError(f"{endpoint()} answers {status} ({what}); try again later", _retry_after_s(error))
-    return HubError(f"{endpoint()} answers {status} for {repo}; see {page}")
+        return HubError(f"{address()} answers {status} ({what}); try again later", _retry_after_s(error))
+    return HubError(f"{address()} answers {status} for {repo}; see {page}")
 
 
-def _retry_after_s(error: Any) -> float:
+def _retry_after_s(error: Any) -> float | None:
+    """How long to wait; None if the hub names a time for which nobody would."""
     try:
-        return max(float(error.response.headers.get("Retry-After", "")), _WAIT_S)
+        wait_s = float(error.response.headers.get("Retry-After", ""))
     except ValueError:
         return _WAIT_S
+    return max(wait_s, _WAIT_S) if wait_s <= _LONGEST_WAIT_S else None
 
 
 def _chosen(model: HubName, files: list[str]) -> str:
@@ -280,8 +321,9 @@ def _named(files: list[str]) -> str:
 def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
     if sibling.size is None:  # some mirrors list only names
         return _requested_remote_file(model, commit, sibling.rfilename)
-    sha256 = sibling.lfs.sha256 if sibling.lfs else None
-    return RemoteFile(sibling.rfilename, int(sibling.size), str(sha256 or sibling.blob_id), sha256)
+    with _client_errors_as_hub_errors(model.repo, model.name), _client_understands():
+        sha256 = str(sibling.lfs.sha256) if sibling.lfs else None
+        return RemoteFile(str(sibling.rfilename), int(sibling.size), sha256 or str(sibling.blob_id), sha256)
 
 
 def _requested_remote_file(model: HubName, commit: str, file: str) -> RemoteFile:
@@ -291,7 +333,7 @@ def _requested_remote_file(model: HubName, commit: str, file: str) -> RemoteFile
         url = hf_hub_url(model.repo, file, revision=commit, endpoint=endpoint())
         metadata = get_hf_file_metadata(url, token=None, endpoint=endpoint())
     if metadata.size is None or metadata.etag is None:
-        raise HubError(f"{endpoint()} does not say how large {file} is; check HF_ENDPOINT")
+        raise HubError(f"{address()} does not say how large {file} is; check HF_ENDPOINT")
     sha256 = metadata.etag if _SHA256.fullmatch(metadata.etag) else None
     return RemoteFile(file, metadata.size, metadata.etag, sha256)
 

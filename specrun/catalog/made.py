@@ -8,7 +8,6 @@ IDENTITY is a hash of the target's content, so a target keeps its draft when its
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from specrun.catalog.file_identity import file_identity
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ModelFileError
-from specrun.locations import data_dir, write_json
+from specrun.locations import data_dir, parse_json, write_json
 
 _ENTRY = "draft.json"
 _IDENTITY_DIGITS = 16  # of the 64 hex digits
@@ -41,12 +40,25 @@ def home(target: Path) -> Path:
 
 
 def find(target: Path) -> MadeDraft | None:
-    """The draft made from `target`, or None. The draft's file may have been deleted since."""
+    """The draft made from `target`, or None. The draft's file may have been deleted since.
+
+    Where its description is damaged, it is the one file of a draft that lies beside it.
+    """
     try:
         value = read_entry(target, _ENTRY)
-        return MadeDraft(home(target) / value["path"], value["how"]) if value else None
+        if value:
+            return MadeDraft(home(target) / value["path"], str(value["how"]))
     except (KeyError, TypeError):
+        pass
+    return _undescribed(target) if any(folder().glob(f"*/{_ENTRY}")) else None
+
+
+def _undescribed(target: Path) -> MadeDraft | None:
+    try:
+        drafts = list(home(target).glob("draft-*.gguf")) if (home(target) / _ENTRY).exists() else []
+    except ModelFileError:  # a target that is not here has no draft
         return None
+    return MadeDraft(drafts[0], drafts[0].stem.removeprefix("draft-")) if len(drafts) == 1 else None
 
 
 def read_entry(target: Path, name: str) -> Any:
@@ -54,7 +66,7 @@ def read_entry(target: Path, name: str) -> Any:
     if not any(folder().glob(f"*/{name}")):
         return None  # saves reading the target
     try:
-        return json.loads((home(target) / name).read_text(encoding="utf-8"))
+        return parse_json((home(target) / name).read_bytes())
     except (OSError, ModelFileError, ValueError):
         return None
 

@@ -12,16 +12,15 @@ An alias has precedence over an existing file of that name, and that over a repo
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog.entries import Entry, catalog
+from specrun.catalog.safe_names import is_safe_path, is_safe_repo
 from specrun.catalog.split import shards
 from specrun.errors import UsageError
 
-_REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _PATH_STARTS = (".", "~", "\\")  # a name that starts like this is a path, even if there is no such file
 _MAX_SUGGESTIONS = 3
 
@@ -48,10 +47,12 @@ def parse(name: str) -> Path | HubName:
         return Path(name).expanduser()
     if name.lower().endswith(".gguf"):
         org, repo, file = name.split("/", 2)
+        if not is_safe_path(name):
+            raise UsageError(f"{name!r} is no file of a repository; give org/repo/file.gguf, or ./ and a path")
         first = shards(file)[0]
         entry = next((e for e in entries.values() if (e.repo, e.file) == (f"{org}/{repo}", first)), None)
         return HubName(name, f"{org}/{repo}", entry.revision if entry else None, first, None, entry)
-    if _REPO.fullmatch(head):
+    if is_safe_repo(head):
         entry = next((e for e in entries.values() if e.repo == head), None)
         return HubName(name, head, entry.revision if entry else None, None, quantization or None, entry)
     raise UsageError(f"no model is called {name!r}; {_advice(head, entries)}")

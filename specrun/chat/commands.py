@@ -30,7 +30,7 @@ COMMANDS = [
     Command("/stats", "", "show statistics of the last answer"),
     Command("/tree", "", "draw the last token tree, with the tokens that were accepted"),
     Command("/save", "FILE", "save the conversation as JSON"),
-    Command("/load", "FILE", "continue a saved conversation"),
+    Command("/load", "[FILE]", "continue a saved conversation; /load alone lists those of the last chats"),
     Command("/exit", "", "leave (also Ctrl-D)"),
 ]
 

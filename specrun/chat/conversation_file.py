@@ -1,38 +1,106 @@
-"""The last conversation, kept so that `specrun chat --continue` can go on with it."""
+"""The conversations of the last chats, kept so that `specrun chat --continue` and `/load` can go on with them.
+
+Every chat has a file of its own, so chats that run at the same time cannot lose each other's conversation. A file is
+removed only when another one has all its messages, or when there are more than `MOST_KEPT`.
+"""
 
 from __future__ import annotations
 
 import json
+import secrets
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.chat.transcripts import load_messages, save_messages
-from specrun.errors import UsageError
+from specrun.chat.transcripts import DamagedConversationError, load_messages, save_messages
+from specrun.errors import SpecrunError, UsageError
 from specrun.llama.chat_template import Message
-from specrun.locations import data_dir
+from specrun.locations import data_dir, private_folder, read_bytes, set_aside
+
+MOST_KEPT = 30
+_PREFIX, _SUFFIX = "conversation-", ".json"
 
 
 @dataclass(frozen=True)
 class LastConversation:
-    """target: the name of the model, None for the embedded pair. messages: the conversation."""
+    """target: the name of the model, None for the embedded pair. messages: the conversation. path: its file."""
 
     target: str | None
     messages: list[Message]
+    path: Path | None = None
 
 
-def _path() -> Path:
-    return data_dir() / "conversation.json"
+def folder() -> Path:
+    """Where chats keep what was said and typed. Only the owner may read what is there."""
+    return data_dir() / "chats"
 
 
-def keep(conversation: LastConversation) -> None:
-    """Keep a conversation instead of the one before. Only the owner may read it. Raises SpecrunError."""
-    _path().parent.mkdir(parents=True, exist_ok=True)
-    save_messages(_path(), conversation.messages, conversation.target)
+def kept() -> list[Path]:
+    """The files of the conversations, the one that was written last first."""
+    found = []
+    for path in folder().glob(f"{_PREFIX}*{_SUFFIX}"):
+        try:
+            found.append((path.stat().st_mtime_ns, path))
+        except FileNotFoundError:  # another chat has just removed it
+            continue
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def last() -> LastConversation:
-    """The conversation that was kept last. Raises UsageError if there is none, SpecrunError if it cannot be read."""
-    if not _path().exists():
+    """The conversation that was kept last.
+
+    Raises UsageError if there is none, and SpecrunError if it cannot be read; a damaged file is then set aside.
+    """
+    paths = kept()
+    if not paths:
         raise UsageError("there is no conversation to continue yet; start one with `specrun chat`")
-    messages = load_messages(_path())
-    return LastConversation(json.loads(_path().read_bytes()).get("target"), messages)
+    try:
+        return read(paths[0])
+    except DamagedConversationError as error:
+        raise SpecrunError(
+            f"{paths[0]} is damaged, and {set_aside(paths[0])}; the same command goes on with the one before"
+        ) from error
+
+
+def read(path: Path) -> LastConversation:
+    """A kept conversation. Raises SpecrunError if it cannot be read."""
+    messages = load_messages(path)
+    target = json.loads(read_bytes(path, SpecrunError)).get("target")
+    return LastConversation(target if isinstance(target, str) else None, messages, path)
+
+
+class Keeper:
+    """Keeps the conversation of one chat. continued: the file of the conversation that it goes on with, if any."""
+
+    def __init__(self, continued: Path | None = None) -> None:
+        self._continued = continued
+        self._path: Path | None = None
+
+    def keep(self, conversation: LastConversation) -> None:
+        """Keep the conversation as it is now. Only the owner may read it. Raises SpecrunError."""
+        try:
+            private_folder(folder())
+        except OSError as error:
+            raise SpecrunError(f"{folder()} cannot be written: {error.strerror}") from error
+        is_first = self._path is None
+        if self._path is None:
+            self._path = folder() / f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}{_SUFFIX}"
+        save_messages(self._path, conversation.messages, conversation.target)
+        if is_first:
+            self._remove_what_is_superfluous(conversation.messages)
+
+    def _remove_what_is_superfluous(self, messages: Sequence[Message]) -> None:
+        if self._continued and _begins_with(messages, self._continued):
+            self._continued.unlink(missing_ok=True)
+        for path in kept()[MOST_KEPT:]:
+            path.unlink(missing_ok=True)
+
+
+def _begins_with(messages: Sequence[Message], path: Path) -> bool:
+    """Whether all messages in the file are the first of `messages`. Another chat may have gone on with it."""
+    try:
+        before = load_messages(path)
+    except SpecrunError:
+        return False
+    return list(messages[: len(before)]) == before

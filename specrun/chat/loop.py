@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specrun.catalog.local_models import local_models
-from specrun.chat import commands, picker
+from specrun.chat import commands, conversation_file, kept_list, picker
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import MessageReader
 from specrun.chat.set_command import ChatSettings
@@ -21,10 +21,12 @@ from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
-from specrun.interrupts import InterruptFlag
+from specrun.interrupts import Ending, InterruptFlag, is_ending
 from specrun.llama.chat_template import Message
+from specrun.redaction import without_secrets
 from specrun.views import answer_report as report
 from specrun.views import tree_view
+from specrun.visible import one_line, visible
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -65,7 +67,7 @@ class ChatLoop:
         self._last: Completion | None = None
         self._leaving = False
         self._off_was_noted = False
-        self._memory_notice: str | None = None  # the last one
+        self._weights_notice: str | None = None  # the last one
 
     def _open(self, target: str | None, request: Request) -> None:
         """Load a target and begin an empty conversation with it."""
@@ -102,13 +104,17 @@ class ChatLoop:
             self._session.system = system
 
     def run(self) -> None:
-        """Run until /exit, the end of input, or two Ctrl-C in a row."""
+        """Run until /exit, the end of input, or two Ctrl-C in a row. Raises Ending on SIGTERM and SIGHUP."""
         interrupted_before = False
         while not self._leaving:
+            if is_ending():
+                raise Ending
             try:
                 message = self._reader.read()
             except EOFError:
                 return
+            except Ending:
+                raise
             except KeyboardInterrupt:
                 if interrupted_before:
                     return
@@ -124,7 +130,7 @@ class ChatLoop:
                 else:
                     interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
-                self._notes.print(Text(str(error), style="red"))
+                self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -136,12 +142,14 @@ class ChatLoop:
         try:
             with InterruptFlag() as interrupted, without_echo():
                 self._answers.show(completion.stream(interrupted), completion)
-        except SpecrunError:
-            self._session.undo()
+        except BaseException:
+            # A failed pass, a terminal that is gone, a second Ctrl-C: what was written stays, as it does on the screen.
+            if completion.token_ids:
+                self._keep(completion)
+            else:
+                self._session.undo()
             raise
-        self._session.keep(completion)
-        self._around.keep(LastConversation(self._target, self._session.messages))
-        self._last = completion
+        self._keep(completion)
         if completion.finish_reason == "context":
             self._note(
                 "the context is full: the answer was cut off; use /clear, or start the chat with a larger --ctx-size"
@@ -153,14 +161,23 @@ class ChatLoop:
         if off_notice and not self._off_was_noted:
             self._note(off_notice)
         self._off_was_noted = off_notice is not None
-        memory_notice = self._model.residency.notice
-        if memory_notice and memory_notice != self._memory_notice:
-            self._note(memory_notice)
-        self._memory_notice = memory_notice
+        weights_notice = self._model.weights_notice
+        if weights_notice and weights_notice != self._weights_notice:
+            self._note(weights_notice)
+        self._weights_notice = weights_notice
         return completion.finish_reason == "interrupted"
 
+    def _keep(self, completion: Completion) -> None:
+        """Make an answer, whole or not, a part of the conversation, here and on disk."""
+        self._session.keep(completion)
+        self._last = completion
+        try:
+            self._around.keep(LastConversation(self._target, self._session.messages))
+        except SpecrunError as error:
+            self._note(f"--continue will not find this: {error}")
+
     def _note(self, text: str) -> None:
-        self._notes.print(Text(text, style="dim"))
+        self._notes.print(Text(visible(text), style="dim"))
 
     # --- commands --------------------------------------------------------------------------------------------------
 
@@ -192,12 +209,20 @@ class ChatLoop:
                 save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
             case "/load":
-                self._session.messages = load_messages(_path(argument))
-                self._note(f"loaded {len(self._session.messages)} messages")
+                self._load(argument)
             case "/exit":
                 self._leaving = True
             case _:
                 raise UsageError(f"there is no command {name}; /help lists the commands")
+
+    def _load(self, argument: str) -> None:
+        kept = conversation_file.kept()
+        if not argument:
+            self._notes.print(kept_list.listed(kept) if kept else Text("no conversation was kept yet", style="dim"))
+            return
+        is_number = argument.isdecimal() and 1 <= int(argument) <= len(kept)
+        self._session.messages = load_messages(kept[int(argument) - 1] if is_number else _path(argument))
+        self._note(f"loaded {len(self._session.messages)} messages")
 
     def _regenerate(self) -> None:
         again = self._session.regenerate()

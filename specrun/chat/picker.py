@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specrun.catalog.local_models import LocalModel, local_models
 from specrun.units import size_text
+from specrun.visible import one_line
 
 EMBEDDED = "the embedded pair"
 
@@ -27,7 +28,7 @@ def pick(notes: Console, ask: Callable[[str], str]) -> str | None:
         answer = ask(f"Which model? A number from 1 to {len(models) + 1}, or Enter for 1: ").strip() or "1"
         if answer.isdecimal() and 1 <= int(answer) <= len(models) + 1:
             return models[int(answer) - 1].name if int(answer) <= len(models) else None
-        notes.print(Text(f"{answer} is none of these numbers", style="red"))
+        notes.print(Text(f"{one_line(answer)} is none of these numbers", style="red"))
 
 
 def listed(models: Sequence[LocalModel], current: str | None = "") -> Table:
@@ -40,5 +41,5 @@ def listed(models: Sequence[LocalModel], current: str | None = "") -> Table:
     in_use = EMBEDDED if current is None else current
     for number, model in enumerate([*models, LocalModel(EMBEDDED, None)], start=1):
         mark = "in use" if model.name == in_use else ""
-        table.add_row(str(number), model.name, size_text(model.n_bytes) if model.n_bytes else "", mark)
+        table.add_row(str(number), one_line(model.name), size_text(model.n_bytes) if model.n_bytes else "", mark)
     return table

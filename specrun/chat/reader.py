@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +14,6 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
@@ -21,13 +21,22 @@ from prompt_toolkit.styles import Style
 from specrun.catalog.local_models import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
+from specrun.chat.typed_history import TypedHistory
 from specrun.errors import PromptError, SpecrunError
+from specrun.interrupts import Ending
+from specrun.visible import one_line
 
 _QUOTES = '"""'
 
+# It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
+logging.getLogger("prompt_toolkit").addHandler(logging.NullHandler())
+
 
 class MessageReader(Protocol):
-    """Gives the user's next message. Raises EOFError at the end of input, and KeyboardInterrupt on Ctrl-C."""
+    """Gives the user's next message.
+
+    Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending where nobody is there to go on.
+    """
 
     def read(self) -> str: ...
 
@@ -35,19 +44,21 @@ class MessageReader(Protocol):
 class TerminalReader:
     """A prompt on a terminal, with completion of commands, messages of several lines, and a history kept in a file.
 
-    history: the file; its folder is made if it is missing. Raises SpecrunError if they cannot be written.
+    history: the file; its folder is made if it is missing, and both are made private to the user. note: called with a
+    sentence about a message that could not be kept.
+    Raises SpecrunError if they cannot be written.
     """
 
-    def __init__(self, history: Path) -> None:
+    def __init__(self, history: Path, note: Callable[[str], None]) -> None:
+        self._note = note
         try:
-            history.parent.mkdir(parents=True, exist_ok=True)
-            history.touch(mode=0o600)
+            self._history = TypedHistory(history)
         except OSError as error:
             raise SpecrunError(
                 f"{history} cannot be written: {error.strerror}; set SPECRUN_DATA_DIR to a folder that can"
             ) from error
         self._session: PromptSession[str] = PromptSession(
-            history=FileHistory(str(history)),
+            history=self._history,
             completer=_CommandCompleter(),
             # The prompt makes room for the menu of completions only while there are any: without the room the menu
             # would be invisible at the bottom of the screen, and without a menu the room would be a gap.
@@ -64,7 +75,11 @@ class TerminalReader:
         )
 
     def read(self) -> str:
-        return _unquoted(self._session.prompt(">>> "))
+        typed = self._session.prompt(">>> ")
+        if failure := self._history.failure:
+            self._note(f"the next chat will not know this message: {failure.strerror}")
+            self._history.failure = None
+        return _unquoted(typed)
 
 
 class PipeReader:
@@ -74,6 +89,12 @@ class PipeReader:
         self._n_lines = 0
 
     def read(self) -> str:
+        try:
+            return self._message()
+        except KeyboardInterrupt as interrupt:
+            raise Ending from interrupt
+
+    def _message(self) -> str:
         line = self._line()
         if line.lstrip().startswith(_QUOTES) and not _is_closed(line):
             while not _is_closed(line):
@@ -148,7 +169,7 @@ def _completions(document: Document) -> list[Completion]:
     else:
         return []
     return [
-        Completion(name, start_position=-len(typed), display_meta=meta)
+        Completion(name, start_position=-len(typed), display=one_line(name), display_meta=meta)
         for name, meta in helps.items()
         if name.startswith(typed)
     ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from specrun import sudden_end
 
 if sys.platform == "win32":
 
@@ -16,6 +18,7 @@ if sys.platform == "win32":
 else:
     import termios
 
+    _STDIN = 0
     _LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
 
     @contextmanager
@@ -29,6 +32,9 @@ else:
         quiet[_LOCAL_FLAGS] &= ~termios.ECHO
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
         try:
-            yield
+            with sudden_end.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
+                yield
         finally:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+            # Where the terminal is gone, there is nothing to restore.
+            with suppress(termios.error):
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -7,9 +7,13 @@ from pathlib import Path
 
 from specrun.errors import SpecrunError
 from specrun.llama.chat_template import Message
-from specrun.locations import read_bytes, whole_file
+from specrun.locations import parse_json, read_bytes, whole_file
 
 _ROLES = ("system", "user", "assistant")
+
+
+class DamagedConversationError(SpecrunError):
+    """A file that is not a saved conversation."""
 
 
 def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
@@ -30,10 +34,10 @@ def load_messages(path: Path) -> list[Message]:
     """Read a conversation. Raises SpecrunError if the file is missing or is not a saved conversation."""
     data = read_bytes(path, SpecrunError)
     try:
-        messages = json.loads(data)["messages"]
+        messages = parse_json(data)["messages"]
         valid = [{"role": m["role"], "content": m["content"]} for m in messages if isinstance(m["content"], str)]
     except (ValueError, KeyError, TypeError) as error:
-        raise SpecrunError(f"{path} is not a saved conversation; /save makes one") from error
+        raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one") from error
     if len(valid) != len(messages) or any(message["role"] not in _ROLES for message in valid):
-        raise SpecrunError(f"{path} is not a saved conversation; /save makes one")
+        raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one")
     return [Message(role=message["role"], content=message["content"]) for message in valid]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
+from specrun import interrupts
 from specrun.cli import bench, methods, models, output
 from specrun.cli.chat import chat
 from specrun.cli.datastore import datastore
@@ -79,8 +83,8 @@ def specrun(
         raise typer.Exit(2)
 
 
-def run() -> None:
-    """Run the command line and exit with its code (see `specrun.errors`)."""
+def run() -> int:
+    """Run the command line. Returns the exit code (see `specrun.errors`)."""
     code = 0
     _open_stdout()
     try:
@@ -95,19 +99,31 @@ def run() -> None:
         # What reads stdout has ended, as in `| head`. click and rich turn that into a SystemExit.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        _abandon_stdout()
         code = _BROKEN_PIPE_EXIT_CODE
+        _abandon(sys.stdout)
     except OSError as error:
-        _abandon_stdout()
+        _abandon(sys.stdout)
+        if error.errno == errno.EIO and interrupts.is_ending():  # the terminal is gone, as SIGHUP says
+            return INTERRUPTED_EXIT_CODE
         code = _report(SpecrunError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), 1)
+    except (ImportError, MemoryError):
+        raise
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
-        if not hasattr(error, "format_message"):
-            raise
-        message = " ".join(error.format_message().split()).rstrip(".")
-        output.error(f"{message}; --help lists the options")
-        code = getattr(error, "exit_code", 2)
-    sys.exit(code)
+        if hasattr(error, "format_message"):
+            message = " ".join(error.format_message().split()).rstrip(".")
+            _say(lambda: output.error(f"{message}; --help lists the options"))
+            code = getattr(error, "exit_code", 2)
+        else:
+            _say(partial(output.traceback, error))
+            code = SpecrunError.exit_code
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream:  # stderr is None where it was closed (`2>&-`)
+                stream.flush()
+        except OSError:
+            _abandon(stream)
+    return code
 
 
 def _open_stdout() -> None:
@@ -118,13 +134,21 @@ def _open_stdout() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _abandon_stdout() -> None:
-    """Drop the rest of the output. Otherwise Python would report an error again when it flushes stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _abandon(stream: TextIO) -> None:
+    """Drop the rest of the output. Otherwise Python would report an error again when it flushes the stream at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _report(error: Exception, code: int) -> int:
     if output.debug:
-        raise error
-    output.error(str(error))
+        _say(lambda: output.traceback(error))
+    else:
+        _say(lambda: output.error(str(error)))
     return code
+
+
+def _say(say: Callable[[], None]) -> None:
+    try:
+        say()
+    except OSError:  # nobody reads it any more
+        _abandon(sys.stderr)

@@ -203,5 +203,5 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
         return [row for row in rows if row["kind"] and row["method"] and row["tokens_per_second"] and row["ratio"]]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"{path} is not a result of `specrun bench -o json`") from error

@@ -49,7 +49,7 @@ def chat(
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
-    from specrun.locations import data_dir
+    from specrun.llama import chat_template
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
@@ -61,6 +61,7 @@ def chat(
     fetcher = AskingFetcher(models.pull)
 
     def opened(name: str | None) -> Model:
+        chat_template.prepare()
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
         chosen = replace(models, target=name, draft=draft)
@@ -77,8 +78,9 @@ def chat(
         # The embedded target writes Python, whose `__init__` is not meant as bold letters.
         return LiveAnswers(output.stdout, markdown=name is not None)
 
-    reader = TerminalReader(data_dir() / "chat_history") if on_terminal else PipeReader()
-    keep = conversation_file.keep if on_terminal else lambda _: None
+    folder = conversation_file.folder()
+    reader = TerminalReader(folder / "typed.jsonl", output.note) if on_terminal else PipeReader()
+    keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
     with ChatLoop(target, request, Surroundings(reader, answers, output.stderr, opened, keep)) as loop:
         loop.begin(last.messages if last else [], system)
         if on_terminal:

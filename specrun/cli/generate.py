@@ -12,7 +12,7 @@ import typer
 
 from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
-from specrun.interrupts import InterruptFlag
+from specrun.interrupts import InterruptFlag, is_ending
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
@@ -66,6 +66,7 @@ def generate(
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
+    from specrun.llama import chat_template
 
     # All input is read before the model is loaded, so that mistakes in it are reported at once.
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
@@ -73,6 +74,8 @@ def generate(
     lines = prompt_input.read_prompt_lines(prompt, file or []) if jsonl else None
     text = "" if jsonl else prompt_input.read_prompt(prompt, file or [])
     fetcher = AskingFetcher(models.pull)
+    if not raw:
+        chat_template.prepare()
     with open_model(
         models, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress
     ) as model:
@@ -96,7 +99,7 @@ class _Writer:
         self._request = request
         self._raw = raw
         self._stats = stats
-        self._memory_notice: str | None = None  # the last one
+        self._weights_notice: str | None = None  # the last one
 
     def write_text(self, prompt: str) -> int:
         """Write the answer to stdout piece by piece. Returns the exit code, as the other two methods do."""
@@ -127,7 +130,7 @@ class _Writer:
                 code = error.exit_code
                 continue
             output.write_json({"id": line.id, **report.as_json(completion)})
-            if self._end(completion) == INTERRUPTED_EXIT_CODE:
+            if self._end(completion) == INTERRUPTED_EXIT_CODE or is_ending():
                 return INTERRUPTED_EXIT_CODE
         return code
 
@@ -152,12 +155,12 @@ class _Writer:
     def _end(self, completion: Completion) -> int:
         if notice := report.unfinished_notice(completion):
             output.note(notice)
-        residency = self._model.residency
-        if residency.notice and residency.notice != self._memory_notice:
-            output.note(residency.notice)
-        self._memory_notice = residency.notice
+        weights_notice = self._model.weights_notice
+        if weights_notice and weights_notice != self._weights_notice:
+            output.note(weights_notice)
+        self._weights_notice = weights_notice
         if self._stats:
-            output.note(report.as_text(completion, self._model.exactness, residency))
+            output.note(report.as_text(completion, self._model.exactness, self._model.residency))
         elif notice := report.off_notice(completion):
             output.note(notice)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0

@@ -82,6 +82,7 @@ def growth_map(
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import growth_maps
     from specrun.engine.model import open_model
+    from specrun.locations import whole_file
     from specrun.speculation.registry import find
     from specrun.views import plot_file, shape_view
 
@@ -102,7 +103,8 @@ def growth_map(
     output.print_table(shape_view.ShapeView(shape, acceptance))
     if save:
         try:
-            save.write_text(shape.as_text(acceptance), encoding="utf-8")
+            with whole_file(save.absolute()) as file:
+                file.write(shape.as_text(acceptance).encode())
         except OSError as error:
             raise UsageError(f"{save} cannot be written: {error.strerror}") from error
     if plot:

@@ -11,6 +11,7 @@ from specrun.cli import output
 from specrun.cli.make_draft import forget_draft, make_draft
 from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.units import size_text
+from specrun.visible import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,7 +146,7 @@ def info(name: Name, json: Json = False) -> None:
         output.write_json(facts)
         return
     for label, text in info.lines(facts):
-        output.write(f"{label:<14} {text}\n")
+        output.write(f"{label:<14} {one_line(text)}\n")
 
 
 @app.command("pairs")
@@ -198,7 +199,7 @@ def check(
         output.write_json([result.as_json() for result in results])
     else:
         for result in results:
-            output.write(f"{result.alias:<18} {result.text}\n")
+            output.write(f"{result.alias:<18} {one_line(result.text)}\n")
     if wrong := [result.alias for result in results if result.differences]:
         raise SpecrunError(
             f"{len(wrong)} of {len(results)} differ from the hub; correct them in models.toml "

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
+
+from specrun.redaction import without_secrets
+from specrun.views.console import LiteralConsole
+from specrun.visible import one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,14 +24,14 @@ _FRAMES_PER_SECOND = 8
 debug = False  # whether --debug was given
 
 # rich respects NO_COLOR and uses no colours where the output is not a terminal.
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False)
+stdout = LiteralConsole(soft_wrap=True)
+stderr = LiteralConsole(stderr=True)
 stderr.soft_wrap = not stderr.is_terminal  # only on a terminal rich breaks long lines, at words
 
 
 def write(text: str) -> None:
-    """Write a piece of the result, without a newline, and flush it."""
-    sys.stdout.write(text)
+    """Write a piece of the result, without a newline, and flush it. Only a terminal gets it escaped (`visible`)."""
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
@@ -39,7 +42,7 @@ def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
 
 def print_table(table: RenderableType) -> None:
     """Print a table, or a group of them, on stdout; up to 200 columns wide if stdout is not a terminal."""
-    console = stdout if stdout.is_terminal else Console(width=200)
+    console = stdout if stdout.is_terminal else LiteralConsole(width=200)
     console.print(table, soft_wrap=False)
 
 
@@ -71,7 +74,7 @@ def activity(text: Callable[[], str]) -> Iterator[None]:
     spinner = Spinner("dots")
 
     def drawn() -> Spinner:
-        spinner.update(text=Text(text(), style="dim"))
+        spinner.update(text=Text(one_line(text()), style="dim"))
         return spinner
 
     live = Live(get_renderable=drawn, console=stderr, transient=True, refresh_per_second=_FRAMES_PER_SECOND)
@@ -87,7 +90,7 @@ def activity(text: Callable[[], str]) -> Iterator[None]:
 
 def note(text: str) -> None:
     """Print a message for the user on stderr, dimmed on a terminal."""
-    stderr.print(Text(text, style="dim"))
+    stderr.print(Text(visible(without_secrets(text)), style="dim"))
 
 
 def hint(text: str) -> None:
@@ -97,5 +100,12 @@ def hint(text: str) -> None:
 
 
 def error(text: str) -> None:
-    """Print on stderr why a command failed."""
-    stderr.print(Text.assemble(("specrun: ", "bold red"), text))
+    """Print on stderr, in one line, why a command failed."""
+    stderr.print(Text.assemble(("specrun: ", "bold red"), one_line(without_secrets(text))))
+
+
+def traceback(error: BaseException) -> None:
+    """Print on stderr where an error comes from (`--debug`)."""
+    from traceback import format_exception
+
+    print(visible(without_secrets("".join(format_exception(error)))), end="", file=sys.stderr)

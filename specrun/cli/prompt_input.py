@@ -69,6 +69,8 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
         return PromptLine(number, error=f"line {number} is not JSON: {error.msg} at column {error.colno}")
     except RecursionError:
         return PromptLine(number, error=f"line {number} is nested too deeply")
+    except ValueError:  # Python refuses integers with thousands of digits
+        return PromptLine(number, error=f"line {number} has a number that is too long")
     if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
         return PromptLine(number, error=f'line {number} has no "prompt" text')
     identity = line.get("id", number)

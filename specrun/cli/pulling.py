@@ -13,6 +13,7 @@ from rich.table import Table
 
 from specrun.cli import output
 from specrun.units import size_text
+from specrun.visible import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -75,7 +76,7 @@ def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bo
 
 def confirmed(question: str, default: bool = True) -> bool:
     """Ask the user a yes-or-no question on stderr. Ctrl-C and Ctrl-D end the command."""
-    return typer.confirm(question, default=default, err=True)
+    return typer.confirm(one_line(question), default=default, err=True)
 
 
 def can_ask() -> bool:
@@ -89,7 +90,10 @@ def _print_models(models: Sequence[RemoteModel]) -> None:
     for model in models:
         n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
         table.add_row(
-            model.name, f"{model.repo}{n_files}", size_text(model.bytes), f"licence: {model.licence or 'unknown'}"
+            model.name,
+            f"{model.repo}{n_files}",
+            size_text(model.bytes),
+            f"licence: {one_line(model.licence or 'unknown')}",
         )
     output.stderr.print(table)
 
@@ -103,7 +107,7 @@ def _progress() -> Iterator[Progress]:
     from rich import progress as rich_progress
 
     columns = (
-        rich_progress.TextColumn("{task.description}"),
+        rich_progress.TextColumn("{task.description}", markup=False),
         rich_progress.BarColumn(bar_width=None),
         rich_progress.DownloadColumn(),
         rich_progress.TransferSpeedColumn(),
@@ -120,13 +124,13 @@ class _Bars:
         self._bars = bars
 
     def start(self, what: str, total: int, done: int) -> None:
-        self._task = self._bars.add_task(what, total=total, completed=done)
+        self._task = self._bars.add_task(one_line(what), total=total, completed=done)
 
     def check(self, what: str, total: int) -> None:
-        self._bars.reset(self._task, total=total, description=f"{what}, checking")
+        self._bars.reset(self._task, total=total, description=f"{one_line(what)}, checking")
 
     def checked(self, what: str) -> None:
-        self._bars.update(self._task, description=what)
+        self._bars.update(self._task, description=one_line(what))
 
     def advance(self, n_bytes: int) -> None:
         self._bars.advance(self._task, n_bytes)

@@ -187,6 +187,8 @@ def _tune(
             return INTERRUPTED_EXIT_CODE
         except OtherProcessNeededError as needed:
             variables = needed.variables
+    if variables and interrupted():
+        return INTERRUPTED_EXIT_CODE
     if variables:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
     for one in tuned:

@@ -11,6 +11,8 @@ from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.errors import UsageError
 from specrun.locations import decode, read_bytes
 
+_MOST_BYTES = 2**24  # of a file; llama.cpp needs a second and 300 MB for a grammar of one MB
+
 
 def read_grammar(grammar: Path | None, json_schema: Path | None) -> str | None:
     """The GBNF grammar that the options ask for, None without them. Raises UsageError for an unusable file."""
@@ -38,7 +40,7 @@ def _schema_grammar(file: Path) -> str:
 
 
 def _text(file: Path) -> str:
-    return decode(read_bytes(file, UsageError), str(file), UsageError)
+    return decode(read_bytes(file, UsageError, most=_MOST_BYTES), str(file), UsageError)
 
 
 def _finite(number: str) -> float:

@@ -181,7 +181,7 @@ class _Converter:
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
             _refuse(at, "required must be a list of names")
         others = schema.get("additionalProperties", True)
-        names = dict.fromkeys([*properties, *required])
+        names, needed = dict.fromkeys([*properties, *required]), set(required)
         if not names and others is False:
             return '"{" ws "}"'
         if not names:
@@ -191,7 +191,7 @@ class _Converter:
         for name in names:
             pointer = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
             value = self.rule(properties.get(name, others), pointer)
-            pairs.append((f'{_literal(name)} ":" ws {value}', name in required))
+            pairs.append((f'{_literal(name)} ":" ws {value}', name in needed))
         return f'"{{" ws {self._in_order(pairs)} ws "}}"'
 
     def _in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:

@@ -19,8 +19,11 @@ _GREEDY = 0.0
 def measure_once(options: RunOptions, run: Run) -> None:
     """Keep a profile of the pair, unless there is one. Takes about a minute. Raises KeyboardInterrupt on Ctrl-C."""
     identity = identity_of(options)
-    if lookup.find(identity).profile:
+    found = lookup.find(identity)
+    if found.profile:
         return
+    if found.notice and found.is_set_aside:
+        run.note(found.notice)
     profile_files.check_folder()
     run.note("measuring this machine once, as `specrun tune --quick` does, for about a minute")
     with InterruptFlag() as interrupted:

@@ -15,7 +15,7 @@ class HubCheck:
     """Asks the hub from the moment that it is made, while other checks run."""
 
     def __init__(self) -> None:
-        self._failure: str | None = f"no answer from {hub.endpoint()} within {_SECONDS:g} seconds"
+        self._failure: str | None = f"no answer from {hub.address()} within {_SECONDS:g} seconds"
         # A system's resolver may take longer than any limit that we set, and must not keep the command from ending.
         self._thread = threading.Thread(target=self._ask, daemon=True)
         if not hub.is_offline():
@@ -34,6 +34,6 @@ class HubCheck:
             return Finding("hub", "ok", "not asked, because HF_HUB_OFFLINE is set; models that are here can be used")
         self._thread.join(_SECONDS)
         if self._failure is None:
-            return Finding("hub", "ok", f"{hub.endpoint()} answers")
-        fix = f"check the network, the proxy and HF_ENDPOINT: `curl -I {hub.endpoint()}`"
+            return Finding("hub", "ok", f"{hub.address()} answers")
+        fix = f"check the network, the proxy and HF_ENDPOINT: `curl -I {hub.address()}`"
         return Finding("hub", "warn", f"{self._failure}; only models that are here can be used", fix)

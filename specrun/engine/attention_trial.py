@@ -8,7 +8,6 @@ behind it, one half of them written one by one and the other half in small trees
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
@@ -27,7 +26,7 @@ from specrun.llama import LlamaModel, devices, library
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import data_dir, write_json
+from specrun.locations import data_dir, parse_json, write_json
 from specrun.speculation.planning.pass_sizes import tokens_of
 
 PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand
@@ -106,8 +105,8 @@ def is_faster_without(file: GgufFile, threads: int | None) -> bool:
         return known
     try:
         ms = measured(heads, threads)
-    except LlamaError:
-        return False  # this llama.cpp does not run such heads, or there is too little memory: nothing is known
+    except (LlamaError, OSError):
+        return False  # llama.cpp does not run such heads, or memory or disk are full: nothing is known
     without = prefers_without(ms)
     with suppress(OSError):  # the next run then measures again
         write_json(path, {"heads": asdict(heads), "ms": ms, "without": without})
@@ -116,7 +115,7 @@ def is_faster_without(file: GgufFile, threads: int | None) -> bool:
 
 def _read(path: Path) -> bool | None:
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["without"])
+        return bool(parse_json(path.read_bytes())["without"])
     except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it is measured again
         return None
 

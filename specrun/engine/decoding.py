@@ -22,7 +22,7 @@ from specrun.speculation.method import Drafting
 from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.tree import TokenTree, n_in_order
 
 
 class Engine:
@@ -171,6 +171,8 @@ class Generation:
         rows = self._score(tree, drafting, limits)
         scored = time.perf_counter()
         accepted = accept(plan, tree, rows, self._sampler, tokens)
+        if target.padding.in_order:
+            accepted = accepted.first(n_in_order(accepted.path))
         end = next((i for i, token in enumerate(accepted.tokens) if token == NO_TOKEN or self._ends_text(token)), None)
         if end is not None:
             accepted = accepted.first(end + 1)

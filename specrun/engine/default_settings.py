@@ -33,8 +33,8 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights that
     lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off
-    where a trial on this CPU was faster without. Weights that are streamed from disk, or that a GPU may hold, stay as
-    they are in the file.
+    where a trial on this CPU was faster without. Weights that are streamed from disk, or of which a GPU holds some,
+    stay as they are in the file.
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and what it takes longer for a few tokens is hidden behind the reading.
@@ -44,17 +44,18 @@ def with_defaults(options: RunOptions) -> RunOptions:
             return options
         gpus = offload_devices(devices.devices())
         placement = place(placement_request(options, gpus))
+        on_cpu = not placement.n_gpu_layers
         file = GgufFile.read(options.target)
     except ModelFileError:
         return options  # loading the file says what is wrong with it
     if options.exact:
-        is_streamed = placement.regime == "streamed" and not gpus and not options.settings.repack
+        is_streamed = placement.regime == "streamed" and on_cpu and not options.settings.repack
         one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
         defaults = LlamaSettings(tiled="always" if one_kernel else None)
     else:
         repack = True if placement.can_repack else None
         defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
-        if not gpus and _fits_without_flash_attention(options, placement):
+        if on_cpu and _fits_without_flash_attention(options, placement):
             defaults = attention_of(file, options.settings).over(defaults)
     return replace(options, settings=options.settings.over(defaults))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import fingerprint
+from specrun.hardware.placement import Placement
 from specrun.llama import TargetContext, offload_threshold, tiled_kernels
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
@@ -72,18 +73,23 @@ def of_profile(profile: Profile) -> ExactPasses:
     )
 
 
-def measured(target: TargetContext, plans: Sequence[Plan], options: RunOptions) -> ExactPasses:
+def measured(
+    target: TargetContext, plans: Sequence[Plan], options: RunOptions, placement: Placement | None = None
+) -> ExactPasses:
     """What was measured on the loaded target, by an earlier run or now. Measuring empties the cache.
 
     The result is kept in a file, because all runs must pad alike: where several classes are about equally fast, another
     measurement may choose another one.
 
     plans: the plans to run. options: what the target was loaded with.
+    placement: where its layers lie; None without a GPU.
     """
     # The environment may have chosen other kernels, or another threshold, than those of another run.
     identity = identity_of(replace(options, draft=None)) | _unless_auto(tiled_kernels.in_use())
     if offload_threshold.in_use() != offload_threshold.DEFAULT:
         identity["offload_min_batch"] = offload_threshold.in_use()
+    if placement and placement.n_gpu_layers:
+        identity["layers"] = [placement.layer_gpus, placement.n_cpu_moe]
     path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
     if (known := _read(path)) is not None:
         return known

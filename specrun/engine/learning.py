@@ -14,9 +14,10 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
+from specrun.locations import set_aside
 from specrun.profiles import profile_files
 from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import Profile, TunedPlan
+from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import PlanChooser
@@ -98,8 +99,13 @@ class Learner:
     @property
     def earlier(self) -> Profile | None:
         """What earlier runs with the same settings have kept; None for nothing."""
+        fingerprint = machine.fingerprint(self.identity)
         try:
-            learned = profile_files.find_learned(machine.fingerprint(self.identity))
+            learned = profile_files.find_learned(fingerprint)
+        except DamagedProfileError as error:
+            aside = set_aside(profile_files.learned_path_of(fingerprint))
+            self.note(f"{error}, and {aside}; what earlier runs learned of this pair is learned again")
+            return None
         except ProfileError:
             return None  # it is written again when this run ends
         return learned if learned and learned.settings == self.settings else None

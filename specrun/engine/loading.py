@@ -100,6 +100,8 @@ def _load(
     settings, draft_settings = options.settings, options.draft_settings
     if placement:
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
+    else:
+        settings, draft_settings = (replace(one, gpu_layers=None) for one in (settings, draft_settings))
     streaming = plan_streaming(options, settings)
     model = resources.enter_context(LlamaModel(options.target, settings, _progress(options.target, show)))
     draft_model = None
@@ -111,8 +113,9 @@ def _load(
     plans, notices = _possible(options.plans, model, draft_model)
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
-    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not library.has_gpu():
-        notices.append("all layers stay on the CPU, because this llama.cpp was built without a GPU backend")
+    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
+        why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
+        notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
     ctx_size = context_length(options.ctx_size, model.n_ctx_train)
     if 0 < model.n_ctx_train < ctx_size:
         notices.append(
@@ -134,7 +137,7 @@ def _load(
     target = TargetContext(context)
     draft = None
     if draft_model:
-        if not library.has_gpu():
+        if not draft_settings.gpu_layers:
             draft_settings = draft_settings.over(attention_of(GgufFile.read(draft_model.path), draft_settings))
         context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
         draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
@@ -190,6 +193,7 @@ def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
     # On the CPU llama.cpp has three flash attention kernels, and chooses by the size of the batch as long as K and V
     # have one type. With two types it always uses the same kernel, so a token's logits are the same bits in any pass.
     # bf16 values are no less precise than f16 here, because they are summed in float32 (docs/adr/0002).
-    if library.has_gpu() or settings.flash_attn == "off":
+    # GPU backends have no such kernel, and would leave attention to the CPU.
+    if settings.gpu_layers or settings.flash_attn == "off":
         return LlamaSettings()
     return LlamaSettings(type_v="bf16")

@@ -101,7 +101,7 @@ class Model:
             return exact_passes.of_profile(options.profile)
         # The cache of a recurrent target cannot drop padding. Speculation is off there, and every pass has one token.
         if options.exact and self.llama_model.can_hold_tree:
-            return exact_passes.measured(self._pair.target, plans, options)
+            return exact_passes.measured(self._pair.target, plans, options, self.placement)
         return ExactPasses()
 
     @property
@@ -118,6 +118,13 @@ class Model:
     def residency(self) -> Residency:
         """How the target's weights in RAM are held now."""
         return self._pair.residency
+
+    @property
+    def weights_notice(self) -> str | None:
+        """A sentence for the user, to be said behind a text: what became of the weights while it was written."""
+        if file := self.llama_model.overwritten:
+            return f"{file} was written to while it was in use, so this text may be wrong; load the model again"
+        return self.residency.notice
 
     @property
     def has_datastore(self) -> bool:

@@ -14,6 +14,9 @@ from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices
 from specrun.llama_settings import LlamaSettings
+from specrun.speculation.drafters.specexec import SPECEXEC
+
+_ALIKE = SPECEXEC.plan(128, 16)
 
 
 def plan_placement(options: RunOptions) -> Placement | None:
@@ -29,10 +32,15 @@ def plan_placement(options: RunOptions) -> Placement | None:
 
 
 def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:
-    """What has to be placed, and the memory there is for it. Raises ModelFileError for a file that cannot be read."""
+    """What has to be placed, and the memory there is for it. Raises ModelFileError for a file that cannot be read.
+
+    A layer's results on a GPU have other last bits than on the CPU. So where texts must be bit-exact, plans with and
+    without the draft, and with trees of up to `_ALIKE` nodes, leave the same room for the target's layers.
+    """
     file = GgufFile.read(options.target)
-    config = options.context_config(options.plans, file.n_ctx_train)
-    draft = GgufFile.read(options.draft) if options.draft and options.drafts else None
+    alike = options.pads and bool(gpus)
+    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), file.n_ctx_train)
+    draft = GgufFile.read(options.draft) if options.draft and (options.drafts or alike) else None
     return PlacementRequest(
         target=ModelShape.of(file, config.n_ctx, options.settings),
         draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,

@@ -73,7 +73,7 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
         if room is None:
             return Streaming()
         file = GgufFile.read(options.target)
-        _check(settings, gpus)
+        _check(settings)
         if file.n_experts:
             return _of_mixture(file, room, options.ring)
         pages = weight_pages(file, PAGE)
@@ -136,12 +136,12 @@ def room_in_ram(options: RunOptions, gpus: Sequence[Device]) -> int | None:
     return room_for_weights(placement) if placement.regime == "streamed" else None
 
 
-def _check(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
+def _check(settings: LlamaSettings) -> None:
     """Raises CannotStreamError if the weights are of a kind, or in a place, that is not known here."""
     if sys.platform != "linux":
         raise CannotStreamError("streaming them needs Linux")
-    if gpus:
-        raise CannotStreamError("they are streamed only where llama.cpp has no GPU")
+    if settings.gpu_layers:
+        raise CannotStreamError("they are streamed only where no layer is kept in VRAM")
     if settings.repack:
         raise CannotStreamError("weights that --repack re-orders lie in other memory")
     if settings.load_mode not in (None, "auto", "mmap"):

@@ -87,7 +87,7 @@ def with_profile(
     if options.draft is None:
         return replace(options, profile=_of_target(subject), follow=speculation.is_auto)
     saved = lookup.find(lookup.identify(subject))
-    if saved.notice and (speculation.is_auto or speculation.method):
+    if saved.notice and (saved.is_set_aside or speculation.is_auto or speculation.method):
         note(saved.notice)
     if speculation.method:
         plan = _with_size(options.plans[0], saved.profile, speculation, temperature)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from specrun.engine.source_files import datastore_file, successor_table
 from specrun.engine.source_files.history import History
+from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
-from specrun.locations import data_dir
+from specrun.locations import data_dir, private_folder, set_aside
 from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
 from specrun.speculation.sources.source_set import SourceSet
 
@@ -50,6 +51,10 @@ class RunSources:
             sources["rest"] = datastore_file.load(store, self._fingerprint)
         if history:
             folder = data_dir() / "history"
+            try:
+                private_folder(folder)
+            except OSError as error:
+                note(f"{folder} cannot be kept private: {error.strerror}")
             self._history = History(folder, self._fingerprint)
             self._table = folder / f"successors-{self._fingerprint}.tokens"
             if self._history.problem:
@@ -59,6 +64,8 @@ class RunSources:
             try:
                 if self._table.exists():
                     self._recycling = successor_table.load(self._table, self._fingerprint, model.n_vocab)
+            except DamagedTokensError as error:
+                note(f"{error}; it is {set_aside(self._table)}, and a new one is begun")
             except DraftSourceError as error:
                 note(str(error))
         sources["token-recycling"] = self._recycling

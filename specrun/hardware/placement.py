@@ -107,8 +107,8 @@ def place(request: PlacementRequest) -> Placement:
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
         regime=_regime(request, layout) if fits_ram else "streamed",
-        # With a GPU, llama.cpp keeps weights in RAM in that GPU's host memory or in plain memory, never re-ordered.
-        can_repack=fits_ram and not request.gpus,
+        # Beside a GPU, llama.cpp keeps weights in RAM in that GPU's host memory or in plain memory, never re-ordered.
+        can_repack=fits_ram and not layout.n_units,
     )
 
 

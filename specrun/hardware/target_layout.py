@@ -86,9 +86,9 @@ class _Search:
         return [max(room - self._base - (0 if i else copies), 0) for i, room in enumerate(self._room)]
 
     def _copies(self, n_units: int, n_cpu_moe: int) -> bool:
-        """Whether large passes copy weights from RAM."""
+        """Whether large passes copy weights from RAM. Without a layer in VRAM the target runs on the CPU alone."""
         target = self._request.target
-        return self._offloads and (n_units < target.n_units or (target.is_moe and n_cpu_moe > 0))
+        return self._offloads and n_units > 0 and (n_units < target.n_units or (target.is_moe and n_cpu_moe > 0))
 
     def layout(self, n_units: int, n_cpu_moe: int) -> TargetLayout:
         """The layout with these numbers. Numbers that do not fit are laid out as well: the user insisted on them."""

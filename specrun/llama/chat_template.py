@@ -1,19 +1,30 @@
-"""Renders the Jinja chat template of a GGUF file in a sandbox, as Hugging Face's transformers does."""
+"""The Jinja chat template of a GGUF file, rendered in a process of its own (specrun.template_sandbox)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, NoReturn, TypedDict
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, SpecrunError
+from specrun.visible import one_line
 
 _ADVICE = "`specrun generate --raw` does without it"
+# -I keeps Python from importing modules of the same names from the current folder.
+_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from specrun import template_sandbox as s; s.serve()"
+# What the process gets to see: the time zone, and where Python's libraries are.
+_ENVIRONMENT = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
+_MOST_SECONDS = 20.0  # until an answer, on a machine that is busy with other things
+_MOST_BYTES = 2**28  # of an answer
+_LONGEST_REASON = 300  # characters
 
 
 class Message(TypedDict):
@@ -23,37 +34,119 @@ class Message(TypedDict):
     content: str
 
 
+def prepare() -> None:
+    """Start the process that the next template will need: it takes 0.06 s, in which a model can be loaded."""
+    global _prepared
+    if _prepared is None:
+        _prepared = _Process()
+
+
 class ChatTemplate:
-    """Renders messages to a prompt in the format that a model was trained on."""
+    """Renders messages to a prompt in the format that a model was trained on.
+
+    The process that does it lives as long as this object. A template that takes too much time, memory or text fails.
+    """
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
         """source: the template. bos, eos: texts of these tokens. Raises ModelFileError if it is not valid Jinja."""
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
-        self._specials: dict[str, Any] = {"bos_token": bos, "eos_token": eos}
-        try:
-            self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise ModelFileError(f"the model's chat template is broken ({_one_line(error)}); {_ADVICE}") from error
+        self._source = source
+        self._specials = {"bos_token": bos, "eos_token": eos}
+        self._process: _Process | None = None
+        self._start()
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The text of a conversation; with `add_generation_prompt`, up to where the assistant's answer begins.
 
         Raises ModelFileError if the template fails or refuses the messages.
         """
+        process = self._process or self._start()
+        variables = {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **self._specials}
+        return self._asked(process, variables, "failed")
+
+    def _start(self) -> _Process:
+        global _prepared
+        process, _prepared = _prepared or _Process(), None
+        self._asked(process, {"source": self._source}, "is broken")
+        return process
+
+    def _asked(self, process: _Process, request: Mapping[str, Any], what: str) -> str:
+        self._process = None  # an answer that nobody waits for any more, after Ctrl-C, must not be the next one's
         try:
-            return self._template.render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, **self._specials
+            answer = process.ask(request)
+            self._process = process
+        except _NoAnswerError as error:
+            answer = {"error": str(error)}
+        if "error" in answer:
+            reason = one_line(" ".join(str(answer["error"]).split()))[:_LONGEST_REASON].rstrip(".")
+            raise ModelFileError(f"the model's chat template {what} ({reason}); {_ADVICE}")
+        return str(answer["text"])
+
+
+class _NoAnswerError(Exception):
+    """Why the process is gone."""
+
+
+class _Process:
+    """The process. It ends when this object is gone, or specrun."""
+
+    def __init__(self) -> None:
+        """Raises SpecrunError if it cannot be started."""
+        command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                start_new_session=True,  # Ctrl-C on the terminal is not for it
             )
-        except Exception as error:  # a template is a program: it may fail in any way
-            raise ModelFileError(f"the model's chat template failed ({_one_line(error)}); {_ADVICE}") from error
+        except OSError as error:
+            raise SpecrunError(f"no process for the chat template can be started: {error.strerror}") from error
+        self._end = weakref.finalize(self, _end, self._process)
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request. Raises _NoAnswerError, and ends the process, if none comes in time."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            return dict(json.loads(self._line()))
+        except (BrokenPipeError, EOFError):
+            code = self._process.wait()
+            too_slow = hasattr(signal, "SIGXCPU") and code == -signal.SIGXCPU
+            raise _NoAnswerError("it computes for too long" if too_slow else f"its process ended with {code}") from None
+        except (TimeoutError, ValueError) as error:
+            raise _NoAnswerError(str(error)) from None
+        finally:
+            if self._process.poll() is not None:
+                self._end()
+
+    def _line(self) -> bytes:
+        """The next line of its stdout. A thread reads it, because pipes cannot be waited for on Windows."""
+        stdout, answers = self._process.stdout, queue.SimpleQueue[bytes]()
+        assert stdout
+        threading.Thread(target=lambda: answers.put(stdout.readline(_MOST_BYTES)), daemon=True).start()
+        try:
+            line = answers.get(timeout=_MOST_SECONDS)
+        except queue.Empty:
+            self._end()
+            raise TimeoutError(f"it took longer than {_MOST_SECONDS:.0f} s") from None
+        if line.endswith(b"\n"):
+            return line
+        if len(line) < _MOST_BYTES:
+            raise EOFError
+        self._end()
+        raise ValueError("it writes too much")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+_prepared: _Process | None = None  # waits for its first template
 
 
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # first, because a thread may be reading what it writes
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun import interrupts
 from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, UsageError
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
@@ -94,13 +95,21 @@ class LlamaContext:
         params.no_perf = True
         if weights:
             params.cb_eval = weights.gate.callback
-        with library.captured_errors() as errors:
-            self._context = llama_cpp.llama_init_from_model(model.handle, params)
+        self._context = None
+        try:
+            # llama.cpp logs much here, and no exception can be raised through it.
+            with interrupts.held(), library.captured_errors() as errors:
+                self._context = llama_cpp.llama_init_from_model(model.handle, params)
+        except BaseException:
+            self.close()
+            raise
         if not self._context:
             raise _context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._buffer = BatchBuffer(config.n_call, config.n_seq_max)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
+        # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
+        self._is_counted = True
 
     def close(self) -> None:
         """Free the cache and the compute buffers. Safe to call twice."""
@@ -130,11 +139,12 @@ class LlamaContext:
         The rows are a view that the next pass overwrites. Raises ContextFullError if the cache has no room for the
         batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
         """
-        seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._seq_length)
+        seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._lengths())
         weights = self.weights
         if weights:
             weights.begin_pass()
         started = time.perf_counter()
+        self._is_counted = False
         with library.captured_errors() as errors:
             code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
             llama_cpp.llama_synchronize(self._context)
@@ -143,7 +153,7 @@ class LlamaContext:
             raise ContextFullError(f"the context of {self.config.n_ctx} tokens is full; give a larger --ctx-size")
         if code != 0:
             raise LlamaError(f"llama.cpp failed on a pass ({errors[-1] if errors else f'code {code}'})")
-        self._seq_length = seq_length
+        self._seq_length, self._is_counted = seq_length, True
         if weights and weights.gate.failure:
             raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
         return self._logits(int(batch.outputs.sum()))
@@ -161,20 +171,26 @@ class LlamaContext:
         Raises LlamaError if the model's cache does not allow it.
         """
         ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
-        if self._seq_length[ids].max() <= start:
+        seq_length = self._lengths()
+        if seq_length[ids].max() <= start:
             return  # recurrent models refuse even an empty removal
+        self._is_counted = False
         if seq == ALL_SEQUENCES and start == 0:
             llama_cpp.llama_memory_clear(self._memory, False)  # the only removal that recurrent models allow
         elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
             raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
-        np.minimum(self._seq_length[ids], start, out=self._seq_length[ids])
+        np.minimum(seq_length[ids], start, out=seq_length[ids])
+        self._is_counted = True
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let sequence `destination`, which must end at `start`, share the cells of `source` at start .. end - 1."""
-        if self._seq_length[destination] != start or self._seq_length[source] < end:
+        seq_length = self._lengths()
+        if seq_length[destination] != start or seq_length[source] < end:
             raise ValueError(f"sequence {destination} cannot continue at {start} with {source}")
+        self._is_counted = False
         llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
-        self._seq_length[destination] = end
+        seq_length[destination] = end
+        self._is_counted = True
 
     def sequence_state(self, seq: int) -> NDArray[np.uint8]:
         """uint8[n]: positions and all K and V of `seq` as llama.cpp would save them."""
@@ -186,13 +202,24 @@ class LlamaContext:
             raise LlamaError("llama.cpp could not copy its KV cache")
         return state
 
+    def state_bytes(self) -> int:
+        """Bytes that llama.cpp would save of all its cells: 4 of each are for each of its sequences. For tests."""
+        return int(llama_cpp.llama_state_get_size(self._context))
+
     def sequence_end(self, seq: int) -> int:
-        """Number of positions of `seq` by llama.cpp's own count, for tests."""
+        """Number of positions of `seq` by llama.cpp's own count."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def sequence_lengths(self) -> NDArray[np.int32]:
-        """int32[n_seq_max]: number of positions of each sequence by our own count."""
-        return self._seq_length.copy()
+        """int32[n_seq_max]: number of positions of each sequence."""
+        return self._lengths().copy()
+
+    def _lengths(self) -> NDArray[np.int32]:
+        """The same without a copy."""
+        if not self._is_counted:
+            self._seq_length = np.array([self.sequence_end(seq) for seq in range(self.config.n_seq_max)], np.int32)
+            self._is_counted = True
+        return self._seq_length
 
 
 def _context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:

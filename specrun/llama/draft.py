@@ -33,6 +33,7 @@ class DraftContext:
         self.n_vocab = n_vocab
         self._tokens: list[int] = []
         self._whole = 0  # a sequence with all committed text
+        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
         self._begin_tree()
 
     def _begin_tree(self) -> None:
@@ -47,8 +48,11 @@ class DraftContext:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
 
         Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten, but those that were
-        accepted are not decoded again.
+        accepted are not decoded again. If a pass failed or was interrupted before, all text is.
         """
+        if self._is_in_doubt:
+            self.reset()
+        self._is_in_doubt = True
         above_root = list(tokens[:-1])
         shared = common_prefix(self._tokens, above_root)
         if shared < len(self._tokens):
@@ -67,6 +71,7 @@ class DraftContext:
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
         self._begin_tree()
+        self._is_in_doubt = False
         return rows[0, : self.n_vocab]
 
     def _keep_path(self, accepted: list[int]) -> None:
@@ -74,9 +79,8 @@ class DraftContext:
         n_tokens, n_kept = len(self._tokens), 0
         lengths = self.context.sequence_lengths()
         for sequence in np.flatnonzero(lengths > n_tokens).tolist():
-            # If a draft pass failed, the last nodes of a path have no cells.
-            path = self._paths.get(sequence, [])[: lengths[sequence] - n_tokens]
-            shared = common_prefix([node.token for node in path], accepted)
+            # What another user of the context left is on sequences without a path here.
+            shared = common_prefix([node.token for node in self._paths.get(sequence, [])], accepted)
             self.context.remove(sequence, n_tokens + shared)
             if shared > n_kept:
                 self._whole, n_kept = sequence, shared
@@ -88,9 +92,11 @@ class DraftContext:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        self.context.remove(ALL_SEQUENCES, 0)
+        self._is_in_doubt = True
         self._tokens = []
+        self.context.remove(ALL_SEQUENCES, 0)
         self._begin_tree()
+        self._is_in_doubt = False
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes that one pass can expand with the sequences, cells and batch.
@@ -99,10 +105,12 @@ class DraftContext:
         space is short, other nodes that were expanded are forgotten and can have no further child. Once no sequence is
         left, nodes that continue their parent's sequence can still be expanded.
         """
+        self._is_in_doubt = True
         wanted = min(width, len(parents), self.context.config.n_batch, self.context.config.n_outputs)
         places = self._fitting(parents, wanted)
         if len(places) < wanted and self._keep_open(set(parents)):
             places = self._fitting(parents, wanted)
+        self._is_in_doubt = False
         return places
 
     def _fitting(self, parents: Sequence[int], count: int) -> list[int]:
@@ -165,6 +173,7 @@ class DraftContext:
         The parent of a node must be the root, or expanded already, or come before it in `nodes`; in the last case it
         may have one child only. The next pass overwrites the rows.
         """
+        self._is_in_doubt = True
         sequences, positions = [], []
         for node in nodes:
             sequence = self._sequence_behind(node.parent)
@@ -183,6 +192,7 @@ class DraftContext:
             outputs=np.ones(len(nodes), np.bool_),
         )
         rows = self.context.decode(batch)
+        self._is_in_doubt = False
         return rows[:, : self.n_vocab]
 
     def _sequence_behind(self, parent: int) -> int:

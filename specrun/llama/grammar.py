@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import UsageError
 from specrun.llama import library
+from specrun.llama.grammar_watch import watched
 from specrun.llama.loaded_model import LlamaModel
 
 _ROOT = b"root"
@@ -38,7 +39,8 @@ class Grammar:
 
     Control tokens are never allowed; end-of-generation tokens are allowed where the text may end. Invalid UTF-8 is not
     allowed either, though llama.cpp would let `[^...]` match it.
-    Raises UsageError with llama.cpp's reason for a text that is not a grammar.
+    Raises UsageError with llama.cpp's reason for a text that is not a grammar, and, while it is followed, for one that
+    can be read in too many ways (`specrun.llama.grammar_watch`).
     """
 
     def __init__(self, gbnf: str, model: LlamaModel) -> None:
@@ -137,13 +139,15 @@ class _State:
         data["id"] = tokens
         pointer = ctypes.cast(data.ctypes.data, llama_cpp.llama_token_data_p)
         array = llama_cpp.llama_token_data_array(data=pointer, size=len(tokens), selected=-1, sorted=False)
-        llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
+        with watched():
+            llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
         return np.asarray(data["logit"] == 0)
 
     def after(self, token: int, tail: bytes) -> _State:
         """The state after `token`, which must be allowed. tail: as in the constructor."""
         sampler = llama_cpp.llama_sampler_clone(self._sampler)
-        llama_cpp.llama_sampler_accept(sampler, token)
+        with watched():
+            llama_cpp.llama_sampler_accept(sampler, token)
         return _State(sampler, tail)
 
     def close(self) -> None:
@@ -188,7 +192,7 @@ def _parsed(gbnf: str, vocab: llama_cpp.llama_vocab_p | None) -> llama_cpp.llama
     deepest = max(accumulate((char == "(") - (char == ")") for char in gbnf))
     if deepest > _MOST_NESTED or data.count(b"::=") > _MOST_RULES:
         raise UsageError(f"the grammar has more than {_MOST_NESTED} groups in each other, or {_MOST_RULES} rules")
-    with library.captured_errors() as errors, library.captured_stderr() as printed:
+    with watched(), library.captured_errors() as errors, library.captured_stderr() as printed:
         sampler = llama_cpp.llama_sampler_init_grammar(vocab, data, _ROOT)
     if not sampler:
         raise UsageError(f"llama.cpp refuses the grammar: {_reason(data, b''.join(printed), errors)}")

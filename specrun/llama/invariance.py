@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specrun.llama.target import TargetContext
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 # llama.cpp reads KV cells in blocks of 256, and changes kernels at 512 cells. The compared tokens lie on both sides of
 # a boundary between two blocks, the third if the context is long enough.
@@ -57,7 +57,8 @@ def exact_sizes(
     comparison = Comparison(target, tokens, largest, quick)
     try:
         survey = comparison.survey()
-        found = (sizes for sizes in survey.classes if sizes == PLAIN_ONLY or comparison.holds(sizes))
+        tried = (one for sizes in survey.classes for one in (sizes, replace(sizes, in_order=True)))
+        found = (sizes for sizes in tried if sizes == PLAIN_ONLY or comparison.holds(sizes))
         return next(found, PLAIN_ONLY), survey
     finally:
         target.reset()
@@ -154,6 +155,8 @@ class Comparison:
             at = self._start + done
             tree = tree_along(text[at : at + min(count, target.room())], is_chain=i % 2 == 1)
             path = true_path(tree)[: n - done]
+            if target.padding.in_order:
+                path = path[: n_in_order(path)]
             digest.update(target.score(tree)[path].tobytes())
             done += len(path)
             target.commit(tree, path, text[self._start + done])

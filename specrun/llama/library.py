@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any, NoReturn
 
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-from specrun.errors import LlamaError
+from specrun import sudden_end
+from specrun.errors import LlamaError, SpecrunError
 from specrun.llama import offload_threshold
+from specrun.visible import one_line, visible
 
 logger = logging.getLogger("specrun.llama")
 
@@ -28,6 +31,7 @@ _STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be anot
 
 _listeners: list[deque[str]] = []  # one for each open `captured_errors`; two passes may run at the same time
 _last_level = logging.DEBUG
+_shown = _STDERR  # where the user sees what is written, also while `captured_stderr` has another file in its place
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
@@ -49,15 +53,37 @@ def _on_abort(message: bytes) -> None:
     """Called when an assertion fails in llama.cpp: end the process with one line instead of a page of backtrace."""
     file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
     why = f"{Path(file).name}:{assertion}"
-    sys.stderr.write(f"specrun: llama.cpp gave up ({why}); the model file may be broken, --debug shows more\n")
-    sys.stderr.flush()
-    os._exit(LlamaError.exit_code)
+    end_process(f"llama.cpp gave up ({one_line(why)}); the model file may be broken, --debug shows more", LlamaError)
+
+
+@ctypes.CFUNCTYPE(None)  # type: ignore[untyped-decorator, unused-ignore]
+def _on_uncaught() -> None:
+    """Called when C++ code throws what nobody catches."""
+    end_process("llama.cpp gave up (an exception that it does not catch); the model file may be broken", LlamaError)
+
+
+def _set_uncaught(handler: Any) -> int | None:
+    """Let C++ call this, std::set_terminate; returns what it called before, None where its library is another one."""
+    try:
+        set_terminate = ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"]
+    except (OSError, AttributeError):
+        return None
+    set_terminate.restype = ctypes.c_void_p
+    return int(set_terminate(ctypes.cast(handler, ctypes.c_void_p)) or 0)
+
+
+def end_process(why: str, error: type[SpecrunError]) -> NoReturn:
+    """End the process at once, with one line and the exit code of `error`: while C code runs nothing can be raised."""
+    with contextlib.suppress(OSError):
+        sudden_end.say(why, _shown)
+    os._exit(error.exit_code)
 
 
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
 libggml.ggml_set_abort_callback(_on_abort)
+_prints_backtrace = _set_uncaught(_on_uncaught)
 
 
 @cache
@@ -88,6 +114,7 @@ def captured_errors() -> Iterator[list[str]]:
 @contextmanager
 def captured_stderr() -> Iterator[list[bytes]]:
     """Collect what llama.cpp prints directly to stderr until the block ends; only then is the list filled."""
+    global _shown
     printed: list[bytes] = []
     with tempfile.TemporaryFile() as file:
         try:
@@ -96,20 +123,33 @@ def captured_stderr() -> Iterator[list[bytes]]:
             yield printed
             return
         try:
+            _shown = kept
             os.dup2(file.fileno(), _STDERR)
             yield printed
         finally:
             os.dup2(kept, _STDERR)
+            _shown = _STDERR
             os.close(kept)
             file.seek(0)
             printed.append(file.read())
 
 
+class _Visible(logging.Formatter):
+    """llama.cpp logs a file's metadata, which may hold anything."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def show_log() -> None:
     """Send llama.cpp's own log to stderr (`--debug`)."""
     logger.setLevel(logging.DEBUG)
-    logger.addHandler(logging.StreamHandler())
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Visible())
+    logger.addHandler(handler)
     libggml.ggml_set_abort_callback(None)
+    if _prints_backtrace:
+        _set_uncaught(_prints_backtrace)
 
 
 def backends() -> list[str]:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import llama_cpp
 
+from specrun import interrupts
+from specrun.catalog.gguf_check import check_characters
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.split import shards
 from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
-from specrun.llama import library
+from specrun.llama import library, lost_pages
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama_settings import UNDECIDED, LlamaSettings
-
-_GGUF_MAGIC = b"GGUF"
+from specrun.visible import one_line
 
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
 
@@ -33,17 +36,8 @@ _LOAD_ADVICE = {
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ModelFileError(f"{path} is a directory; give the .gguf file inside it")
-    if not path.exists():
-        raise ModelFileError(f"{path}: no such file; give the path of a GGUF model")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
-    if magic != _GGUF_MAGIC:
-        raise ModelFileError(f"{path} is not a GGUF file; convert the model to GGUF or download a .gguf file of it")
+    """Raises ModelFileError for what llama.cpp would not survive, or report in its own words. Reads headers only."""
+    check_characters(GgufFile.read(path).metadata, str(path))
 
 
 class LlamaModel:
@@ -61,9 +55,7 @@ class LlamaModel:
         _check_file(path)
         library.start()
         self.path = path
-        self._parameters = ModelParameters(settings, progress)
-        with library.captured_errors() as errors:
-            self._model = llama_cpp.llama_model_load_from_file(os.fsencode(path), self._parameters.struct)
+        errors = self._load(settings, progress)
         if not self._model:
             failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
             raise failure(f"{path} cannot be loaded: {_load_failure(errors)}")
@@ -75,6 +67,33 @@ class LlamaModel:
             self.close()
             raise
 
+    def _load(self, settings: LlamaSettings, progress: Callable[[float], None]) -> list[str]:
+        """Load the weights, as far as that is possible. Returns llama.cpp's error lines.
+
+        Ctrl-C ends it at the next progress: no exception can be raised through llama.cpp, which calls Python meanwhile.
+        """
+        self._model = None
+        is_stopped = False
+        lost_pages.watch(self.path)
+        self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
+        try:
+            with interrupts.held() as interrupted, library.captured_errors() as errors:
+
+                def goes_on(share: float) -> bool:
+                    nonlocal is_stopped
+                    progress(share)
+                    is_stopped = interrupted()
+                    return not is_stopped
+
+                self._parameters = ModelParameters(settings, goes_on)
+                self._model = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), self._parameters.struct)
+        except BaseException:
+            self.close()
+            raise
+        if is_stopped and not self._model:
+            raise KeyboardInterrupt
+        return errors
+
     def _check_generates(self) -> None:
         architecture = self.metadata("general.architecture") or "unknown"
         causal = self.metadata(f"{architecture}.attention.causal")
@@ -84,6 +103,21 @@ class LlamaModel:
             raise ModelFileError(
                 f"{self.path} is an encoder-decoder model ({architecture}); specrun runs decoders only"
             )
+
+    def _files(self) -> list[Path]:
+        return [self.path.with_name(name) for name in shards(self.path.name)]
+
+    @property
+    def overwritten(self) -> Path | None:
+        """A file of this model that was written to since it was loaded, so that mapped weights may be other ones now.
+
+        A file that was deleted, or that another one took the place of, is in use as it was.
+        """
+        for file, (identity, content) in self._read_from:
+            identity_now, content_now = _state(file)
+            if identity_now == identity and content_now != content:
+                return file
+        return None
 
     @property
     def handle(self) -> llama_cpp.llama_model_p:
@@ -120,8 +154,8 @@ class LlamaModel:
 
     @property
     def name(self) -> str:
-        """`general.name` of the metadata, or the file's name."""
-        return self.metadata("general.name") or self.path.name
+        """`general.name` of the metadata, or the file's name, in one line."""
+        return one_line(self.metadata("general.name") or self.path.name)
 
     @property
     def n_ctx_train(self) -> int:
@@ -150,7 +184,8 @@ class LlamaModel:
         """Token ids of `text`.
 
         add_special: add the tokens that the model wants around a text, such as BOS. parse_special: read the name of a
-        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates.
+        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates, ModelFileError for a
+        tokenizer that lacks what it needs, such as a token for unknown characters.
         """
         try:
             data = text.encode("utf-8")
@@ -161,7 +196,10 @@ class LlamaModel:
             buffer = (llama_cpp.llama_token * size)()
             n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
             if n >= 0:
-                return list(buffer[:n])
+                tokens = list(buffer[:n])
+                if tokens and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
+                    raise ModelFileError(f"{self.path} has a broken tokenizer: it gives tokens that it does not have")
+                return tokens
             size = -n
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
@@ -204,6 +242,15 @@ class LlamaModel:
         return self.metadata("tokenizer.chat_template")
 
 
+def _state(file: Path) -> tuple[int, tuple[int, int]]:
+    """Which file it is, and what tells that its content changed. Zeros if it is not there."""
+    try:
+        state = file.stat()
+    except OSError:
+        return 0, (0, 0)
+    return state.st_ino, (state.st_size, state.st_mtime_ns)
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer's identity."""
@@ -220,7 +267,7 @@ def _load_failure(errors: list[str]) -> str:
     reason = _LOG_PREFIX.sub("", reason)
     text = " ".join(errors)
     advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
-    return f"{reason}; {advice}"
+    return f"{one_line(reason)}; {advice}"
 
 
 def lacks_memory(errors: list[str]) -> bool:

@@ -34,22 +34,27 @@ class _Override(ctypes.Structure):
 class ModelParameters:
     """struct: what llama.cpp takes. It points into this object, which must live as long as the model.
 
-    progress: called while the weights are loaded, with the share that is done.
+    progress: called while the weights are loaded, with the share that is done. Loading ends when it returns False.
     """
 
-    def __init__(self, settings: LlamaSettings, progress: Callable[[float], None] = lambda _: None) -> None:
+    def __init__(self, settings: LlamaSettings, progress: Callable[[float], bool] = lambda _: True) -> None:
         self.struct = llama_cpp.llama_model_default_params()
 
         def goes_on(share: float, _user_data: object) -> bool:
-            progress(share)
-            return True
+            return progress(share)
 
         self._goes_on = llama_cpp.llama_progress_callback(goes_on)
         self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
+        if not settings.gpu_layers:
+            # With a device, even if it holds no layer, llama.cpp keeps weights in RAM in memory that can neither be
+            # re-ordered nor streamed, and large passes multiply them there, which changes a token's last bits.
+            self._devices = (ctypes.c_void_p * 1)()  # a list ends with NULL
+            self.struct.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         self.struct.use_extra_bufts = bool(settings.repack)
         self.struct.load_mode = _LOAD_MODES[settings.load_mode or "auto"]
-        self.struct.split_mode = _SPLIT_MODES[settings.split_mode or "layer"]
+        # Without a device llama.cpp refuses the split mode `none`, which asks for one.
+        self.struct.split_mode = _SPLIT_MODES[settings.split_mode or "layer" if settings.gpu_layers else "layer"]
         self.struct.main_gpu = settings.main_gpu or 0
         self._split = None
         if settings.tensor_split:

@@ -78,6 +78,7 @@ class TargetContext:
     def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
         """Make `tokens` the committed text and decode all but the last, reusing the prefix that the cache shares.
 
+        Whatever interrupted a pass or a commit before, the cache is right afterwards.
         Before each pass `interrupted` is called; when it returns true decoding ends early, and `n_cached` says how far
         it came. Returns the number of tokens that were to be decoded. Raises ValueError for no tokens,
         ContextFullError if they do not fit.
@@ -89,16 +90,25 @@ class TargetContext:
         kept = min(shared, self.n_cached)
         if kept < self.n_cached and not self.context.model.can_hold_tree:
             kept = 0  # a recurrent state cannot be rolled back partly
-        self.context.remove(ALL_SEQUENCES, kept)
-        if kept == 0:
-            self._n_sequences = self._n_needed = 1
-        self.tokens = list(tokens)
+        # The cache holds at least what is noted as cached, in this moment too: Ctrl-C may come between any two lines.
         self.n_cached = kept
+        self.tokens = list(tokens)
+        self.context.remove(ALL_SEQUENCES, kept)
+        self._count_sequences()
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         self._decode_committed(shared, self.padding.largest(self.context.config.n_batch), interrupted)
         self._decode_committed(end, self._prompt_call(), interrupted)
         return end - kept
+
+    def _count_sequences(self) -> None:
+        """Find the first sequences that hold what is cached, and empty all others."""
+        lengths = self.context.sequence_lengths()
+        holds = lengths == self.n_cached if self.n_cached else np.zeros(len(lengths), np.bool_)
+        self._n_sequences = max(int(np.append(holds, False).argmin()), 1)
+        for seq in np.flatnonzero(lengths[self._n_sequences :]).tolist():
+            self.context.remove(self._n_sequences + seq, 0)
+        self._n_needed = min(self._n_needed, self._n_sequences)
 
     def _prompt_call(self) -> int:
         """Tokens of a prompt that llama.cpp gets at once. They depend on the settings only, never on the plan."""
@@ -195,7 +205,7 @@ class TargetContext:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        self.context.remove(ALL_SEQUENCES, 0)
         self.tokens = []
         self.n_cached = 0
+        self.context.remove(ALL_SEQUENCES, 0)
         self._n_sequences = self._n_needed = 1

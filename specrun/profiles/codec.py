@@ -14,7 +14,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import Profile, TunedPlan
+from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
 from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.calibration import Calibration
@@ -59,13 +59,16 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
 
 
 def profile_from_json(value: Any) -> Profile:
-    """The inverse of `profile_to_json`. Raises ProfileError for any other value, and for one of another version."""
+    """The inverse of `profile_to_json`.
+
+    Raises DamagedProfileError for any other value, and ProfileError for one of another version.
+    """
     try:
         version = value["version"]
         if version == VERSION:
             return converter().structure({**value, **value["pair"], "costs": value["tables"]}, Profile)
     except Exception as error:  # a foreign file may fail in any constructor
-        raise ProfileError("not a profile of `specrun tune`") from error
+        raise DamagedProfileError("not a profile of `specrun tune`") from error
     raise ProfileError(f"a profile of version {version}, not {VERSION}; run `specrun tune` again")
 
 
@@ -120,18 +123,21 @@ def _calibration_from_json(value: dict[str, Any], _type: type) -> Calibration:
     return Calibration(np.array(value["seen"], np.float64), np.array(value["accepted"], np.float64))
 
 
-def _sizes_to_json(sizes: PassSizes) -> dict[str, int]:
+def _sizes_to_json(sizes: PassSizes) -> dict[str, int | bool]:
+    in_order = {"in_order": True} if sizes.in_order else {}
     if sizes.is_single:
-        return {"only": sizes.least}
-    value = {"least": sizes.least}
+        return {"only": sizes.least, **in_order}
+    value: dict[str, int | bool] = {"least": sizes.least, **in_order}
     if sizes.multiple > 1:
         value["multiple"] = sizes.multiple
     return value if sizes.most is None else value | {"most": sizes.most}
 
 
 def _sizes_from_json(value: dict[str, Any], _type: type) -> PassSizes:
-    numbers = {name: int(number) for name, number in value.items()}
-    return PassSizes.only(numbers["only"]) if "only" in numbers else PassSizes(**numbers)
+    in_order = bool(value.get("in_order"))
+    numbers: dict[str, Any] = {name: int(number) for name, number in value.items() if name != "in_order"}
+    sizes = PassSizes.only(numbers["only"]) if "only" in numbers else PassSizes(**numbers)
+    return replace(sizes, in_order=in_order)
 
 
 def _expected_to_json(expected: ExpectedPlan) -> dict[str, Any]:

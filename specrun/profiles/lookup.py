@@ -13,8 +13,9 @@ from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.llama_settings import LlamaSettings, ResidencyChoice
+from specrun.locations import set_aside
 from specrun.profiles import profile_files
-from specrun.profiles.profile import Profile
+from specrun.profiles.profile import DamagedProfileError, Profile
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Found:
 
     profile: Profile | None  # None if this machine, build and pair have none that can be read
     notice: str | None = None  # why an earlier profile of the pair cannot be used, if there is one
+    is_set_aside: bool = False  # whether its file was renamed just now, so that the notice has to be shown
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,9 @@ def find(identity: dict[str, Any]) -> Found:
     """The profile with this identity, or what has changed since the same files were tuned."""
     try:
         profile = profile_files.find(machine.fingerprint(identity))
+    except DamagedProfileError as error:
+        aside = set_aside(profile_files.path_of(machine.fingerprint(identity)))
+        return Found(None, f"{error}, and {aside}; going on without it (`specrun tune` makes a new one)", True)
     except ProfileError as error:
         return Found(None, f"{error}; going on without it (`specrun tune` makes a new one)")
     if profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
@@ -20,6 +21,10 @@ from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 Origin = Literal["tuned", "learned"]
+
+
+class DamagedProfileError(ProfileError):
+    """A file that is no profile at all."""
 
 
 @dataclass(frozen=True)

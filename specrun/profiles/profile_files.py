@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from specrun.errors import ProfileError
-from specrun.locations import data_dir, write_json
-from specrun.profiles.profile import Profile
+from specrun.locations import data_dir, parse_json, write_json
+from specrun.profiles.profile import DamagedProfileError, Profile
 
 # What a user calls the parts of an identity.
 _NAMES = {"memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options"}
@@ -104,11 +103,13 @@ def load(path: Path) -> Profile:
     from specrun.profiles.codec import profile_from_json
 
     try:
-        return profile_from_json(json.loads(path.read_text(encoding="utf-8")))
+        return profile_from_json(parse_json(path.read_bytes()))
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ProfileError(f"{path} is not a profile of `specrun tune`") from error
+        raise DamagedProfileError(f"{path} is not a profile of `specrun tune`") from error
+    except DamagedProfileError as error:
+        raise DamagedProfileError(f"{path}: {error}") from error
     except ProfileError as error:
         raise ProfileError(f"{path}: {error}") from error
 
@@ -135,7 +136,7 @@ def with_offload_min_batch() -> list[tuple[dict[str, Any], int]]:
         try:
             text = path.read_text(encoding="utf-8")
             if _OFFLOADS.search(text):
-                value = json.loads(text)
+                value = parse_json(text)
                 found.append((value["created"], value["identity"], int(value["settings"]["offload_min_batch"])))
         except (OSError, ValueError, KeyError, TypeError):  # damaged; whoever wants this profile says so
             continue

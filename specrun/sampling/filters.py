@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.errors import LlamaError
+
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
@@ -22,7 +24,21 @@ def group_maxima(logits: Logits) -> Logits:
 
     `above`, `top_k` and the maximum follow from it without reading the whole row again. A row of fewer than 4,096
     logits is returned unchanged: every token is a group of its own.
+
+    Raises LlamaError for logits that are no numbers, which broken weights give: they would be in no group's favour.
     """
+    largest = _group_maxima(logits)
+    check(float(largest.max()))
+    return largest
+
+
+def check(highest: float) -> None:
+    """Raises LlamaError if the highest logit is not a finite number. It is none if any logit is none."""
+    if not highest < np.inf:
+        raise LlamaError("the model computes values that are no numbers (NaN); its weights may be broken, try another")
+
+
+def _group_maxima(logits: Logits) -> Logits:
     if len(logits) < _SHORT:
         return logits
     n_groups = len(logits) // _GROUP
@@ -71,6 +87,7 @@ def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
 def top_p_of_all(logits: Logits, p: float) -> TokenIds:
     """`top_p` of the whole vocabulary, likeliest first, without sorting all of it."""
     highest = float(logits.max())
+    check(highest)
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
     for k in (*_TOP_P_ATTEMPTS, len(logits)):
         tokens = top_k(logits, k)

@@ -96,13 +96,14 @@ class Sampler:
         """The token at `position`, or NO_TOKEN if the constraint allows none.
 
         logits: float32[n_vocab]. recent: what the method `recent` returns for the text before `position`.
+        Raises LlamaError for logits that are no numbers.
         """
         logits = self._with_penalties(logits, recent)
         logits = self._constrained(logits, position, recent)
         if self._leaves_nothing(logits):
             return NO_TOKEN
         if self.parameters.temperature == 0:
-            return int(logits.argmax())
+            return _likeliest(logits)
         tokens = self._allowed(logits, position, margin=0.0)
         return int(tokens[self._perturbed(logits, tokens, position).argmax()])
 
@@ -161,9 +162,11 @@ class Sampler:
         """The distribution of `sample` over all seeds, for acceptance rules that compare distributions."""
         logits = self._with_penalties(logits, recent)
         if self.parameters.temperature == 0:
-            return Distribution(np.array([logits.argmax()], np.int64), np.ones(1))
+            return Distribution(np.array([_likeliest(logits)], np.int64), np.ones(1))
+        highest = float(logits.max())
+        filters.check(highest)
         tokens = self._filtered(logits)
-        weights = np.exp((logits[tokens].astype(np.float64) - float(logits.max())) / self.parameters.temperature)
+        weights = np.exp((logits[tokens].astype(np.float64) - highest) / self.parameters.temperature)
         possible = weights > 0
         return Distribution(tokens[possible], weights[possible] / weights.sum())
 
@@ -244,6 +247,13 @@ class Sampler:
     def _perturbed(self, logits: Logits, tokens: NDArray[np.int64], position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature
         return scaled + self._noise.gumbel(position, tokens)
+
+
+def _likeliest(logits: Logits) -> int:
+    """The id with the highest logit. Raises LlamaError for logits that are no numbers."""
+    token = int(logits.argmax())  # that of the first NaN, if there is one
+    filters.check(float(logits[token]))
+    return token
 
 
 def _possible(logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -213,7 +213,11 @@ class TreeShape:
     @classmethod
     def from_text(cls, text: str) -> TreeShape:
         """`from_json` of JSON text. Raises ValueError for text that is not the JSON of a growth map."""
-        return cls.from_json(json.loads(text))
+        try:
+            value = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+        return cls.from_json(value)
 
 
 def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:

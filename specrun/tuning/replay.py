@@ -113,6 +113,8 @@ def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float) -> _Pass
         position = trace.positions[place]
         tree, widths = _draft(plan, position, pending, guide, temperature)
         accepted = _accept(tree, position)
+        if guide.costs.target.padding.in_order:
+            accepted = accepted.first(n_in_order(accepted.path))
         n_tokens = len(accepted.tokens)
         passes.largest = max(passes.largest, len(tree))
         draft_ms = _draft_ms(position.ctx, n_new, widths, guide)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.run_options import RunOptions
-from specrun.errors import LlamaError
+from specrun.errors import CrashError, LlamaError
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.tuning.settings_trial import Tried, measured, measured_apart
@@ -72,6 +72,7 @@ def choose(
     candidates: Sequence[tuple[str, LlamaSettings]],
     text: str,
     run: Run,
+    may_crash: bool = False,
 ) -> tuple[LlamaSettings, list[Tried]]:
     """The fastest settings of the target, and all that were tried, the defaults first.
 
@@ -81,18 +82,22 @@ def choose(
     padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
     run's deadline. Bits are compared only with `options.exact` and for types of weights that keep them at no cost,
     because for others it takes most of the time and decides nothing. Where candidates differ in what a process settles
-    once, its kernels or its threshold of offloading, each is tried in a process of its own.
+    once, its kernels or its threshold of offloading, or may end the process, each is tried in a process of its own:
+    settings with which llama.cpp crashes are named and left out.
+
+    may_crash: whether drivers take part, which may fail with settings that llama.cpp allows.
+    Raises LlamaError, as it was for the defaults, if no settings work.
     """
     is_settled_once = any(change.tiled or change.offload_min_batch for _, change in candidates)
-    tried_with = measured_apart if is_settled_once else measured
-    run.show("settings: defaults")
+    tried_with = measured_apart if is_settled_once or may_crash else measured
     started = time.perf_counter()
     compares = options.exact or keeps_bits(options.target)
-    best = tried_with("defaults", options, defaults, compares, text, run)
-    tried = [best]
-    for name, change in candidates:
+    best: Tried | None = None
+    failure: LlamaError | None = None
+    tried: list[Tried] = []
+    for i, (name, change) in enumerate([("defaults", LlamaSettings()), *candidates]):
         now = time.perf_counter()
-        if run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline:
+        if best and (run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline):
             run.note(
                 f"time for {len(tried) - 1} of {len(candidates)} settings besides the defaults; "
                 "`specrun tune --thorough` tries all"
@@ -100,14 +105,25 @@ def choose(
             break
         if change.over(options.settings) != options.settings.over(change):
             continue  # the user has decided otherwise
-        if change.over(best.settings) == best.settings:
+        base = best.settings if best else defaults
+        if i and change.over(base) == base:
             continue
         run.show(f"settings: {name}")
         try:
-            trial = tried_with(name, options, change.over(best.settings), compares, text, run)
-        except LlamaError:
+            trial = tried_with(name, options, change.over(base), compares, text, run)
+        except CrashError as error:
+            run.note(f"llama.cpp crashed with some settings, which are left out: {name} ({error})")
+            failure = failure or error
+            continue
+        except LlamaError as error:
+            if not i:
+                raise
+            failure = failure or error
             continue  # this model does not allow it, or there is too little memory
         tried.append(trial)
+        if not best:
+            best = trial
+            continue
         if options.exact:
             is_better = trial.exact_score > _CLEARLY * best.exact_score
         else:
@@ -115,4 +131,7 @@ def choose(
             is_better = trial.score > best.score * (1 / _CLEARLY if trial.is_exact and not best.is_exact else _CLEARLY)
         if is_better:
             best = trial
+    if not best:
+        assert failure
+        raise failure
     return best.settings, tried

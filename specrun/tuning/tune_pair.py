@@ -153,18 +153,20 @@ def _try_settings(
     """
     threads = options.settings.threads or here.cpu.n_usable
     is_split = placement.regime == "partly in VRAM"
-    has_tiled = options.exact and not here.gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
+    n_gpus = len(here.gpus) if placement.n_gpu_layers else 0
+    has_tiled = options.exact and not n_gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
     variations = settings_trials.variations(
         here.cpu.n_logical,
         threads,
         placement.can_repack,
         is_split,
-        len(here.gpus),
+        n_gpus,
         has_tiled,
         is_first and offload_threshold.is_open(),
     )
     defaults = with_defaults(options).settings
-    return settings_trials.choose(options, defaults, list(variations), texts.together(), run)
+    may_crash = placement.n_gpu_layers > 0
+    return settings_trials.choose(options, defaults, list(variations), texts.together(), run, may_crash)
 
 
 def _choose_prompt_pass(
@@ -180,7 +182,7 @@ def _choose_prompt_pass(
     decided = options.settings.ubatch_size or options.settings.batch_size
     if decided or len(sizes) < 2:
         return settings, {}
-    is_bounded = not here.gpus and not placement.request.target.is_moe
+    is_bounded = not placement.n_gpu_layers and not placement.request.target.is_moe
     chosen = [trial for trial in tried if trial.settings == settings]
     if is_bounded and chosen and not prompt_passes.may_gain(chosen[0].ms[1], chosen[0].prompt_ms):
         return settings, {}

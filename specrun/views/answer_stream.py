@@ -15,6 +15,7 @@ from rich.text import Text
 
 from specrun.engine.completion import Completion
 from specrun.views.answer_report import status
+from specrun.visible import visible
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8
@@ -32,7 +33,7 @@ class AnswerView(Protocol):
 
 
 class PlainAnswers:
-    """Writes pieces as they are, with an empty line behind each answer."""
+    """Writes pieces as they are, with an empty line behind each answer. A terminal gets them escaped (`visible`)."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -43,7 +44,7 @@ class PlainAnswers:
         self._write("\n" if completion.text.endswith("\n") else "\n\n")
 
     def _write(self, text: str) -> None:
-        self._console.file.write(text)
+        self._console.file.write(visible(text) if self._console.is_terminal else text)
         self._console.file.flush()
 
 
@@ -64,7 +65,7 @@ class LiveAnswers:
         try:
             with Live(answer, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
                 for piece in pieces:
-                    answer.pending += piece
+                    answer.pending += visible(piece)
                     # A print takes milliseconds, in which the model could write.
                     now = time.perf_counter()
                     if now > printed + 1 / _FRAMES_PER_SECOND and (finished := answer.take_finished()):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun.errors import UsageError
+from specrun.locations import whole_file
 
 
 def check(path: Path) -> None:
@@ -43,6 +44,7 @@ def label_tree_sizes(axes: Any, title: str, legend_size: str) -> None:
 def save(figure: Any, path: Path) -> None:
     """Write a matplotlib figure; the format follows the file's ending. Raises UsageError if that is impossible."""
     try:
-        figure.savefig(path)
+        with whole_file(path.absolute()) as file:
+            figure.savefig(file, format=path.suffix.removeprefix(".").lower())
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error

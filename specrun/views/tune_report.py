@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +20,7 @@ from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
 from specrun.units import rate_text
+from specrun.views.console import LiteralConsole
 from specrun.views.placement_view import PlacementView
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines
@@ -28,7 +29,7 @@ _ERRORS = 2.0  # standard errors on either side of a rate that its range takes i
 
 def placement_text(placement: Placement) -> str:
     """Where the layers lie, as the plain text that a profile keeps."""
-    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console = LiteralConsole(file=io.StringIO(), width=120, color_system=None)
     with console.capture() as capture:
         console.print(PlacementView(placement))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -62,6 +62,7 @@ def test_a_key_of_ones_own_changes_only_that(tmp_path: Path) -> None:
     ("text", "part"),
     [
         ("[models", "is not TOML"),
+        ("x = " + "[" * 100_000, "nested too deeply"),
         ("[model.x]\n", r"\[model\] is unknown"),
         ("models = 3\n", r"\[models\] must be a table"),
         ("[models]\nx = 3\n", "must be a table"),

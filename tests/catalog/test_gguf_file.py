@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile, is_expert, layer_of, row_bytes
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, OutOfMemoryError
 from specrun.llama import LlamaModel
 from tests.models import TOKENS, edited, random_gemma3, random_llama, random_mamba, tensor_data_offset, truncated
 
@@ -170,3 +171,12 @@ def test_a_large_vocabulary_is_skipped(tmp_path: Path) -> None:
     file = GgufFile.read(path)
     assert (file.n_layers, file.n_vocab, file.n_bytes) == (3, 150_000, 0)
     assert file.metadata[TOKENS][-1] == "token 149999"
+
+
+def test_a_file_that_there_is_no_memory_to_map(random_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", full)
+    with pytest.raises(OutOfMemoryError, match="not enough memory"):
+        GgufFile.read(random_model)

@@ -52,6 +52,17 @@ def test_a_split_target(target: Path, tmp_path: Path) -> None:
     assert made.find(target) is None
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", "[" * 100_000])
+def test_a_damaged_description_loses_no_draft(target: Path, content: str) -> None:
+    draft = MadeDraft(written(made.home(target) / "draft-q2_k-2of2.gguf"), "q2_k")
+    made.register(target, draft)
+    (made.home(target) / "draft.json").write_text(content)
+    assert made.find(target) == MadeDraft(draft.path, "q2_k-2of2")
+    assert made.find(target.with_name("not-here.gguf")) is None
+    assert made.forget(target)
+    assert made.find(target) is None
+
+
 def test_a_new_draft_replaces_the_one_before(target: Path) -> None:
     old, new = (MadeDraft(written(made.home(target) / f"{i}.gguf"), "q2_k") for i in range(2))
     made.register(target, old)

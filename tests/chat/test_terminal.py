@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.conftest import SCRIPT_TEXT, Specrun
+from tests.waiting import TIMEOUT_S
 
 if TYPE_CHECKING:
     import pexpect
@@ -35,6 +39,13 @@ def leave(terminal: pexpect.spawn[str]) -> None:
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
+
+
+def kept_messages(folder: Path) -> list[dict[str, str]]:
+    """The messages of the only conversation that was kept."""
+    (file,) = (folder / "data" / "chats").glob("conversation-*.json")
+    messages: list[dict[str, str]] = json.loads(file.read_text())["messages"]
+    return messages
 
 
 def test_three_turns_with_a_dim_line_of_statistics(chat: pexpect.spawn[str]) -> None:
@@ -104,9 +115,37 @@ def test_a_conversation_goes_on_with_its_model(specrun: Specrun, script: Path, t
     again.expect_exact("5 tokens")
     again.expect_exact(HINT)
     leave(again)
-    kept = json.loads((tmp_path / "data" / "conversation.json").read_text())
+    (file,) = (tmp_path / "data" / "chats").glob("conversation-*.json")
+    kept = json.loads(file.read_text())
     assert kept["target"] == str(script)
     assert [message["content"] for message in kept["messages"]] == ["one of a kind", SCRIPT_TEXT, "two", SCRIPT_TEXT]
+
+
+def test_two_chats_at_once_keep_both_conversations(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    chats = [specrun.on_terminal("chat", "-m", script) for _ in range(2)]
+    for i, one in enumerate(chats):
+        one.expect_exact(HINT)
+        one.send(f"message {i}\r")
+        one.expect_exact("5 tokens")
+        one.expect_exact(HINT)
+    for one in chats:
+        leave(one)
+    again = specrun.on_terminal("chat", "--continue")
+    again.expect_exact("the last was: message 1")
+    again.expect_exact(HINT)
+    again.send("/load\r")
+    again.expect_exact("message 1")
+    again.expect_exact("message 0")
+    again.expect_exact(HINT)
+    again.send("/load 2\r")
+    again.expect_exact("loaded 2 messages")
+    again.expect_exact(HINT)
+    leave(again)
+    folder = tmp_path / "data" / "chats"
+    typed = [json.loads(line) for line in (folder / "typed.jsonl").read_text().splitlines()]
+    assert typed == ["message 0", "message 1", "/load", "/load 2"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
 def test_plain_answers_have_nothing_that_moves(specrun: Specrun, script: Path) -> None:
@@ -210,3 +249,46 @@ def test_a_data_folder_that_cannot_be_is_one_line(
     assert chat.exitstatus == 1
     assert "SPECRUN_DATA_DIR" in screen
     assert "Traceback" not in screen
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("is_writing", [True, False])
+def test_the_end_of_the_process_keeps_the_answer_and_gives_the_terminal_back(
+    specrun: Specrun, endless: Path, tmp_path: Path, number: signal.Signals, is_writing: bool
+) -> None:
+    import termios
+
+    import pexpect
+
+    chat = specrun.on_terminal("chat", "-m", endless, "-c", "16000", "--speculate", "off")
+    chat.expect_exact(HINT)
+    if is_writing:
+        chat.send("sing\r")
+        chat.expect_exact("la lo la lo")
+    terminal = os.dup(chat.child_fd)
+    chat.kill(number)
+    chat.expect(pexpect.EOF)
+    screen = chat.before or ""
+    chat.wait()
+    assert chat.exitstatus == 128 + number
+    assert "Traceback" not in screen
+    assert termios.tcgetattr(terminal)[3] & termios.ECHO
+    os.close(terminal)
+    assert screen.rfind("\x1b[?25h") >= screen.rfind("\x1b[?25l")  # the cursor is shown again
+    if is_writing:
+        question, answer = kept_messages(tmp_path)
+        assert question["content"] == "sing"
+        assert answer["content"].startswith("la lo la lo")
+
+
+def test_a_terminal_that_is_closed_keeps_the_answer(specrun: Specrun, endless: Path, tmp_path: Path) -> None:
+    chat = specrun.on_terminal("chat", "-m", endless, "-c", "16000", "--speculate", "off")
+    chat.expect_exact(HINT)
+    chat.send("sing\r")
+    chat.expect_exact("la lo la lo")
+    process = psutil.Process(chat.pid)
+    chat.ptyproc.fileobj.close()
+    chat.closed = chat.ptyproc.closed = True
+    assert process.wait(TIMEOUT_S) in (129, -signal.SIGHUP)
+    _, answer = kept_messages(tmp_path)
+    assert answer["content"].startswith("la lo")

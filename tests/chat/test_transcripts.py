@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,42 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyte
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
+def test_every_truncation_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    save_messages(file, MESSAGES, None)
+    whole = file.read_bytes()
+    for n in range(len(whole) - 1):  # the last byte is the end of the line
+        file.write_bytes(whole[:n])
+        with pytest.raises(SpecrunError, match="is not a saved conversation"):
+            load_messages(file)
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o777])
+def test_only_the_user_can_read_what_is_saved(tmp_path: Path, umask: int) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text("")
+    file.chmod(0o644)
+    before = os.umask(umask)
+    try:
+        save_messages(file, MESSAGES, None)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert load_messages(file) == MESSAGES
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    left, written_now, other = (
+        tmp_path / f".{name}"
+        for name in ("chat.json.4194304-00000000", f"chat.json.{os.getpid()}-00000000", "chat.json.4194304")
+    )
+    for path in (left, written_now, other):
+        path.write_text("")
+        os.utime(path, (0, 0))
+    save_messages(tmp_path / "chat.json", MESSAGES, None)
+    assert {path.name for path in tmp_path.iterdir()} == {"chat.json", written_now.name, other.name}
+
+
 @pytest.mark.parametrize("where", ["missing/chat.json", "."])
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> None:
     with pytest.raises(SpecrunError, match="cannot be written"):
@@ -54,6 +92,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> N
         b"",
         b"text",
         b"\xff",
+        b"[" * 100_000,
         b"[]",
         b"{}",
         b'{"messages": 3}',

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from specrun import __version__
-from specrun.catalog import embedded
+from specrun.errors import ModelFileError
 from specrun.llama import library
 from tests.conftest import Specrun, SpecrunHere
+from tests.models import edited
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["chat", "-h"]])
@@ -70,12 +71,14 @@ def test_a_usage_error_is_one_line(here: SpecrunHere, arguments: list[str], part
     here(*arguments).assert_fails(2, part, "--help")
 
 
-def test_debug_shows_llama_cpps_log_and_the_traceback(specrun: Specrun, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(embedded.TARGET.read_bytes()[:4_000_000])  # its header is whole
-    result = specrun("--debug", "generate", "x", "-m", broken)
+def test_debug_shows_llama_cpps_log_and_the_traceback(specrun: Specrun, tmp_path: Path, random_model: Path) -> None:
+    names = {"general.architecture": "llama99", "general.name": "\x1b]0;title\a"}
+    result = specrun("--debug", "generate", "x", "-m", edited(tmp_path / "new.gguf", random_model, names))
+    assert result.code == ModelFileError.exit_code
     assert "Traceback" in result.stderr
     assert "llama_model_load: error" in result.stderr
+    assert "\\u001b]0;title\\u0007" in result.stderr  # the log shows metadata, which must not command the terminal
+    assert "\x1b" not in result.stderr
 
 
 def test_ctrl_c_while_python_still_imports_is_quiet() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from specrun.chat import commands
+from specrun.errors import LlamaError
+from specrun.llama import TargetContext
+from specrun.llama.context import Logits
+from specrun.speculation.tree import TokenTree
 from tests.conftest import SCRIPT_TEXT, Result, SpecrunHere
 
 
@@ -52,6 +58,7 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "/undo",
         "/system",
         "/clear",
+        "/load",
         f"/load {file}",
         options=("--speculate", "tree"),
     )
@@ -71,6 +78,7 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "forgotten",
         "system message removed",
         "conversation forgotten",
+        "no conversation was kept yet",
         "loaded 3 messages",
     ]
     position = 0
@@ -93,6 +101,7 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         "/set speculate hard": "speculate can be",
         "/set budget 1000": "larger --budget",
         "/save": "name a file",
+        "/load 1": "cannot be read",
         f"/save {tmp_path}/no/file": "cannot be written",
         "/save ~nobody-has-this-name/file": "no such user",
         f"/load {tmp_path}/missing": "cannot be read",
@@ -176,3 +185,38 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_before(here: SpecrunHere, 
 def test_nothing_is_kept_of_a_chat_through_a_pipe(here: SpecrunHere, script: Path) -> None:
     chat(here, script, "one")
     here("chat", "-m", script, "--continue").assert_fails(2, "there is no conversation to continue yet")
+
+
+@pytest.mark.parametrize("n_passes", [0, 2])
+def test_after_a_failed_pass_what_was_written_stays_and_the_chat_goes_on(
+    here: SpecrunHere, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_passes: int
+) -> None:
+    """n_passes: those of the first answer that succeed."""
+    file, scored = tmp_path / "chat.json", TargetContext.score
+    left = [n_passes]
+
+    def score(target: TargetContext, tree: TokenTree) -> Logits:
+        if left[0] == 0:
+            left[0] = 1000
+            raise LlamaError("llama.cpp failed on a pass (code -3)")
+        left[0] -= 1
+        return scored(target, tree)
+
+    monkeypatch.setattr(TargetContext, "score", score)
+    result = chat(here, script, "one", "two", f"/save {file}", options=("--speculate", "off"))
+    assert "failed on a pass" in result.stderr
+    assert SCRIPT_TEXT in result.stdout
+    contents = [message["content"] for message in json.loads(file.read_text())["messages"]]
+    begun = ["one", "one two"] if n_passes else []
+    assert contents == [*begun, "two", SCRIPT_TEXT]
+    if n_passes:
+        assert result.stdout.startswith("one two")
+
+
+def test_a_damaged_conversation_is_set_aside(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data" / "chats" / "conversation-1.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"messages": [{"role"')
+    here("chat", "--continue", "-m", script).assert_fails(1, f"{path}.damaged", "goes on with the one before")
+    assert path.with_name(f"{path.name}.damaged").read_text() == '{"messages": [{"role"'
+    here("chat", "--continue", "-m", script).assert_fails(2, "no conversation to continue")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
-from tests.models import edited
+from tests.models import edited, scripted_llama
 from tests.waiting import TIMEOUT_S, wait_until
 
 BROKEN_PIPE, INTERRUPTED, PROMPT_ERROR = 141, 130, 5
@@ -222,6 +222,21 @@ def test_an_encoding_without_the_character_gets_a_question_mark(specrun: Specrun
     assert (result.code, result.stdout) == (0, "one two ? end\n")
 
 
+HOSTILE = [b"one\x1b[2J", b" two\r", "\u202eend".encode()]
+
+
+def test_a_text_cannot_command_the_terminal_it_is_shown_on(specrun: Specrun, tmp_path: Path) -> None:
+    model = scripted_llama(tmp_path / "hostile.gguf", HOSTILE)
+    shown = specrun.on_terminal("generate", "x", "-m", model).read()
+    assert "one\\u001b[2J two\\u000d\\u202eend" in shown
+    assert "\x1b[2J" not in shown
+    piped = specrun("generate", "x", "-m", model)
+    assert piped.stdout.encode() == b"".join(HOSTILE) + b"\n"
+    shown = specrun.on_terminal("generate", "x", "-m", model, "--json").read()
+    assert "\u202e" not in shown
+    assert "\\u202eend" in shown
+
+
 # --- how it is stopped ---------------------------------------------------------------------------------------------
 
 
@@ -286,11 +301,11 @@ def test_ctrl_c_while_jsonl_waits_for_a_line_ends_it(specrun: Specrun, script: P
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a named pipe")
-def test_ctrl_c_while_a_model_is_loaded(specrun: Specrun, tmp_path: Path) -> None:
-    model = tmp_path / "slow.gguf"
-    os.mkfifo(model)
-    process = specrun.start("generate", "x", "-m", model)
-    writer = os.open(model, os.O_WRONLY)  # waits until specrun reads, and then keeps it waiting
+def test_ctrl_c_while_a_file_is_read(specrun: Specrun, tmp_path: Path) -> None:
+    prompt = tmp_path / "slow.txt"
+    os.mkfifo(prompt)
+    process = specrun.start("generate", "-f", prompt)
+    writer = os.open(prompt, os.O_WRONLY)  # waits until specrun reads, and then keeps it waiting
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     os.close(writer)

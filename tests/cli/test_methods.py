@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -150,3 +151,23 @@ def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:
         assert f"left out {name}" in result.stderr
     assert "lossy" in rows["typical"]["plan"]
     assert rows["sequoia"]["tokens_per_pass"] >= 1
+
+
+@pytest.mark.parametrize("option", ["--save", "--plot"])
+def test_a_full_disk_leaves_the_file_that_was_there(
+    here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    file = tmp_path / "tree.png"
+    file.write_text("old")
+
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    result = here("methods", "growth-map", "--budget", "4", "--depth", "2", option, file)
+    assert result.code == 2
+    assert f"{file} cannot be written: No space left on device" in result.stderr
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.glob("*tree*")] == ["tree.png"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from specrun.catalog import cache
 from specrun.catalog.entries import catalog
 from tests.conftest import Specrun, SpecrunHere
 from tests.hub import Hub
@@ -78,6 +79,24 @@ def test_list_cached_shows_what_other_programs_fetched(here: SpecrunHere, served
         (None, "other-Q8_0.gguf"),
     ]
     assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--cached").stdout
+
+
+def test_names_that_look_like_commands_are_shown_as_they_are(
+    here: SpecrunHere, specrun: Specrun, script: Path, tmp_path: Path
+) -> None:
+    file = cache.folder("org/odd-GGUF") / "snapshots" / ("0" * 40) / "a[/]\x1b[2J\u202e:smile:-Q8_0.gguf"
+    file.parent.mkdir(parents=True)
+    file.symlink_to(script)
+    shown = "a[/]\\u001b[2J\\u202e:smile:-Q8_0.gguf"
+    assert shown in here("models", "list", "--cached").stdout
+    chat = specrun.on_terminal("chat")  # lists the models to choose from
+    chat.expect_exact("Which model?")
+    assert shown.partition(":")[0] in chat.before.replace("\r\n", "")
+    chat.sendeof()
+    named = {"general.name": "two\nlines\x1b[2J", "general.license": "\x1b[2J"}
+    info = here("models", "info", edited(tmp_path / "named.gguf", script, named)).stdout
+    assert "two\\u000alines\\u001b[2J" in info
+    assert "\x1b" not in info
 
 
 def test_rm_frees_the_files_of_a_model(here: SpecrunHere) -> None:

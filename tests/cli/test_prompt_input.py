@@ -120,6 +120,7 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
         (b'{"prompt": "", "id": "x"}', "x", "empty prompt"),
         (b'{"prompt": "\xff"}', 1, "line 1 is not UTF-8"),
         (b"[" * 100_000, 1, "nested too deeply"),
+        (b'{"prompt": ' + b"1" * 5000 + b"}", 1, "a number that is too long"),
     ],
 )
 def test_a_bad_json_line_is_an_error_of_its_own(

@@ -36,11 +36,13 @@ def test_a_directory(here: SpecrunHere, tmp_path: Path) -> None:
     here("generate", "x", "-m", tmp_path).assert_fails(MODEL_FILE, "is a directory")
 
 
-@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 and more"])
-def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "part"), [(b"", "is empty"), (b"GGU", "not a GGUF file"), (b"PK\x03\x04 and more", "not a GGUF file")]
+)
+def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: bytes, part: str) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(content)
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "not a GGUF file")
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, part)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
@@ -63,7 +65,7 @@ def test_a_file_that_was_cut_short(here: SpecrunHere, random_model: Path, tmp_pa
         "last byte": -1,
     }[where]
     file = truncated(tmp_path / "cut.gguf", random_model, n_bytes)
-    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "cut.gguf cannot be loaded", "again")
+    here("generate", "x", "-m", file).assert_fails(MODEL_FILE, "cut.gguf is incomplete", "again")
 
 
 def test_a_file_with_a_name_that_is_not_utf8(here: SpecrunHere, tmp_path: Path, script: Path) -> None:
@@ -203,3 +205,10 @@ def test_a_recurrent_model_can_be_talked_with(here: SpecrunHere, tmp_path: Path)
     result = here("chat", "-m", model, "-n", "4", "--speculate", "off", stdin="one\ntwo\n/regen\n")
     assert result.code == 0
     assert result.stderr.count("4 tokens, ") == 3
+
+
+def test_a_tokenizer_that_gives_tokens_it_does_not_have(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:
+    # This kind of tokenizer has no token for characters that it does not know, and says -1.
+    file = edited(tmp_path / "unknown.gguf", random_model, {"tokenizer.ggml.model": "rwkv"})
+    result = here("generate", "☃", "--raw", "-m", file, "--speculate", "off")
+    result.assert_fails(MODEL_FILE, "broken tokenizer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specrun.catalog import embedded
@@ -63,6 +64,30 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
     assert 2 <= max(sizes) <= LARGEST
     if temperature == 0 or not plan.method.samples:
         assert tokens == write(bounded, prompt, sampling, OFF.plan(), 64).tokens
+
+
+@pytest.mark.parametrize("plan", [*PLANS, CHAIN.plan(depth=4)], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_where_only_consecutive_cells_are_exact_nothing_else_decides(
+    bounded: Engine, plan: Plan, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: a token behind a rejected branch gets other last bits, here entirely other logits."""
+    monkeypatch.setattr(bounded.target, "padding", PassSizes(16, 16, 16, in_order=True))
+    prompt = code_prompts(bounded, 1, 60)[0] * 2
+    sampling = SamplingParameters(temperature=temperature, seed=3)
+    score = bounded.target.score
+
+    def bent(tree: TokenTree) -> Logits:
+        rows = score(tree)
+        rows[tree.depths != np.arange(len(tree))] = 0.0
+        return rows
+
+    monkeypatch.setattr(bounded.target, "score", bent)
+    written = write(bounded, prompt, sampling, plan, 48)
+    plain = write(bounded, prompt, sampling, OFF.plan(), 48)
+    assert written.n_passes < plain.n_passes, "something was accepted"
+    if temperature == 0 or not plan.method.samples:
+        assert first_difference(written, plain) is None
 
 
 @pytest.mark.slow
@@ -159,6 +184,7 @@ def test_the_class_that_is_measured_at_load_is_exact_and_kept(
         (PLAIN_ONLY, "speculation is off"),
         (PassSizes(1, 1, 5), "1 to 5 tokens"),
         (PassSizes(8, 4), "8 or more tokens in multiples of 4; a plain pass takes 50% longer"),
+        (PassSizes(8, 8, 8, in_order=True), "8 tokens, of which only the first path of a tree is exact; a plain pass"),
         (ANY_SIZE, ""),
     ],
     ids=str,

@@ -81,12 +81,31 @@ def test_a_run_that_cannot_keep_what_it_learned_says_so_and_goes_on(data_dir: Pa
     assert any("is not kept" in notice for notice in model.notices)
 
 
-def test_damaged_files_are_ignored_and_replaced(data_dir: Path) -> None:
-    written()
+@pytest.mark.parametrize("content", ['{"version": 2, "pair"', "[" * 100_000, '{"version": 3}', ""])
+def test_a_damaged_file_is_set_aside_named_and_made_again(data_dir: Path, content: str) -> None:
+    text, _ = written()
     (path,) = (data_dir / "profiles" / "learned").iterdir()
-    path.write_text('{"version": 2, "pair"')
-    written()
+    path.write_text(content)
+    again, model = written()
+    aside = path.with_name(f"{path.name}.damaged")
+    assert again == text
+    assert any(str(aside) in notice for notice in model.notices)
+    assert aside.read_text() == content
     assert len(learned()) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--speculate", "off"]])
+def test_a_damaged_tuned_profile_is_set_aside_and_named(here: SpecrunHere, options: list[str]) -> None:
+    assert here("generate", PROMPT, "--raw", "-n", "48").code == 0
+    (kept,) = learned()
+    path = profile_files.save(replace(kept, origin="tuned"))
+    path.write_text("{")
+    result = here("generate", PROMPT, "--raw", "-n", "8", "--no-learn", *options)
+    aside = path.with_name(f"{path.name}.damaged")
+    assert result.code == 0
+    assert str(aside) in result.stderr
+    assert aside.read_text() == "{"
+    assert "damaged" not in here("generate", PROMPT, "--raw", "-n", "8", "--no-learn", *options).stderr
 
 
 def test_what_was_learned_with_other_settings_is_not_begun_with() -> None:

@@ -28,7 +28,7 @@ from specrun.speculation.registry import METHODS
 from tests.models import random_llama
 
 TREE = SPECEXEC.plan(16, 8)
-ONE_THREAD = LlamaSettings(threads=1)
+ONE_THREAD = LlamaSettings(threads=1, flash_attn="on")  # without a trial of attention, which loads models, too
 
 
 GRAMMAR = 'root ::= "a" [bc]{1,9}'

@@ -19,6 +19,7 @@ from specrun.llama import LlamaModel, devices
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
 
 GB = 10**9
 PLANS = (SPECEXEC.plan(16, 8),)
@@ -87,6 +88,42 @@ def test_the_users_numbers_win(monkeypatch: pytest.MonkeyPatch, loads: Loads) ->
         pass
     assert [settings.gpu_layers for settings in loads.settings] == [2, 0]
     assert loads.settings[0].threads == 1
+
+
+@pytest.mark.parametrize(("gpu_layers", "type_v"), [(0, "bf16"), (3, None)])
+def test_without_a_layer_on_a_gpu_a_model_runs_as_on_a_machine_without_one(
+    monkeypatch: pytest.MonkeyPatch, gpu_layers: int, type_v: str | None
+) -> None:
+    have_gpus(monkeypatch, 8 * GB)
+    decided = LlamaSettings(gpu_layers=gpu_layers, flash_attn="on")
+    with Model(options(decided, decided)) as loaded:
+        assert loaded.engine.draft
+        contexts = [loaded.engine.target.context, loaded.engine.draft.context]
+        assert [context.config.settings.type_v for context in contexts] == [type_v, type_v]
+        assert loaded.placement
+        assert loaded.placement.can_repack == (gpu_layers == 0)
+
+
+def test_exact_plans_with_and_without_the_draft_leave_the_target_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layers(plan: Plan, exact: bool, free: float) -> tuple[int | None, ...]:
+        have_gpus(monkeypatch, free)
+        asked = RunOptions(embedded.TARGET, embedded.DRAFT, (plan,), exact=exact)
+        return place(placement_request(asked, devices.devices())).layer_gpus
+
+    sizes = [free * 1_000_000 for free in range(300, 420, 2)]
+    plans = [OFF.plan(), SPECEXEC.plan(16, 8), SPECEXEC.plan(100, 10)]
+    placed = {exact: [[layers(plan, exact, free) for free in sizes] for plan in plans] for exact in (False, True)}
+    assert placed[True][0] == placed[True][1] == placed[True][2]
+    assert placed[False][0] != placed[False][1], "otherwise this shows nothing"
+    assert len(set(placed[True][0])) > 2
+
+
+def test_layers_for_a_gpu_that_is_not_there_change_nothing(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
+    have_gpus(monkeypatch)
+    with Model(plain(LlamaSettings(gpu_layers=ALL_LAYERS))) as loaded:
+        assert loaded.engine.target.context.config.settings.type_v == "bf16"
+        assert loaded.notices
+    assert loads.settings == [UNDECIDED]
 
 
 def test_it_steps_down_when_loading_fails_and_says_so_once(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:

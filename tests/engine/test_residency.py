@@ -24,7 +24,7 @@ from specrun.hardware import pressure
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency, RingSettings
-from specrun.llama import LlamaModel
+from specrun.llama import LlamaModel, devices
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -189,13 +189,16 @@ def test_a_mixture_writes_the_same_text_where_experts_are_read_as_they_are_chose
     assert "of experts chosen ones" in str(held)
 
 
-def test_layers_on_a_gpu_are_not_streamed(
+def test_beside_layers_on_a_gpu_nothing_is_streamed(
     model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(model, 2)
     gpu = Device("Fake0", "a GPU", "GPU", "Fake", 10**9, 10**9)
-    monkeypatch.setattr(residency, "offload_devices", lambda _: (gpu,))
-    assert "no GPU" in refused(model)
+    monkeypatch.setattr(devices, "devices", lambda: [gpu])
+    held, notices = loaded(model, replace(ONE_THREAD, gpu_layers=1))
+    assert held == Residency()
+    assert any("no layer is kept in VRAM" in notice for notice in notices)
+    assert loaded(model, replace(ONE_THREAD, gpu_layers=0))[0].mode == "ring"
 
 
 def test_the_room_is_known_only_where_weights_are_streamed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,7 @@ def test_repacking_is_for_weights_in_ram_and_nothing_else() -> None:
     assert place(request(DENSE)).can_repack
     assert not place(request(DENSE, ram=8 * GB)).can_repack
     assert not place(request(DENSE, 8 * GB)).can_repack
+    assert place(replace(request(DENSE, 8 * GB), settings=LlamaSettings(gpu_layers=0))).can_repack
 
 
 def test_experts_leave_vram_before_attention() -> None:
@@ -198,7 +199,8 @@ def test_the_users_decisions_are_kept() -> None:
 
     assert with_settings(LlamaSettings(gpu_layers=5)).n_gpu_layers == 5
     assert with_settings(LlamaSettings(gpu_layers=ALL_LAYERS)).n_gpu_layers == 33
-    assert with_settings(LlamaSettings(gpu_layers=0)).vram_bytes > 0  # the draft, and passes that are offloaded
+    assert with_settings(LlamaSettings(gpu_layers=0)).vram_bytes > 0  # the draft
+    assert with_settings(LlamaSettings(gpu_layers=0), LlamaSettings(gpu_layers=0)).vram_bytes == 0
     assert with_settings(LlamaSettings(n_cpu_moe=32)).n_cpu_moe == 32
     assert with_settings(LlamaSettings(n_cpu_moe=ALL_LAYERS)).n_cpu_moe == 32
     beyond = with_settings(LlamaSettings(gpu_layers=ALL_LAYERS, n_cpu_moe=0, tensor_split=(1,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import ROOT
 from tests.engines import code_prompts, engine, first_difference, write
+from tests.soak.failing import MOMENTS, Moment, OnPurposeError, failing
 
 TEXT = list(range(40, 60))
 # Node, parent, token: 1 - 2 - 3 - 4 is one path; 5 is beside 2, and 6 below 5.
@@ -188,6 +190,21 @@ def test_nodes_of_a_failed_pass_are_decoded(draft: DraftContext, monkeypatch: py
     row = after(draft, [*TEXT, 11, 14, 15])
     draft.reset()
     np.testing.assert_allclose(row, after(draft, [*TEXT, 11, 14, 15]), atol=2e-2)
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_after_an_interruption_at_any_moment_the_next_text_is_right(draft: DraftContext, moment: Moment) -> None:
+    text = [*TEXT, 11, 12, 30]
+    draft.reset()
+    expected = after(draft, text)
+    for n_before in range(3):
+        draft.start(TEXT)
+        with failing(draft.context, moment, n_before), suppress(OnPurposeError):
+            draft.expand([DraftNode(1, ROOT, 11), DraftNode(2, ROOT, 12)])
+            draft.expand([DraftNode(3, 1, 12), DraftNode(4, 1, 14)])
+            draft.start([*TEXT, 11, 14, 31])
+            draft.start(TEXT[:8])
+        np.testing.assert_allclose(after(draft, text), expected, atol=2e-2)
 
 
 def test_a_drafted_token_that_the_draft_lacks_is_read_as_token_0(draft: DraftContext) -> None:

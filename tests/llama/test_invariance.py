@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
-from specrun.llama.invariance import Comparison, exact_sizes
+from specrun.llama.invariance import Comparison, Survey, exact_sizes
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.tree import TokenTree
@@ -62,6 +63,27 @@ def test_rows_that_change_with_the_size_or_with_the_place_in_a_pass_are_noticed(
     assert comparison.holds(PassSizes(1, 1, 7))
     assert comparison.holds(PassSizes(16, 16))
     assert not comparison.holds(ANY_SIZE)
+
+
+def test_rows_that_change_behind_a_rejected_branch_are_exact_in_consecutive_cells_only(
+    alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on GPUs, which add up attention in groups of cells; there every size is a class of its own besides."""
+    target, score = alone.target, alone.target.score
+
+    def bent(tree: TokenTree) -> Logits:
+        rows = score(tree)
+        rows[tree.depths != np.arange(len(tree))] += 1.0
+        rows += target.pass_size(tree)
+        return rows
+
+    monkeypatch.setattr(target, "score", bent)
+    comparison = Comparison(target, text, 64, quick=True)
+    assert not comparison.holds(PassSizes.only(16))
+    assert comparison.holds(PassSizes(16, 16, 16, in_order=True))
+    # In passes of two tokens there is no branch, so that which class is the fastest decides otherwise.
+    monkeypatch.setattr(Survey, "classes", [PassSizes.only(16), PassSizes.only(2)])
+    assert exact_sizes(target, text, 64, quick=True)[0] == PassSizes(16, 16, 16, in_order=True)
 
 
 def test_where_no_class_holds_only_plain_decoding_is_left(

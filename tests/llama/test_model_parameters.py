@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 
@@ -37,8 +38,21 @@ def test_defaults() -> None:
     struct = ModelParameters(LlamaSettings()).struct
     assert (struct.n_gpu_layers, struct.use_extra_bufts) == (0, False)
     assert struct.load_mode == llama_cpp.LLAMA_LOAD_MODE_AUTO
+    assert not ctypes.c_void_p.from_address(struct.devices), "a list of no devices"
     assert not struct.tensor_split
     assert not struct.tensor_buft_overrides
+
+
+def test_layers_go_to_any_device() -> None:
+    struct = ModelParameters(LlamaSettings(gpu_layers=1, split_mode="none")).struct
+    assert (struct.n_gpu_layers, struct.split_mode) == (1, llama_cpp.LLAMA_SPLIT_MODE_NONE)
+    assert not struct.devices
+
+
+def test_without_layers_on_a_device_a_model_loads_whichever_device_was_asked_for(random_model: Path) -> None:
+    settings = LlamaSettings(gpu_layers=0, split_mode="none", main_gpu=1)
+    with LlamaModel(random_model, settings) as model:
+        assert model.can_hold_tree
 
 
 def test_arrays() -> None:

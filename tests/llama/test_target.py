@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from specrun.llama.context import ContextConfig, LlamaContext, Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
-from tests.trees import random_tree
+from tests.soak.failing import MOMENTS, Moment, OnPurposeError, failing
+from tests.trees import random_path, random_tree
 
 PROMPT = "import os\n\n\ndef read_config(path):\n    with open(path) as file:\n"
 
@@ -60,13 +62,6 @@ def test_a_tree_scores_as_its_paths_do_one_by_one(model: LlamaModel, n_nodes: in
                 row = target.score(root)[0]
                 np.testing.assert_array_equal(rows[node], row, err_msg=f"node {node} of {n_nodes}")
                 target.commit(root, [ROOT], int(tree.tokens[path[min(path.index(node) + 1, len(path) - 1)]]))
-
-
-def random_path(rng: np.random.Generator, tree: TokenTree) -> list[int]:
-    path = [ROOT]
-    while tree.children[path[-1]] and rng.random() < 0.8:
-        path.append(int(rng.choice(tree.children[path[-1]])))
-    return path
 
 
 @pytest.mark.parametrize("padding", [ANY_SIZE, PassSizes(8, 4), PassSizes.only(64)], ids=str)
@@ -144,6 +139,26 @@ def test_resetting_forgets_everything(model: LlamaModel) -> None:
         assert set(context.sequence_lengths().tolist()) == {0}
         assert target.set_prompt(prompt[:5]) == 4
         np.testing.assert_array_equal(target.score(TokenTree.root_only(prompt[4]))[0], plain_logits(model, prompt[:5]))
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_after_an_interruption_at_any_moment_the_next_text_is_right(model: LlamaModel, moment: Moment) -> None:
+    prompt = model.tokenize(PROMPT, add_special=False)
+    tree = TokenTree.build([prompt[-1], 5, 6, 7], [-1, ROOT, ROOT, 2], [0, -1, -2, -3])
+    with make_context(model, n_seq_max=4) as context:
+        target = TargetContext(context)
+        for after in range(4):
+            target.set_prompt(prompt)
+            with failing(context, moment, after), suppress(OnPurposeError):
+                target.score(tree)
+                target.commit(tree, [ROOT, 2], 8)
+                target.set_prompt(prompt[:6])
+                target.reset()
+            for text in ([*prompt, 6, 8, 9], prompt[:9]):
+                target.set_prompt(text)
+                row = target.score(TokenTree.root_only(text[-1]))[0]
+                np.testing.assert_array_equal(row, plain_logits(model, text))
+                target.drop_tree()
 
 
 def test_a_tree_that_does_not_fit_is_refused_before_it_is_decoded(model: LlamaModel) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from specrun.errors import ProfileError
-from specrun.profiles.codec import profile_from_json, profile_to_json
+from specrun.profiles.codec import converter, profile_from_json, profile_to_json
+from specrun.speculation.planning.pass_sizes import PassSizes
 
 RAW = Path(__file__).parents[2] / "docs" / "benchmarks" / "raw"
 # Written by `specrun tune --quick --json` before profiles had a codec; classes of sizes, standard errors and what is
@@ -124,6 +125,21 @@ def test_a_damaged_profile_is_refused(keys: list[Any], value: Any) -> None:
         place[keys[-1]] = value
     with pytest.raises(ProfileError, match="not a profile of `specrun tune`"):
         profile_from_json(damaged)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "value"),
+    [
+        (PassSizes(8, 4), {"least": 8, "multiple": 4}),
+        (PassSizes.only(16), {"only": 16}),
+        (PassSizes(16, 16, 16, in_order=True), {"only": 16, "in_order": True}),
+        (PassSizes(2, 1, 8, in_order=True), {"least": 2, "most": 8, "in_order": True}),
+    ],
+    ids=str,
+)
+def test_classes_of_sizes_are_few_words(sizes: PassSizes, value: dict[str, Any]) -> None:
+    assert through_json(converter().unstructure(sizes)) == value
+    assert converter().structure(value, PassSizes) == sizes
 
 
 def test_the_codecs_library_is_imported_only_when_a_profile_is_read_or_written() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specrun.errors import UsageError
+from specrun.errors import LlamaError, UsageError
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.sampling.chi_square import chi_square_p_value
 from specrun.sampling.penalties import penalized
@@ -146,3 +146,33 @@ def test_a_draft_may_propose_what_only_its_own_top_p_and_min_p_cut() -> None:
         candidates = sampler.candidates(row, position, (), 8)
         assert candidates.tokens[0] == 3
         assert set(candidates.tokens.tolist()) == {3, 5, 8}
+
+
+@pytest.mark.parametrize("n_vocab", [N_VOCAB, 10_000])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        SamplingParameters(temperature=0.0),
+        SamplingParameters(temperature=0.8),
+        NO_FILTER,
+        replace(NO_FILTER, top_p=0.9),
+        replace(NO_FILTER, top_k=20),
+        replace(NO_FILTER, min_p=0.1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("bad", "n_bad"), [(np.nan, 1), (np.nan, None), (np.inf, 1)])
+def test_logits_that_are_no_numbers_are_an_error(
+    parameters: SamplingParameters, n_vocab: int, bad: float, n_bad: int | None
+) -> None:
+    row = np.random.default_rng(5).standard_normal(n_vocab).astype(np.float32)
+    row[-1:] = bad
+    row[:n_bad] = bad
+    sampler = Sampler(parameters, n_vocab)
+    for call in (
+        lambda: sampler.sample(row, 7, []),
+        lambda: sampler.candidates(row, 7, [], 4),
+        lambda: sampler.distribution(row, []),
+    ):
+        with pytest.raises(LlamaError, match="no numbers"):
+            call()

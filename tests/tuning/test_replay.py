@@ -26,7 +26,7 @@ from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.tuning.acceptance_meter import AcceptanceMeter
@@ -40,6 +40,8 @@ from tests.engines import code_prompts, engine
 LARGEST = SPECEXEC.plan(64, 12)
 N_WRITTEN = 72
 POSITIONAL = [0.6, 0.12, 0.05, 0.03, 0.02]
+IN_ORDER = PassSizes(in_order=True)
+Lengths = dict[tuple[PassSizes, Plan], list[int]]
 
 # A pass over 64 tokens costs twice one over one, a draft pass a twentieth of it.
 STREAMED = CostModel(
@@ -60,14 +62,18 @@ def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, pla
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.8], ids=["greedy", "T=0.8"])
-def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, dict[Plan, list[int]]]:
+def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, Lengths]:
     """Temperature, prompt, the recording of what follows it, and the accepted lengths of plans in the engine."""
     sampling = SamplingParameters(temperature=request.param)
     static = METHODS["sequoia-match"].plan().shaped(TreeShape.branching((4, 2, 1)))
     plans = [OFF.plan(), CHAIN.plan(depth=1), CHAIN.plan(depth=4), SPECEXEC.plan(8, 4), SPECEXEC.plan(24, 8), static]
     with engine(embedded.TARGET, embedded.DRAFT, LARGEST) as pair:
         prompt = code_prompts(pair, 1, 40)[0]
-        lengths = {plan: [len(tokens) for tokens in written(pair, prompt, sampling, plan)] for plan in plans}
+        lengths: Lengths = {}
+        for sizes in (IN_ORDER, ANY_SIZE):
+            pair.target.padding = sizes
+            for plan in plans:
+                lengths[sizes, plan] = [len(tokens) for tokens in written(pair, prompt, sampling, plan)]
         text = [token for tokens in written(pair, prompt, sampling, LARGEST) for token in tokens]
         assert pair.draft is not None
         source = ModelCandidates(pair.draft, Sampler(sampling, pair.target.n_vocab))
@@ -78,19 +84,19 @@ def recorded(request: pytest.FixtureRequest) -> tuple[float, list[int], Trace, d
 
 @pytest.mark.slow
 def test_replays_commit_what_the_engine_commits(
-    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
+    recorded: tuple[float, list[int], Trace, Lengths],
 ) -> None:
     temperature, _, trace, lengths = recorded
     calibration = calibrate([trace])
-    for plan, of_engine in lengths.items():
-        prediction = predict(plan, [trace], STREAMED, [calibration], temperature)
+    for (sizes, plan), of_engine in lengths.items():
+        prediction = predict(plan, [trace], STREAMED.padded(sizes), [calibration], temperature)
         n_passes = sum(prediction.accepted)
         counts = [of_engine[:n_passes].count(length + 1) for length in range(len(prediction.accepted))]
         assert list(prediction.accepted) == counts, plan
 
 
 def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_where_they_are_not(
-    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
+    recorded: tuple[float, list[int], Trace, Lengths],
 ) -> None:
     temperature, _, trace, _ = recorded
     acceptance = Acceptance(temperature, calibrate([trace]), POSITIONAL, POSITIONAL, 60)
@@ -105,7 +111,7 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
 
 
 def test_an_unfinished_run_keeps_its_recordings_and_tables(
-    recorded: tuple[float, list[int], Trace, dict[Plan, list[int]]],
+    recorded: tuple[float, list[int], Trace, Lengths],
 ) -> None:
     temperature, _, trace, _ = recorded
     calibration = calibrate([trace])

@@ -10,7 +10,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.run_options import RunOptions
-from specrun.errors import LlamaError
+from specrun.errors import CrashError, LlamaError
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
@@ -156,6 +156,43 @@ def test_settings_that_llama_cpp_refuses_are_left_out(timed: list[str]) -> None:
     refused = ("refused", LlamaSettings(flash_attn="off"))
     assert chosen([refused, F16], False, LlamaSettings()) == F16[1]
     assert "refused" in timed
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize(("crashing", "taken"), [("f16", ONE_THREAD), ("defaults", F16)])
+def test_settings_that_crash_llama_cpp_are_named_and_left_out(
+    crashing: str, taken: tuple[str, LlamaSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = settings.measured
+
+    def apart(name: str, *arguments: object) -> Tried:
+        if name == crashing:
+            raise CrashError("a trial of settings ended by signal 11")
+        return here(name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(settings, "measured_apart", apart)
+    notes: list[str] = []
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
+    candidates = [("refused", LlamaSettings(flash_attn="off")), F16, ONE_THREAD]
+    best, tried = settings.choose(options, LlamaSettings(), candidates, "", Run(note=notes.append), may_crash=True)
+    assert best == taken[1]
+    assert crashing not in [one.name for one in tried]
+    assert notes == [
+        f"llama.cpp crashed with some settings, which are left out: {crashing} (a trial of settings ended by signal 11)"
+    ]
+
+
+def test_where_all_settings_crash_tune_ends_with_the_first_crash(
+    timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apart(name: str, *_: object) -> Tried:
+        raise CrashError(name)
+
+    monkeypatch.setattr(settings, "measured_apart", apart)
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
+    with pytest.raises(CrashError, match="defaults"):
+        settings.choose(options, LlamaSettings(), [F16], "", Run(), may_crash=True)
+    assert timed == []
 
 
 def test_what_the_user_decided_is_not_tried(timed: list[str]) -> None:

@@ -100,3 +100,22 @@ def test_plain_answers_are_the_text_and_nothing_else(completion: Completion) -> 
     file = io.StringIO()
     PlainAnswers(Console(file=file, force_terminal=True)).show(["a", "b"], completion)
     assert file.getvalue() in ("ab\n", "ab\n\n")
+
+
+HOSTILE = "one\x1b[2J\x1b]0;title\a two\r\u202eeno\x9b1A"
+SHOWN = "one\\u001b[2J\\u001b]0;title\\u0007 two\\u000d\\u202eeno\\u009b1A"
+
+
+@pytest.mark.parametrize("markdown", [True, False])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_an_answer_cannot_command_the_terminal(completion: Completion, size: int, markdown: bool) -> None:
+    sent, screen = shown(completion, HOSTILE, size, markdown)
+    assert screen.replace("\n", "") == SHOWN
+    assert not [command for command in ("\x1b[2J\x1b]", "\x1b]", "\a", "\u202e", "\x9b") if command in sent]
+
+
+@pytest.mark.parametrize(("is_terminal", "written"), [(True, SHOWN), (False, HOSTILE)])
+def test_plain_answers_are_escaped_on_a_terminal_only(completion: Completion, is_terminal: bool, written: str) -> None:
+    file = io.StringIO()
+    PlainAnswers(Console(file=file, force_terminal=is_terminal)).show(HOSTILE, completion)
+    assert file.getvalue().strip() == written

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.engine.source_files import token_files
+from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
+from specrun.locations import set_aside
 from specrun.speculation.sources.suffix_array import SuffixArray, SuffixArraySource
 
 MAX_TOKENS = 1 << 20
@@ -25,8 +27,8 @@ Int32Array = NDArray[np.int32]
 class History:
     """The texts of earlier sessions with one tokenizer.
 
-    texts: int32 arrays, oldest first. problem: one line that says why an existing file is not used, or ""; the next
-    `add` overwrites such a file.
+    texts: int32 arrays, oldest first. problem: one line that says why an existing file is not used, or "". A damaged
+    file is set aside, and the next `add` begins a new one.
     """
 
     def __init__(self, folder: Path, fingerprint: str, max_tokens: int = MAX_TOKENS) -> None:
@@ -44,13 +46,14 @@ class History:
         written.
         """
         newest = np.asarray(tokens[-self._max_tokens :], np.int32)
-        texts = [*self._read()[0], newest]
-        n_tokens = sum(map(len, texts))
-        while n_tokens > self._max_tokens:
-            n_tokens -= len(texts.pop(0))
-        lengths = np.array([len(text) for text in texts], np.int32)
-        header = {"tokenizer": self._fingerprint, "texts": len(texts)}
-        token_files.write(self.path, _MAGIC, header, [lengths, *texts], private=True)
+        with token_files.alone(self.path):
+            texts = [*self._read()[0], newest]
+            n_tokens = sum(map(len, texts))
+            while n_tokens > self._max_tokens:
+                n_tokens -= len(texts.pop(0))
+            lengths = np.array([len(text) for text in texts], np.int32)
+            header = {"tokenizer": self._fingerprint, "texts": len(texts)}
+            token_files.write(self.path, _MAGIC, header, [lengths, *texts], private=True)
         self.texts, self.problem = texts, ""
 
     def source(self) -> SuffixArraySource:
@@ -65,12 +68,14 @@ class History:
             header, values = token_files.read(self.path, _MAGIC, _KIND)
             token_files.check_tokenizer(self.path, header, self._fingerprint)
             return _split(np.array(values), header.get("texts")), ""
+        except DamagedTokensError as error:
+            return [], f"{error}; it is {set_aside(self.path)}"
         except DraftSourceError as error:
             return [], str(error)
         except OSError as error:
             return [], f"{self.path} cannot be read: {error.strerror}"
         except ValueError:
-            return [], f"{self.path} is damaged: its texts do not add up"
+            return [], f"{self.path} is damaged: its texts do not add up; it is {set_aside(self.path)}"
 
 
 def _split(values: Int32Array, n_texts: object) -> list[Int32Array]:

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import DraftSourceError
-from specrun.locations import whole_file
+from specrun.locations import locked, parse_json, private_folder, whole_file
 
 Int32Array = NDArray[np.int32]
 
@@ -26,6 +27,10 @@ _INT32 = np.dtype("<i4")
 _ALIGNMENT = 64  # bytes
 _PREFIX = 32  # bytes of magic and length together
 _MAX_HEADER = 1 << 20  # bytes of a header that are read at most, whatever its length field says
+
+
+class DamagedTokensError(DraftSourceError):
+    """A file that is not what it should be, or was made with another tokenizer."""
 
 
 def write(
@@ -47,33 +52,47 @@ def write(
         raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside the block, no other process changes `path`, whose folder is made private to the user.
+
+    Raises DraftSourceError if that is impossible.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(private_folder(path.parent)))
+        except OSError as error:
+            raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
+        yield
+
+
 def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Array]:
     """The header of a file and int32[int32s], the values of all its arrays, mapped read-only.
 
-    kind: names the expected kind of file in the error message. Raises DraftSourceError for a file that cannot be read,
-    is of another kind or is not as long as its header says.
+    kind: names the expected kind of file in the error message. Raises DamagedTokensError for a file of another kind, or
+    one that is not as long as its header says, and DraftSourceError for one that cannot be read.
     """
     try:
         with path.open("rb") as file:
             prefix = file.read(_PREFIX)
             if prefix[: len(magic)] != magic:
-                raise DraftSourceError(f"{path} is not {kind}")
+                raise DamagedTokensError(f"{path} is not {kind}")
             length = int(prefix[len(magic) :])
-            header: dict[str, Any] = dict(json.loads(file.read(min(length, _MAX_HEADER))))
+            header: dict[str, Any] = dict(parse_json(file.read(min(length, _MAX_HEADER))))
         n_values = int(header["int32s"])
         start = _PREFIX + length
         if n_values < 0 or path.stat().st_size != start + n_values * _INT32.itemsize:
-            raise DraftSourceError(f"{path} is damaged: it is not as long as its header says")
+            raise DamagedTokensError(f"{path} is damaged: it is not as long as its header says")
         if not n_values:
             return header, np.zeros(0, np.int32)  # memmap refuses to map nothing
         return header, np.asarray(np.memmap(path, _INT32, "r", start, (n_values,)))
     except OSError as error:
         raise DraftSourceError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DraftSourceError(f"{path} is damaged: its header cannot be read") from error
+        raise DamagedTokensError(f"{path} is damaged: its header cannot be read") from error
 
 
 def check_tokenizer(path: Path, header: dict[str, Any], fingerprint: str) -> None:
-    """Raise DraftSourceError if a file was written for a tokenizer with another fingerprint."""
+    """Raise DamagedTokensError if a file was written for a tokenizer with another fingerprint."""
     if header.get("tokenizer") != fingerprint:
-        raise DraftSourceError(f"{path} was made with another tokenizer than this target's; make it again")
+        raise DamagedTokensError(f"{path} was made with another tokenizer than this target's; make it again")

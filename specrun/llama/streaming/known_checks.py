@@ -11,7 +11,7 @@ from typing import Any
 
 from specrun.llama import library
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import data_dir, write_json
+from specrun.locations import data_dir, parse_json, write_json
 
 _VERSION = 1  # of the check and of what it checks, the ring and the gate; raise it when one of them changes
 
@@ -56,7 +56,7 @@ class KnownCheck:
 
     def _read(self) -> dict[str, str] | None:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found = parse_json(self._path.read_bytes())
             return {"refused": str(found["refused"])} if found["of"] == self._of else None
         except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: only checked again
             return None

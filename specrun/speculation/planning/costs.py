@@ -41,12 +41,14 @@ class CostTable:
     Where passes are padded, the time for n tokens is that of the padded pass.
 
     times: all measured points, by context length and size.
+    padding: the sizes that passes are padded to.
     sizes: the sizes measured at the base that passes may have, ascending.
     pass_sizes: intp[largest + 1]: the tokens of the pass over n tokens, padding included.
     """
 
     def __init__(self, times: Iterable[PassTime], padding: PassSizes = ANY_SIZE) -> None:
         """padding: the sizes that passes are padded to. Raises ValueError if none of them was measured."""
+        self.padding = padding
         self.times = tuple(sorted(times, key=lambda t: (t.ctx, t.n)))
         by_ctx: dict[int, dict[int, float]] = {}
         for t in self.times:

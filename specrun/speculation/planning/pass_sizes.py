@@ -23,6 +23,9 @@ class PassSizes:
     least: tokens of the smallest pass; a multiple of `multiple`.
     multiple: every size is a multiple of it.
     most: tokens of the largest pass; None for no bound.
+    in_order: whether this holds only for tokens that follow their predecessors in consecutive cells of the KV cache.
+        GPUs add up attention in groups of cells, so a token behind a rejected branch gets other last bits. Of a tree,
+        only nodes in consecutive cells and the token after them may then be committed.
 
     Raises ValueError for impossible numbers.
     """
@@ -30,6 +33,7 @@ class PassSizes:
     least: int = 1
     multiple: int = 1
     most: int | None = None
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         bounds = (self.least, self.least if self.most is None else self.most)
@@ -61,6 +65,10 @@ class PassSizes:
         return isinstance(n, int) and 0 < n == self.largest(n)
 
     def __str__(self) -> str:
+        return self._numbers + (", of which only the first path of a tree is exact" if self.in_order else "")
+
+    @property
+    def _numbers(self) -> str:
         if self.is_single:
             return f"{self.least} tokens"
         to = "or more" if self.most is None else f"to {self.most}"
@@ -84,7 +92,7 @@ def best_rate(sizes: PassSizes, ms: Mapping[int, float]) -> float:
 
 def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
     """Whether padding costs plain decoding next to nothing and bounds no tree. ms: milliseconds of a pass by size."""
-    return sizes.most is None and min(ms[n] for n in ms if n in sizes) < _FREE * ms[1]
+    return sizes.most is None and not sizes.in_order and min(ms[n] for n in ms if n in sizes) < _FREE * ms[1]
 
 
 def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:

@@ -65,7 +65,7 @@ class TokenRecycling:
         """
         # np.unique gives the first place of each token, which in reversed order is the last one.
         distinct, places = np.unique(tokens[::-1], return_index=True)
-        self._put(distinct, top[::-1][places])
+        self.take_rows(distinct, top[::-1][places])
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
         """The successors of the last token, likeliest first."""
@@ -90,11 +90,11 @@ class TokenRecycling:
     ) -> TokenRecycling:
         """The table with these `rows`."""
         table = cls(n_vocab, max_rows)
-        table._put(tokens, successors)
+        table.take_rows(tokens, successors)
         return table
 
-    def _put(self, tokens: Int32Array, top: Int32Array) -> None:
-        """Set the rows of `tokens`, which must be distinct."""
+    def take_rows(self, tokens: Int32Array, top: Int32Array) -> None:
+        """Set the rows of `tokens`, which must be distinct. top: int32[n, 8], their successors."""
         for token in tokens[self._row_of[tokens] == _NO_ROW].tolist():
             self._add_row(token)
         rows = self._row_of[tokens]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from specrun import locations
 from specrun.engine.source_files.history import History
 from specrun.errors import DraftSourceError
 
@@ -62,6 +65,9 @@ def test_a_damaged_file_is_empty_with_a_reason_and_is_replaced(tmp_path: Path) -
         assert texts(damaged) == []
         assert str(history.path) in damaged.problem
         assert "\n" not in damaged.problem
+        aside = damaged.path.with_name(f"{damaged.path.name}.damaged")
+        assert str(aside) in damaged.problem
+        assert aside.read_bytes() == content
     damaged.add([7])
     assert damaged.problem == History(tmp_path, "tok").problem == ""
     assert texts(History(tmp_path, "tok")) == [[7]]
@@ -81,3 +87,23 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DraftSourceError, match="cannot be written"):
         History(tmp_path / "file", "tok").add([1])
+
+
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    folder.mkdir()
+    folder.chmod(0o755)
+    (folder / "older.tokens").touch(mode=0o644)
+    before = os.umask(0)
+    try:
+        History(folder, "tok").add([1])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_a_folder_that_another_process_keeps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "_PAUSE", 0.0)
+    with locations.locked(tmp_path), pytest.raises(DraftSourceError, match="another specrun has been writing"):
+        History(tmp_path, "tok").add([1])

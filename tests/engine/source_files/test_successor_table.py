@@ -45,3 +45,20 @@ def test_a_table_of_another_tokenizer_or_a_damaged_one_is_refused(tmp_path: Path
         successor_table.load(file, "tok", N_VOCAB)
     with pytest.raises(DraftSourceError, match="cannot be read"):
         successor_table.load(tmp_path / "missing", "tok", N_VOCAB)
+
+
+def test_what_another_session_saved_meanwhile_stays(tmp_path: Path) -> None:
+    file = tmp_path / "table"
+    tops = np.arange(2 * N_SUCCESSORS, dtype=np.int32).reshape(2, N_SUCCESSORS)
+    one, other = TokenRecycling(N_VOCAB), TokenRecycling(N_VOCAB)
+    one.learn(np.array([1, 2], np.int32), tops)
+    other.learn(np.array([2, 3], np.int32), tops)
+    successor_table.save(file, one, "tok")
+    successor_table.save(file, other, "tok")
+    tokens, successors = successor_table.load(file, "tok", N_VOCAB).rows()
+    assert dict(zip(tokens.tolist(), successors.tolist(), strict=True)) == {
+        1: tops[0].tolist(),
+        2: tops[0].tolist(),
+        3: tops[1].tolist(),
+    }
+    assert file.stat().st_mode & 0o077 == 0

@@ -1,0 +1,1 @@
+"""What scripts/inject_faults.py injects: a file for each family of faults."""

@@ -1,0 +1,96 @@
+"""What a GGUF file says about its model, checked before anything is computed from it.
+
+llama.cpp reports most contradictions itself; for some it ends the process (GGML_ASSERT), and for those it is the reader
+of specrun that has to refuse. Numbers are bounded because lists are made by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from specrun.catalog.gguf_header import Metadata, broken
+
+_MOST_LAYERS, _MOST_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS and LLAMA_MAX_EXPERTS
+_LARGEST = 2**32 - 1
+_BLANK = "\u2581"  # SentencePiece's sign for a blank
+_LONGEST_NAME = 64  # characters of an architecture's or a tokenizer's name
+
+_STRINGS = ("general.name", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template")
+_TOKEN_IDS = ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id")
+# Of the architecture: numbers, or lists with a number for each layer.
+_NUMBERS = (
+    *("block_count", "context_length", "embedding_length", "vocab_size", "feed_forward_length"),
+    *("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count"),
+    *("expert_feed_forward_length", "nextn_predict_layers", "attention.head_count", "attention.head_count_kv"),
+    *("attention.key_length", "attention.value_length", "attention.key_length_swa", "attention.value_length_swa"),
+    *("attention.key_length_mla", "attention.value_length_mla", "attention.sliding_window"),
+    *("attention.sliding_window_pattern",),
+)
+_EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon")
+
+
+def check_model(metadata: Metadata, name: str) -> None:
+    """Raises ModelFileError for metadata that no model can have. name: of the file, in messages."""
+    architecture = metadata.get("general.architecture", "unknown")
+    for key, value in (("general.architecture", architecture), *_present(metadata, _STRINGS)):
+        if not isinstance(value, str):
+            raise broken(name, f"{key} is no text")
+        if key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre") and not _is_word(value):
+            raise broken(name, f"{key} is no name")
+    for key, value in _present(metadata, _TOKEN_IDS):
+        if not _is_count(value):
+            raise broken(name, f"{key} is no number of a token")
+    if "tokenizer.ggml.tokens" in metadata and not metadata.is_list_of_strings("tokenizer.ggml.tokens"):
+        raise broken(name, "tokenizer.ggml.tokens is no list of texts")
+    for key, value in _present(metadata, tuple(f"{architecture}.{number}" for number in _NUMBERS)):
+        if not all(map(_is_count, value if isinstance(value, list) else (value,))):
+            raise broken(name, f"{key} is no number from 0 to {_LARGEST}")
+    for key, value in _present(metadata, tuple(f"{architecture}.attention.{epsilon}" for epsilon in _EPSILONS)):
+        if not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise broken(name, f"{key} is no small number")
+    _check_sizes(lambda key: metadata.get(f"{architecture}.{key}"), name)
+
+
+def check_characters(metadata: Metadata, name: str) -> None:
+    """Raises ModelFileError for a vocabulary of whole words (SentencePiece) that lacks ordinary characters.
+
+    llama.cpp ends the process at the first character that is no token and for whose bytes there are no tokens either.
+    """
+    if metadata.get("tokenizer.ggml.model") != "llama":
+        return
+    for character in (_BLANK, *map(chr, range(ord("!"), ord("~") + 1))):
+        if not metadata.has_string(f"<0x{character.encode()[0]:02X}>") and not metadata.has_string(character):
+            raise broken(name, f"its tokenizer lacks the character {character}")
+
+
+def _check_sizes(value: Callable[[str], Any], name: str) -> None:
+    layers, experts, used = value("block_count"), value("expert_count"), value("expert_used_count")
+    if layers is not None and (isinstance(layers, list) or not 0 < layers <= _MOST_LAYERS):
+        raise broken(name, f"it has an impossible number of layers ({_short(layers)})")
+    if isinstance(value("nextn_predict_layers"), int) and value("nextn_predict_layers") > (layers or 0):
+        raise broken(name, "it has more layers for several tokens than layers")
+    most_used = max(used, default=0) if isinstance(used, list) else used or 0
+    if isinstance(experts, list) or not most_used <= (experts or 0) <= _MOST_EXPERTS or (experts and not most_used):
+        raise broken(name, f"it has an impossible number of experts ({_short(experts)}, of which {_short(used)} used)")
+    groups, groups_used = value("expert_group_count") or 0, value("expert_group_used_count") or 0
+    if isinstance(groups, list) or isinstance(groups_used, list) or (groups and groups >= (experts or 0)):
+        raise broken(name, "it has an impossible number of groups of experts")
+    if groups > 1 and (experts % groups or not 0 < groups_used < groups):
+        raise broken(name, "it has groups of experts that do not divide them")
+
+
+def _present(metadata: Metadata, keys: tuple[str, ...]) -> list[tuple[str, Any]]:
+    return [(key, metadata[key]) for key in keys if key in metadata]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _LARGEST
+
+
+def _is_word(text: str) -> bool:
+    return text.isprintable() and 0 < len(text) <= _LONGEST_NAME
+
+
+def _short(value: object) -> str:
+    return str(value)[:_LONGEST_NAME]

@@ -1,0 +1,106 @@
+"""Renders chat templates in a process of its own. A template is a program, written by whoever made the model file.
+
+Jinja's sandbox keeps a template from Python's internals, but not from counting to 10^10 or writing 'a' 10^10 times, in
+one step that nothing inside the process can stop. So the process itself is limited: in memory, in computing time, and
+to the files that it has open already. It gets no environment, hence no tokens.
+
+The process reads requests and writes answers as lines of JSON; specrun/llama/chat_template.py is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
+MOST_SECONDS = 3  # of computing, for each answer; templates of real models take milliseconds
+# Characters that a template may write for each one of the messages, and besides: the rest of specrun has to tokenize
+# them, and real templates write a message once or twice.
+_TIMES, _BESIDES = 4, 2**20
+
+
+def serve() -> None:
+    """Answer requests until stdin ends. The first one has the template's source, the others have its variables."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    _warm_up()
+    _limit_process()
+    template: Template | None = None
+    for line in sys.stdin:
+        _limit_seconds()
+        try:
+            request = json.loads(line)
+            if template is None:
+                template = _environment().from_string(request["source"])
+                answer = {"text": ""}
+            else:
+                answer = {"text": _rendered(template, request)}
+        except MemoryError:
+            answer = {"error": f"it needs more than {MOST_BYTES >> 20} MiB of memory"}
+        except Exception as error:  # it may fail in any way
+            answer = {"error": str(error)[:1000]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _warm_up() -> None:
+    """Let Python and Jinja import what they import late, while files can still be opened."""
+    source = "{{ 'a\\n' | pprint }}{{ lipsum(1) }}{{ strftime_now('%B') }}{{ 1 + unknown }}"
+    with contextlib.suppress(TemplateError):
+        _rendered(_environment().from_string(source), {})
+
+
+def _limit_process() -> None:
+    """Bound the process's memory and what it can open. Windows knows no such limits, and macOS none of memory."""
+    try:
+        import resource
+    except ImportError:
+        return
+    # No file and no socket can be opened besides stdin, stdout and stderr.
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 3, "RLIMIT_AS": MOST_BYTES}
+    for name, most in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(getattr(resource, name), (most, most))
+
+
+def _limit_seconds() -> None:
+    """Let the kernel end the process after MOST_SECONDS of computing; on Windows the other end only waits so long."""
+    try:
+        import resource
+    except ImportError:
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(used.ru_utime + used.ru_stime) + 1 + MOST_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Jinja as Hugging Face's transformers sets it up."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    return environment
+
+
+def _rendered(template: Template, variables: dict[str, Any]) -> str:
+    messages = variables.get("messages", ())
+    most = _BESIDES + _TIMES * sum(len(message["content"]) for message in messages)
+    pieces, n_characters = [], 0
+    for piece in template.generate(**variables):
+        pieces.append(piece)
+        n_characters += len(piece)
+        if n_characters > most:
+            raise TemplateError(f"it writes more than {most:,} characters")
+    return "".join(pieces)
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise TemplateError(str(message))

@@ -1,0 +1,115 @@
+"""Kept conversations: each chat has a file of its own, private to the user, and none is lost to another."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from specrun.chat import conversation_file
+from specrun.chat.conversation_file import MOST_KEPT, Keeper, LastConversation
+from specrun.errors import SpecrunError, UsageError
+from specrun.llama.chat_template import Message
+
+
+def conversation(*texts: str) -> LastConversation:
+    roles = ("user", "assistant")
+    return LastConversation("m", [Message(role=roles[i % 2], content=text) for i, text in enumerate(texts)])
+
+
+def contents() -> list[list[str]]:
+    """What is kept, the conversation that was written last first."""
+    return [
+        [message["content"] for message in conversation_file.read(path).messages] for path in conversation_file.kept()
+    ]
+
+
+def test_without_any_there_is_none_to_continue() -> None:
+    assert conversation_file.kept() == []
+    with pytest.raises(UsageError, match="no conversation to continue yet"):
+        conversation_file.last()
+
+
+def test_two_chats_at_once_keep_both_conversations() -> None:
+    one, other = Keeper(), Keeper()
+    one.keep(conversation("a", "b"))
+    other.keep(conversation("x", "y"))
+    one.keep(conversation("a", "b", "c", "d"))
+    assert sorted(contents()) == [["a", "b", "c", "d"], ["x", "y"]]
+    assert conversation_file.last().messages[0]["content"] == "a"
+
+
+def test_a_conversation_that_goes_on_stays_one_file() -> None:
+    Keeper().keep(conversation("a", "b"))
+    last = conversation_file.last()
+    again = Keeper(last.path)
+    assert contents() == [["a", "b"]]
+    again.keep(conversation("a", "b", "c", "d"))
+    assert contents() == [["a", "b", "c", "d"]]
+
+
+def test_a_conversation_that_went_on_elsewhere_is_not_removed() -> None:
+    first = Keeper()
+    first.keep(conversation("a", "b"))
+    again = Keeper(conversation_file.last().path)  # while the first chat is still open
+    first.keep(conversation("a", "b", "c", "d"))
+    again.keep(conversation("a", "b", "x", "y"))
+    assert sorted(contents()) == [["a", "b", "c", "d"], ["a", "b", "x", "y"]]
+
+
+@pytest.mark.parametrize("texts", [(), ("b", "a"), ("c", "d", "e", "f")], ids=str)
+def test_what_was_forgotten_in_the_chat_stays_in_its_file(texts: tuple[str, ...]) -> None:
+    Keeper().keep(conversation("a", "b", "c", "d"))
+    Keeper(conversation_file.last().path).keep(conversation(*texts))
+    assert sorted(contents()) == sorted([["a", "b", "c", "d"], list(texts)])
+
+
+def test_the_oldest_are_removed_when_there_are_many() -> None:
+    for i in range(MOST_KEPT + 3):
+        Keeper().keep(conversation(str(i)))
+        for age, path in enumerate(conversation_file.kept()):  # clocks of file systems are coarse
+            os.utime(path, ns=(0, (1000 - age) * 10**9))
+    assert contents() == [[str(i)] for i in range(MOST_KEPT + 2, 2, -1)]
+
+
+def test_a_damaged_one_is_told() -> None:
+    Keeper().keep(conversation("a"))
+    path = conversation_file.kept()[0]
+    for data in (b"", b"{", b"[" * 100_000, path.read_bytes()[:-3]):
+        path.write_bytes(data)
+        with pytest.raises(SpecrunError, match="is not a saved conversation"):
+            conversation_file.last()
+
+
+@pytest.fixture
+def open_umask() -> object:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_only_the_user_can_read_them() -> None:
+    Keeper().keep(conversation("a"))
+    folder = conversation_file.folder()
+    assert mode(folder) == 0o700
+    assert mode(folder.parent) == 0o700
+    assert [mode(path) for path in folder.iterdir()] == [0o600]
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_what_was_open_to_others_is_closed() -> None:
+    folder = conversation_file.folder()
+    folder.mkdir(parents=True)
+    for name in ("typed.jsonl", "conversation-1.json"):
+        (folder / name).write_text('""\n')
+        (folder / name).chmod(0o666)
+    Keeper().keep(conversation("a"))
+    assert mode(folder) == 0o700
+    assert {mode(path) for path in folder.iterdir()} == {0o600}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)

@@ -1,0 +1,18 @@
+"""The short form of the kills: some bytes of every file, and some moments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.soak import kills
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork and limits of file sizes")
+def test_a_killed_chat_loses_nothing(tmp_path: Path) -> None:
+    counts = kills.kill_for(tmp_path, 0, step=11)
+    assert counts["killed at a byte"] > 50
+    assert counts["saved before a kill"] > 0
