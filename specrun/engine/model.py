@@ -99,8 +99,7 @@ class Model:
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
             return exact_passes.of_profile(options.profile)
-        # The cache of a recurrent target cannot drop padding. Speculation is off there, and every pass has one token.
-        if options.exact and self.llama_model.can_hold_tree:
+        if options.exact:
             return exact_passes.measured(self._pair.target, plans, options, self.placement)
         return ExactPasses()
 
