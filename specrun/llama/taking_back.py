@@ -6,7 +6,7 @@ all tokens so far. llama.cpp keeps older states in two ways, and a third copy li
     snapshots    the states behind the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
     checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
                  nothing; the tokens committed since then are decoded again in front of the next pass.
-    prompt state a copy of the state behind the prompt, for texts that share the prompt and nothing behind it.
+    prompt state a copy of the state near the end of the prompt, for texts that share it and nothing behind it.
 
 Measured for four architectures: states are the same bits in all of these ways, as long as the sizes of passes are of
 one class (docs/exactness.md).
@@ -24,8 +24,11 @@ from specrun.llama.context import ALL_SEQUENCES, LlamaContext
 
 _TEXT, _CHECKPOINT = 0, 1  # sequences of a context with recurrent states
 # Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
-# their end. Chosen by hand: where weights stream, a pass over so many tokens costs about as much as one over a few.
-MOST_PENDING = 24
+# their end, as long as nobody says how long passes take here.
+MOST_PENDING = 16
+# The prompt state lies so many tokens before the prompt's end. Chosen by hand: chat templates write the beginning of an
+# answer, and leave its thoughts out of the next prompt, so the two part a few tokens before that end.
+PROMPT_TAIL = 16
 
 
 class TakingBack(Protocol):
@@ -35,12 +38,14 @@ class TakingBack(Protocol):
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
     drops_padding: whether tokens behind committed ones can be dropped without decoding any of these again.
+    prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
     """
 
     max_leaves: int
     most_back: int | None
     most_pending: int | None
     drops_padding: bool
+    prompt_tail: int | None
 
     def take_back(self, end: int) -> int:
         """Drop what the last pass wrote from position `end` on, as the text goes on from there.
@@ -55,7 +60,7 @@ class TakingBack(Protocol):
         ...
 
     def keep_prompt(self, end: int) -> None:
-        """Note that the cache holds a prompt of `end` tokens and nothing else."""
+        """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
         ...
 
     def clear(self) -> None:
@@ -69,6 +74,7 @@ class AttentionCells:
     most_back: int | None = None
     most_pending: int | None = None
     drops_padding = True
+    prompt_tail: int | None = None
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
@@ -98,6 +104,7 @@ class RecurrentStates:
 
     max_leaves = 1
     drops_padding = False
+    prompt_tail: int | None = PROMPT_TAIL
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
@@ -122,7 +129,7 @@ class RecurrentStates:
         return end
 
     def turn_back(self, end: int) -> int:
-        """Go back to the end of the prompt, or to the beginning: any plan comes by these."""
+        """Go back to the prompt's state, or to the beginning: any plan comes by these."""
         kept = self._prompt
         if kept is None or not 0 < kept[0] <= end:
             self.clear()

@@ -124,9 +124,21 @@ class TargetContext:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         self._decode_committed(shared, self._largest_pass, interrupted)
+        tail = self._cache.prompt_tail
+        if tail is not None and end - tail > shared:
+            self._decode_committed(end - tail, self._prompt_call(), interrupted)
+            self._cache.keep_prompt(self.n_cached)
         self._decode_committed(end, self._prompt_call(), interrupted)
-        self._cache.keep_prompt(self.n_cached)
         return end - kept
+
+    def hold(self) -> None:
+        """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
+        self._cache.keep_prompt(self.n_cached)
+
+    def wait_for(self, most: int) -> None:
+        """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
+        if self._cache.most_pending is not None:
+            self._cache.most_pending = most
 
     def _count_sequences(self) -> None:
         """Find the first sequences that hold what is cached, and empty all others."""

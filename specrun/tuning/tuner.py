@@ -22,6 +22,7 @@ from specrun.speculation.planning.costs import CostModel, CostTable, Overhead
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
+from specrun.speculation.planning.waiting import most_waiting
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
 from specrun.tuning.effort import Effort
@@ -97,6 +98,7 @@ class Tuner:
         """
         calibrate_on, validate_on = self._texts(prompts)
         target_table = self._target_table()
+        self._target.wait_for(most_waiting(target_table))
         sizes = self._measure_exactness(target_table)
         ctx = target_table.times[0].ctx
         pads = self._exact or is_free(sizes, {n: target_table.ms(n, ctx) for n in target_table.sizes})

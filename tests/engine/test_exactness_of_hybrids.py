@@ -11,6 +11,7 @@ from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
 from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.taking_back import PROMPT_TAIL
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -138,15 +139,13 @@ def test_turns_of_a_chat_go_on_from_the_cache(pair: tuple[Path, Path], plan: Pla
         answers, n_read = [], []
         for turn in range(5):
             sampling = replace(SAMPLED, seed=turn)
-            n_before = len(answers)
             if turn == 2:
                 _interrupted(e, Request(text, replace(sampling, seed=99), 40), plan)
             written = write(e, text, sampling, plan, 30)
-            assert len(answers) == n_before
             answers.append(written.tokens)
             n_read.append(written.statistics.prompt_tokens_decoded)
             end = 20 if turn == 3 else 30  # a stop text
-            text = [*text, *written.tokens[:end], *code_prompts(e, 1, 8, seed=turn)[0]]
+            text = [*text, *written.tokens[:end], *code_prompts(e, 1, 24, seed=turn)[0]]
         return answers, n_read
 
     with engine(*pair, plan) as e:
@@ -155,9 +154,10 @@ def test_turns_of_a_chat_go_on_from_the_cache(pair: tuple[Path, Path], plan: Pla
         answers, n_read = talk(e, plan)
     assert answers == plain
     # The last token of an answer and all but one behind it; with chains, those of the answer that wait for a pass, too.
-    assert plain_read[1] == 8
-    assert all(n <= plain + 24 + 4 for n, plain in zip(n_read, plain_read, strict=True))
-    assert plain_read[4] == 28  # the cut answer is read again, and nothing of the prompt before it
+    # After an interrupted or cut answer, the last tokens of the prompt before it and what follows them.
+    assert plain_read == [39, 24, PROMPT_TAIL, 24, PROMPT_TAIL + 20 + 24]
+    waiting = 4 + plan.depth + 1
+    assert all(n <= plain + waiting for n, plain in zip(n_read, plain_read, strict=True))
 
 
 def _interrupted(e: Engine, request: Request, plan: Plan) -> None:

@@ -12,7 +12,7 @@ import pytest
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import Batch
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
-from specrun.llama.taking_back import MOST_PENDING, AttentionCells, RecurrentStates, taking_back
+from specrun.llama.taking_back import MOST_PENDING, PROMPT_TAIL, AttentionCells, RecurrentStates, taking_back
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -140,14 +140,20 @@ def test_another_text_goes_on_from_the_prompt(model: LlamaModel, context: LlamaC
     prompt = some_tokens(model, 60)
     target.set_prompt(prompt)
     write_rounds(target, np.random.default_rng(1), 100)
-    # The same prompt again, as for another answer; then a text that shares the prompt and some of the answer.
-    assert target.set_prompt(prompt) == 0
+    # The same prompt again, as for another answer; then a text that shares the prompt and some of the answer; then one
+    # that parts from the prompt a few tokens before its end, as where thoughts are left out of a chat.
+    assert target.set_prompt(prompt) == PROMPT_TAIL
     write_rounds(target, np.random.default_rng(2), 90)
     text = [*target.tokens[:75], *some_tokens(model, 10, seed=5)]
-    assert target.set_prompt(text) == len(text) - len(prompt)
+    assert target.set_prompt(text) == len(text) - len(prompt) + PROMPT_TAIL
     np.testing.assert_array_equal(
         target.score(TokenTree.root_only(text[-1]))[0], rows_one_by_one(model, text, len(text) - 1)[0]
     )
+    target.drop_tree()
+    write_rounds(target, np.random.default_rng(4), 110)
+    text = [*text[:-6], *some_tokens(model, 30, seed=7)]
+    assert target.set_prompt(text) < 75
+    assert context.sequence_state(0).tobytes() == state_behind(model, text)
     # What begins otherwise is read from the beginning.
     other = [*prompt[:30], *some_tokens(model, 9, seed=6)]
     assert target.set_prompt(other) == len(other) - 1
@@ -173,7 +179,16 @@ def test_a_dropped_tree_leaves_no_trace(model: LlamaModel, context: LlamaContext
     for n in (1, 3, 7):
         target.score(TokenTree.chain([text[-1], *some_tokens(model, n, seed=n)]))
         target.drop_tree()
+        if target.n_cached < len(text) - 1:  # back at the prompt's state
+            target.set_prompt(text)
         assert context.sequence_state(0).tobytes() == state_behind(model, text)
+    target.hold()
+    before = context.n_passes
+    target.score(TokenTree.chain([text[-1], 1, 2]))
+    target.drop_tree()
+    assert target.n_cached == len(text) - 1
+    assert context.n_passes == before + 1
+    assert context.sequence_state(0).tobytes() == state_behind(model, text)
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
