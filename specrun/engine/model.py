@@ -104,7 +104,7 @@ class Model:
             return exact_passes.of_profile(options.profile)
         if options.exact:
             return exact_passes.measured(self._pair.target, plans, options, self.placement)
-        return ExactPasses()
+        return exact_passes.of_one_cache(self._pair.target)
 
     @property
     def llama_model(self) -> LlamaModel:

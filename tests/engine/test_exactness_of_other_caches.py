@@ -9,8 +9,10 @@ import pytest
 
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from tests.engines import engine, first_difference, write, written_by
 from tests.hybrids import noisy
 from tests.models import random_gemma3
@@ -45,6 +47,15 @@ def test_chains_and_trees_write_the_same_text(pair: tuple[Path, Path], sampling:
             lengths = result.statistics.accepted
             assert result.n_passes < reference.n_passes
             assert sum(lengths[: plan.depth]), "no tree was taken back"
+
+
+def test_passes_of_latent_attention_stay_with_one_kernel(tmp_path: Path) -> None:
+    # Its K and V have one type, with which llama.cpp has another kernel for passes of 64 tokens and more.
+    with engine(random_deepseek2(tmp_path / "model.gguf"), None, DRAFTLESS.plan(100)) as e:
+        assert e.target.padding == PassSizes(1, 1, 63)
+        assert e.target.room() == 63
+    with engine(random_gpt_oss(tmp_path / "other.gguf"), None, DRAFTLESS.plan(100)) as e:
+        assert e.target.padding == ANY_SIZE
 
 
 def test_a_long_text_is_the_same_beyond_512_cells(pair: tuple[Path, Path]) -> None:
