@@ -16,6 +16,13 @@ _WITH_SNAPSHOTS = {
     *("qwen35", "qwen35moe", "qwen4exp", "kimi-k3", "deepseek4", "glm5-next", "nemotron_h", "nemotron_h_moe"),
     *("lfm2", "lfm2moe", "bailingmoe3"),
 }
+# Hybrids for llama.cpp whose states are of another kind. No model of theirs was tried, so they are decoded plainly.
+_UNTRIED = {"deepseek4", "minimax-01"}
+
+
+def is_untried(file: GgufFile) -> bool:
+    """Whether the architecture keeps states in a way that nobody has tried to take back."""
+    return file.architecture in _UNTRIED
 
 
 def recurrent_layers(file: GgufFile) -> frozenset[int]:

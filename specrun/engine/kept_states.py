@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.recurrent_layers import keeps_snapshots, recurrent_layers, state_bytes
+from specrun.catalog.recurrent_layers import is_untried, keeps_snapshots, recurrent_layers, state_bytes
 from specrun.speculation.plan import Plan
 
 # All chosen by hand.
@@ -44,6 +44,8 @@ def of_target(file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bo
 
     pads: whether passes are padded. is_streamed: whether the weights do not fit into RAM.
     """
+    if is_untried(file):
+        return KeptStates()
     if not recurrent_layers(file):
         return None
     depth = max((plan.depth for plan in plans), default=0)
@@ -65,4 +67,4 @@ def of_draft(file: GgufFile) -> KeptStates | None:
 
     A draft drafts in passes over single tokens, of which snapshots take back nothing.
     """
-    return KeptStates(n_sequences=2) if recurrent_layers(file) else None
+    return KeptStates(n_sequences=2) if recurrent_layers(file) or is_untried(file) else None

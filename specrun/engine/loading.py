@@ -117,7 +117,7 @@ def _load(
         draft_model = resources.enter_context(LlamaModel(options.draft, draft_settings, _progress(options.draft, show)))
         check_sizes(model.n_bytes, draft_model.n_bytes)
         check_pair(model.vocabulary, draft_model.vocabulary)
-    plans, notices = _on_one_path(options.plans, model)
+    plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)
     notices += further
     if not any(plan.method.needs_draft for plan in plans):
@@ -187,10 +187,20 @@ def _states(options: RunOptions) -> KeptStates | None:
         return None  # loading the file says what is wrong with it
 
 
-def _on_one_path(plans: tuple[Plan, ...], model: LlamaModel) -> tuple[tuple[Plan, ...], list[str]]:
-    """The plans as the target can follow them, and a notice for a user who asked for trees that it cannot check."""
-    if not model.is_recurrent:
+def _on_one_path(
+    plans: tuple[Plan, ...], model: LlamaModel, states: KeptStates | None
+) -> tuple[tuple[Plan, ...], list[str]]:
+    """The plans as the target can follow them, and a notice for a user who asked for what it cannot do.
+
+    states: those that it keeps.
+    """
+    if not model.is_recurrent or not any(plan.drafts for plan in plans):
         return plans, []
+    if states == KeptStates():
+        kind = model.metadata("general.architecture")
+        return (OFF.plan(),), [
+            f"speculation is off: how tokens are taken back from models of the kind {kind} is untried"
+        ]
     trees = [plan for plan in plans if plan.drafts and not plan.is_chain]
     is_asked_for = len(plans) == 1 and trees and trees[0].method.needs_draft
     reason = f"{model.name} has recurrent layers, of which a pass checks one path: that is the best path of each tree"

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.catalog import embedded
+from specrun.catalog import embedded, recurrent_layers
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.recurrent_layers import state_bytes
 from specrun.engine import kept_states, placing
 from specrun.engine.kept_states import KeptStates, of_draft, of_target
+from specrun.engine.model import Model
 from specrun.engine.placing import placement_request, target_states
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
@@ -95,6 +96,17 @@ class _LittleMemory:
     @staticmethod
     def read() -> Memory:
         return replace(Memory.read(), available_bytes=1)
+
+
+def test_architectures_that_nobody_tried_are_decoded_plainly(
+    files: dict[str, GgufFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent_layers, "_UNTRIED", {"lfm2"})
+    plans = (CHAIN.plan(depth=4), OFF.plan())
+    assert of_target(files["lfm2"], plans, pads=False, is_streamed=False) == KeptStates()
+    with Model(RunOptions(files["lfm2"].path, None, (DRAFTLESS.plan(8),))) as model:
+        assert model.plans.candidates == (OFF.plan(),)
+        assert [notice for notice in model.notices if "lfm2 is untried" in notice]
 
 
 def test_contexts_have_room_for_a_further_plan(files: dict[str, GgufFile]) -> None:
