@@ -47,7 +47,7 @@ class Entry:
     licence: str | None = None
     context: int | None = None  # tokens that the model was trained for
     architecture: str | None = None
-    trees: bool = True  # whether token trees work; they do not with hybrid and recurrent architectures
+    trees: bool = True  # whether a pass checks token trees; of hybrid and recurrent architectures it checks chains
     drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
     verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
 

@@ -40,6 +40,7 @@ from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
+from specrun.speculation.planning.waiting import most_waiting
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
@@ -88,6 +89,8 @@ class Model:
         plans = pair.plans
         self.exactness = self._exactness(options, plans)
         pair.target.padding = self.exactness.sizes
+        if options.profile:
+            pair.target.wait_for(most_waiting(options.profile.costs.target))
         if options.exact:
             self.notices += self.exactness.notices
             if self.exactness.sizes == PLAIN_ONLY:
@@ -99,10 +102,9 @@ class Model:
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
             return exact_passes.of_profile(options.profile)
-        # The cache of a recurrent target cannot drop padding. Speculation is off there, and every pass has one token.
-        if options.exact and self.llama_model.can_hold_tree:
+        if options.exact:
             return exact_passes.measured(self._pair.target, plans, options, self.placement)
-        return ExactPasses()
+        return exact_passes.of_one_cache(self._pair.target)
 
     @property
     def llama_model(self) -> LlamaModel:
