@@ -72,6 +72,15 @@ def fit(
     return Fit(fits, 1 / _seconds(placement, room, rates, used_share), placement)
 
 
+def expert_share(placement: Placement, used_share: float) -> float:
+    """The share of a token's time in which experts are read, with assumed rates.
+
+    used_share: the share of a layer's experts that a token uses.
+    """
+    room = room_for_weights(placement)
+    return 1 - _seconds(placement, room, Rates(), 0.0) / _seconds(placement, room, Rates(), used_share)
+
+
 def _can_stream(placement: Placement, room: int) -> bool:
     """Whether what every pass needs in RAM at once fits there.
 
