@@ -15,6 +15,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.exact_passes import ExactPasses
+from specrun.engine.expert_costs import expert_growth
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
@@ -97,7 +98,7 @@ class Model:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.draft or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier)
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
