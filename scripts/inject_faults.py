@@ -40,7 +40,7 @@ def main() -> int:
     if arguments.list:
         print("\n".join(fault.name for fault in chosen))
         return 0
-    # What a shell starts in the background ignores SIGINT, and so would all that is started here: nothing would be tried.
+    # What a shell starts in the background ignores SIGINT, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     extent = QUICK if arguments.quick else Extent(arguments.every / 1e3, arguments.moments)
     print("| fault | injected | exit codes | lost |\n| --- | --- | --- | --- |", flush=True)
