@@ -75,7 +75,7 @@ def paths(place: Place, _extent: Extent) -> Injections:
         "it's",
         'a "quote"',
         "größe 日本 🦜",
-        "[red]x[/red]",
+        "[red]x[bold]",
         "$HOME `id`",
         "%s {0}",
         "-x",
