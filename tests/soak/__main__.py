@@ -38,7 +38,6 @@ from tests.soak.running import run_for
 from tests.soak.target_states import StreamedStates, Subject, TargetStates
 
 _MOST_GROWTH = 8 << 20  # bytes of memory that the largest pass or text may add after the warm-up
-_OTHER_TEXTS = 64  # cells by which texts of one third of a chat may be longer than those of another
 _LEAST_P = 1e-6  # probability below which a distribution is not the target's
 
 
@@ -142,8 +141,6 @@ def _chat(options: argparse.Namespace, _: Path) -> int:
             "objects": (done.growth(lambda look: look.objects), 1000),
             "files": (done.growth(lambda look: look.files), 0),
             "threads": (done.growth(lambda look: look.threads), 0),
-            "target's cells": (done.growth(lambda look: look.target_cells), _OTHER_TEXTS),
-            "draft's cells": (done.growth(lambda look: look.draft_cells), _OTHER_TEXTS),
         }
         cells = max(look.target_cells for look in done.looks), max(look.draft_cells for look in done.looks)
         line.update(
