@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from specrun.catalog import ggml_types
 from specrun.catalog.gguf_check import check_model
 from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, broken, read_header
 from specrun.catalog.recurrent_layers import layers_without_attention
@@ -277,10 +278,7 @@ def _signature(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
 
 def row_bytes(ggml_type: str, n: int) -> int:
     """Bytes of a row of `n` elements in a ggml type such as `f16` or `q8_0`."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[ggml_type.upper()]]
-    return -(-n // block) * block_bytes
+    return ggml_types.named(ggml_type).row_bytes(n)
 
 
 def layer_of(tensor: str) -> int | None:
