@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specrun import sudden_end
 from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag, is_ending
@@ -104,7 +105,13 @@ class _Writer:
     def write_text(self, prompt: str) -> int:
         """Write the answer to stdout piece by piece. Returns the exit code, as the other two methods do."""
         completion = self._completion(prompt)
-        self._run(completion, output.write)
+
+        def end_line() -> None:
+            if completion.text and not completion.text.endswith("\n"):
+                output.write("\n")
+
+        with sudden_end.undone(end_line):
+            self._run(completion, output.write)
         if not completion.text.endswith("\n"):
             output.write("\n")
         return self._end(completion)

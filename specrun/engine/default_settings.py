@@ -42,7 +42,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
     try:
         if keeps_bits(options.target):
             return options
-        gpus = offload_devices(devices.devices())
+        gpus = offload_devices(devices.devices(options.settings.rpc))
         placement = place(placement_request(options, gpus))
         on_cpu = not placement.n_gpu_layers
         file = GgufFile.read(options.target)

@@ -39,6 +39,10 @@ class PlacementRequest:
             return [self.settings.main_gpu or 0][: len(self.gpus)]
         return list(range(len(self.gpus)))
 
+    def local_gpus(self) -> list[int]:
+        """Those of `usable_gpus` that are in this machine."""
+        return [gpu for gpu in self.usable_gpus() if not self.gpus[gpu].is_remote]
+
 
 def decided_units(settings: LlamaSettings, shape: ModelShape) -> int | None:
     """Number of layers in VRAM that the user asked for, the output counted as one; None if the user did not say."""

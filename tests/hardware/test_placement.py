@@ -177,6 +177,34 @@ def test_several_gpus_share_by_what_they_have() -> None:
     assert abs(used[0] - used[1]) < 0.15
 
 
+def test_rpc_servers_hold_what_this_machine_has_no_room_for_and_no_draft() -> None:
+    server = Device("RPC0", "10.0.0.2:50052", "GPU", "RPC", 100 * GB, 100 * GB)
+    asked = request(DENSE, 8 * GB)
+    both = replace(asked, gpus=(server, *asked.gpus))
+    placement = place(both)
+    assert placement.regime == "in VRAM"
+    assert placement.draft_in_vram
+    assert "draft" not in placement.gpus[0].parts
+    assert placement.gpus[1].parts["draft"]
+    alone = place(asked)
+    assert 0 < placement.layer_gpus.count(1) <= alone.n_gpu_layers + 1
+    assert placement.layer_gpus.count(1) >= alone.n_gpu_layers - 1
+    assert placement.gpus[1].used_bytes <= both.budget(1)
+    fits = place(replace(both, gpus=(server, gpu(60 * GB))))
+    assert fits.layer_gpus == (1,) * DENSE.n_units
+
+
+def test_with_rpc_servers_alone_the_draft_stays_in_ram_unless_it_is_told_otherwise() -> None:
+    server = Device("RPC0", "10.0.0.2:50052", "GPU", "RPC", 100 * GB, 100 * GB)
+    asked = replace(request(DENSE), gpus=(server,))
+    placement = place(asked)
+    assert placement.regime == "in VRAM"
+    assert placement.draft_settings == UNDECIDED
+    assert placement.ram.parts["draft"]
+    assert placement.settings.op_offload is None
+    assert place(replace(asked, draft_settings=LlamaSettings(gpu_layers=ALL_LAYERS))).draft_in_vram
+
+
 def test_a_full_first_gpu_is_left_out_of_offloading() -> None:
     placement = place(request(DENSE, 100 * MB, 8 * GB))
     assert placement.settings.op_offload is False
