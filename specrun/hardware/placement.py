@@ -143,7 +143,7 @@ def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]
     return {
         "draft": sum(draft.layers[first:]) + sum(draft.experts[first:]) + draft.output,
         "KV cache": sum(draft.kv[first:]),
-        "compute": draft.activations * request.n_tokens + draft.logits(request.n_rows),
+        "compute": draft.gpu_activations * request.n_tokens + request.gpu_logits(draft),
     }
 
 
@@ -160,7 +160,7 @@ def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts
         parts = gpu_parts[gpu]
         if index == len(target.layers):
             _add(parts, "target", target.output)
-            _add(parts, "compute", target.logits(request.n_rows))
+            _add(parts, "compute", request.gpu_logits(target))
             continue
         _add(parts, "target", target.layers[index])
         _add(parts, "experts", target.experts[index] if index >= layout.n_cpu_moe else 0)

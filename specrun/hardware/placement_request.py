@@ -33,6 +33,10 @@ class PlacementRequest:
         free = self.gpus[gpu].free_bytes
         return max(int(free * (1 - MARGIN_SHARE)) - MARGIN_BYTES - self.margin_bytes, 0)
 
+    def gpu_logits(self, shape: ModelShape) -> int:
+        """Bytes that the logits of a pass take on a GPU beyond the compute buffer, whose memory they use again."""
+        return max(shape.logits(self.n_rows) - shape.gpu_activations * self.n_tokens, 0)
+
     def usable_gpus(self) -> list[int]:
         """Indices of the GPUs that llama.cpp may use with the user's split mode."""
         if self.settings.split_mode == "none":

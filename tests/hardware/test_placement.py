@@ -35,6 +35,8 @@ def shape(
         largest=max(output, experts // 3, layer // 4),
         n_vocab=32_000,
         activations=100_000,
+        gpu_activations=100_000,
+        state=16_384,
     )
 
 
@@ -73,6 +75,8 @@ def random_requests(n: int, most_gpus: int = 4) -> Iterator[PlacementRequest]:
             largest=int(rng.integers(1, 900)) * MB,
             n_vocab=int(rng.integers(1000, 200_000)),
             activations=int(rng.integers(10_000, 500_000)),
+            gpu_activations=int(rng.integers(10_000, 500_000)),
+            state=int(rng.integers(1000, 30_000)),
         )
         free = rng.integers(0, 30_000, int(rng.integers(1, most_gpus + 1))) * MB
         draft = DRAFT if rng.integers(2) else None
@@ -265,10 +269,12 @@ def test_shapes_of_files(tmp_path: Path) -> None:
         of_file = ModelShape.of(file, 1000, f16)
         tied = file.output_bytes if of_file.is_tied else 0
         assert sum(of_file.layers) + of_file.embedding + of_file.output - tied == file.n_bytes
-        assert sum(of_file.kv) == 1000 * sum(file.kv_bytes_per_token())
+        assert sum(of_file.kv) == 1024 * sum(file.kv_bytes_per_token())
         assert not of_file.is_moe
         assert ModelShape.of(file, 1000, LlamaSettings(type_k="f32")).kv > of_file.kv
-        assert ModelShape.of(file, 1000, LlamaSettings(flash_attn="off")).activations > of_file.activations
+        without = ModelShape.of(file, 1000, LlamaSettings(flash_attn="off"))
+        assert without.activations > of_file.activations
+        assert without.gpu_activations > of_file.gpu_activations
     moe = ModelShape.of(GgufFile.read(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=3)), 1000, f16)
     assert moe.experts == (4 * 3 * 64 * 32 * 4,) * 3
 
