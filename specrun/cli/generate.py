@@ -63,7 +63,7 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    from specrun.cli import prompt_input
+    from specrun.cli import prompt_input, unusable_gpu
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
@@ -83,6 +83,7 @@ def generate(
         plans = model.plans.at(sampling.temp)
         for notice in model.notices:
             output.note(notice)
+        unusable_gpu.say_once()
         output.hint(report.plan_line(plans, sampling.temp))
         if model.llama_model.chat_template is None and not raw:
             output.note("the model has no chat template, so the prompt is continued as it is, as with --raw")
