@@ -63,11 +63,11 @@ def texts(engine: Engine, sampling: SamplingParameters, plan: Plan, n_prompt: in
     return Written(first.tokens + second.tokens, first.rows + second.rows, second.finish, n_passes, second.statistics)
 
 
-def assert_exact(engine: Engine, plans: tuple[Plan, ...] = (TREE,), n_prompt: int = 40) -> None:
+def assert_exact(engine: Engine, plans: tuple[Plan, ...] = (TREE,), n_prompt: int = 40, n: int = 16) -> None:
     """Both texts are the same bits with each plan as without speculation, greedy and sampled, in fewer passes."""
     for sampling in (GREEDY, SAMPLED):
-        plain = texts(engine, sampling, OFF.plan(), n_prompt)
+        plain = texts(engine, sampling, OFF.plan(), n_prompt, n)
         for plan in plans:
-            written = texts(engine, sampling, plan, n_prompt)
+            written = texts(engine, sampling, plan, n_prompt, n)
             assert first_difference(written, plain) is None, f"{plan}, {sampling.temperature}"
             assert written.n_passes < plain.n_passes, "nothing was accepted"
