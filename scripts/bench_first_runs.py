@@ -1,6 +1,6 @@
 """How near `auto` comes to a tuned machine at once: the first run of a pair, the second, and one with a full profile.
 
-    python scripts/bench_first_runs.py --work DIR [--types LIST] [--places LIST] [--temps LIST] [-n TOKENS]
+    python scripts/bench_first_runs.py --work DIR [--types LIST] [--places LIST] [--temps LIST] [-n TOKENS] [--no-plain]
 
 Makes the models and the profiles that bench_headline.py makes, and shares its --work folder. Every run is a process of
 its own that writes one text: plain decoding, `auto` with an empty data folder, `auto` with
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench_headline import TYPES, Bench, ensure_models
@@ -23,13 +24,13 @@ RUNS = ("off", "first run", "second run", "tuned")
 KIND = "code"
 
 
-def seconds_of_runs(bench: Bench, temperature: float, n_tokens: int) -> tuple[dict[str, float], dict[str, int]]:
-    """Seconds behind the prompts, and tokens written in them, of every kind of run."""
-    seconds, tokens = dict.fromkeys(RUNS, 0.0), dict.fromkeys(RUNS, 0)
+def rates_of_runs(bench: Bench, runs: Sequence[str], temperature: float, n_tokens: int) -> dict[str, float]:
+    """Tokens a second, behind the prompts, of every kind of run in `runs`."""
+    seconds, tokens = dict.fromkeys(runs, 0.0), dict.fromkeys(runs, 0)
     for prompt in bench_prompts.shipped((KIND,)):
         learned = bench.work / "learned"
         shutil.rmtree(learned, ignore_errors=True)
-        for run in RUNS:
+        for run in runs:
             data = bench.tuned if run == "tuned" else learned
             options = ["--speculate", "off", "--no-learn"] if run == "off" else []
             options += ["--temp", f"{temperature:g}", "-n", f"{n_tokens}", "--json", prompt.text]
@@ -37,7 +38,7 @@ def seconds_of_runs(bench: Bench, temperature: float, n_tokens: int) -> tuple[di
             seconds[run] += answer["seconds"]
             tokens[run] += answer["completion_tokens"]
     shutil.rmtree(learned)
-    return seconds, tokens
+    return {run: tokens[run] / seconds[run] for run in runs}
 
 
 def main() -> None:
@@ -47,9 +48,11 @@ def main() -> None:
     parser.add_argument("--places", default="ram,streamed", metavar="LIST")
     parser.add_argument("--temps", default="0,0.8", metavar="LIST")
     parser.add_argument("-n", type=int, default=256, metavar="TOKENS", help="length of every text")
+    parser.add_argument("--no-plain", action="store_true", help="leave out plain decoding, which is slow when streamed")
     options = parser.parse_args()
-    print("| weights | " + " | ".join(f"{run}, tokens/s" for run in RUNS) + " | first / tuned | second / tuned |")
-    print("| --- |" + " ---: |" * (len(RUNS) + 2))
+    runs = RUNS[1:] if options.no_plain else RUNS
+    print("| weights | " + " | ".join(f"{run}, tokens/s" for run in runs) + " | first / tuned | second / tuned |")
+    print("| --- |" + " ---: |" * (len(runs) + 2))
     temperatures = [float(t) for t in options.temps.split(",")]
     for weights in options.types.split(","):
         target, draft = ensure_models(options.work, weights)
@@ -57,9 +60,9 @@ def main() -> None:
             bench = Bench(weights, place, target, draft, options.work)
             bench.tune(temperatures)
             for temperature in temperatures:
-                seconds, tokens = seconds_of_runs(bench, temperature, options.n)
-                rates = [tokens[run] / seconds[run] for run in RUNS]
-                cells = [f"{rate:.2f}" for rate in (*rates, rates[1] / rates[3], rates[2] / rates[3])]
+                rates = rates_of_runs(bench, runs, temperature, options.n)
+                relative = [rates[run] / rates["tuned"] for run in ("first run", "second run")]
+                cells = [f"{rate:.2f}" for rate in (*rates.values(), *relative)]
                 name = f"{weights.upper()}, {'in RAM' if place == 'ram' else place}, T={temperature:g}"
                 print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

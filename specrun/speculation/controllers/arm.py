@@ -10,6 +10,7 @@ from specrun.speculation.plan import Plan
 # All chosen by hand.
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
 _TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
+_COPIES = 0.25  # the same with draft sources, because some texts repeat themselves and others never do
 _DOUBT = 0.1  # standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary
 _SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
 
@@ -58,13 +59,19 @@ class Arm:
         """The rate of its recent passes; 0 if there were none. plain: seconds of a plain pass."""
         return self.tokens / self.seconds * plain if self.passes else 0.0
 
+    @property
+    def _from_text_to_text(self) -> float:
+        if not self.plan.drafts:
+            return 0.0
+        return _COPIES if self.plan.method.sources else _TEXTS
+
     def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
         """The rate by prior and observations, and its standard error.
 
         plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
         """
         rate = self.rate * text
-        error = math.hypot(self.error, _TEXTS * rate) if self.plan.drafts else self.error
+        error = math.hypot(self.error, self._from_text_to_text * rate)
         if not self.passes:
             return rate, error
         observed = self.observed(plain)

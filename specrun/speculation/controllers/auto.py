@@ -51,9 +51,8 @@ class Auto:
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
         """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1.
 
-        first: the one to begin with; None for the most cautious one that no other is expected to beat by more than the
-        errors.
-        `specrun tune` knows it better than the rates tell, because it ran all plans on the same texts.
+        first: the one to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans
+        on the same texts. None for the most cautious one that no other is expected to beat by more than the errors.
         """
         self.guide: Guide = guide
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
@@ -150,9 +149,10 @@ class Auto:
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         """Learn that the target read so many tokens of the prompt in so many seconds."""
         self.guide.read_prompt(n_tokens, seconds)
-        self._without_draft = 0 if self.needs_draft else _BEHIND
         if self.is_off:
             self._save(seconds)
+            self._try(least=1.0)  # a text of its own may well be better than the mean of those that were measured
+        self._without_draft = 0 if self.needs_draft else _BEHIND
         self._next = self._sized(self._held)
 
     def record(self, record: PassRecord) -> None:
@@ -176,7 +176,7 @@ class Auto:
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
             self._save(record.seconds)
-            self._try()
+            self._try_now_and_then()
             return
         is_catching_up = arm.plan.method.needs_draft and self._without_draft >= _BEHIND
         self._without_draft = 0 if arm.plan.method.needs_draft else self._without_draft + 1
@@ -194,7 +194,7 @@ class Auto:
         if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:
             # Draft sources without a guess cost next to nothing, so this is as good as plain decoding.
             self._save(record.seconds)
-            self._try()
+            self._try_now_and_then()
 
     def _reconsider(self) -> None:
         """Leave a plan that drafts if it loses, or if another one is expected to be faster."""
@@ -225,23 +225,36 @@ class Auto:
         self._without_draft += 1
         self._purse = min(self._purse + _SHARE * seconds / self._plain(), max(self._purse, _MOST_SAVED))
 
-    def _try(self) -> None:
-        """Take up the most promising plan if plain decoding turned out to be slower, or if the purse pays for it."""
-        if self._since_change % _TRIED_EVERY:
+    def _try_now_and_then(self) -> None:
+        if self._since_change % _TRIED_EVERY == 0:
+            self._try()
+
+    def _try(self, least: float = 0.0) -> None:
+        """Take up the most promising plan if plain decoding turned out to be slower, or if the purse pays for it.
+
+        least: a rate that the plan must be able to reach within its error.
+        """
+        arms = [arm for arm in self._arms if arm.plan.drafts and arm.rate > _HOPELESS and arm is not self._held]
+        if not arms or not self.guide.knows_plain:
             return
         plain = self._plain()
-        arms = [arm for arm in self._arms if arm.plan.drafts and arm.rate > _HOPELESS and arm is not self._held]
-        if not arms:
-            return
         best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
         rate, error = best.estimate(plain)
-        if (best.passes and rate - error > 1) or self._can_pay(best.plan):
+        is_known = best.passes > 0 and rate - error > 1
+        if rate + error >= least and (is_known or self._can_pay(best.plan)):
             self._change(best)
 
     def _can_pay(self, plan: Plan) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
-        levels = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain() if plan.method.needs_draft else 0.0
-        return max(_FEWEST_LOOKS * levels, self._cost(_smallest(plan))) <= self._purse
+        """Whether the purse pays for a few draft passes and the smallest tree of the plan.
+
+        Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
+        """
+        smallest = self._cost(_smallest(plan))
+        if not plan.method.needs_draft:
+            return smallest <= self._purse
+        looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
+        is_bounded = _can_shrink(plan) and not self.guide.learned
+        return (looks if is_bounded else max(looks, smallest)) <= self._purse
 
     def _change(self, arm: Arm) -> None:
         for other in self._arms:

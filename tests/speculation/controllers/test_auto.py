@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from specrun.speculation.controllers.auto import Auto
@@ -144,6 +146,15 @@ def test_a_tuned_plan_that_loses_is_left_and_one_that_was_underrated_is_found() 
     assert not underrated.is_off
 
 
+def test_where_tuning_found_that_nothing_pays_a_text_that_differs_is_noticed_at_once() -> None:
+    def rates(of: Callable[[int], Text]) -> list[float]:
+        plans = [(MERGED.plan(32, 31, 32), 0.95), (DRAFTLESS.plan(32), 0.95)]
+        return [share_of_plain(tuned(Q4_K_M, *plans), of(seed), Q4_K_M, 96) for seed in range(6)]
+
+    assert min(rates(lambda seed: useless(96, seed))) > 0.97
+    assert sum(rates(lambda seed: text(96, 0.9, seed, copied=0.5))) / 6 > 1.5
+
+
 def test_a_plan_that_is_hopeless_by_the_profile_is_never_tried() -> None:
     done = run(tuned(Q4_K_M, (CHAIN, 0.4)), text(600, 0.9, 0), Q4_K_M, 600)
     assert set(done.plans) == {OFF}
@@ -170,7 +181,7 @@ def test_plain_decoding_is_checked_where_the_two_are_near() -> None:
 
 
 def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
-    plans = tuned(STREAMED, (CHAIN, 0.95))
+    plans = tuned(STREAMED, (CHAIN, 0.8))
     plain = STREAMED.ms(1) / 1e3
     plans.read_prompt(500, 2.0)
     while not plans.current.drafts:
