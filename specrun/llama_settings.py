@@ -37,6 +37,7 @@ class LlamaSettings:
     load_mode: LoadMode | None = None  # default: auto, which maps the file unless a device cannot use the mapping
     op_offload: bool | None = None  # whether large passes compute weights that lie in RAM on the GPU; default: True
     offload_min_batch: int | None = None  # tokens from which a pass is large, settled once a process; default: 32
+    rpc: tuple[str, ...] | None = None  # HOST:PORT of llama.cpp's RPC servers that may hold layers; default: none
     gpu_layers: int | None = None  # layers in VRAM, counted from the last; the output counts as one; default: 0
     n_cpu_moe: int | None = None  # number of leading layers whose experts stay in RAM; default: 0
     split_mode: SplitMode | None = None  # how several GPUs share the layers; default: layer

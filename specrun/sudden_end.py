@@ -1,10 +1,12 @@
-"""What is left to do where C code cannot go on and the process ends at once: the terminal back, and one line."""
+"""What is left to do where C code cannot go on and the process ends at once: what was written is kept, the terminal
+given back, and one line says why.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 STDERR = 2
 _CLEAR_LINE_AND_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
@@ -14,7 +16,7 @@ _undo: list[Callable[[], None]] = []
 
 @contextmanager
 def undone(undo: Callable[[], None]) -> Iterator[None]:
-    """Inside the block a sudden end calls `undo` first: for what would otherwise outlive the process."""
+    """Inside the block a sudden end calls `undo` first: for what would otherwise outlive the process, or be lost."""
     _undo.append(undo)
     try:
         yield
@@ -28,6 +30,7 @@ def say(message: str, descriptor: int = STDERR) -> None:
     descriptor: of stderr. Raises OSError.
     """
     for undo in reversed(_undo):
-        undo()
+        with suppress(Exception):  # nothing may keep the process from ending
+            undo()
     prefix = _CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(descriptor) else b""
     os.write(descriptor, prefix + f"specrun: {message}\n".encode(errors="replace"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from specrun import sudden_end
 from specrun.catalog.local_models import local_models
 from specrun.chat import commands, conversation_file, kept_list, picker
 from specrun.chat.conversation_file import LastConversation
@@ -143,7 +144,11 @@ class ChatLoop:
         # ended by it.
         with held():
             try:
-                with InterruptFlag() as interrupted, without_echo():
+                with (
+                    InterruptFlag() as interrupted,
+                    without_echo(),
+                    sudden_end.undone(lambda: self._keep_begun(completion)),
+                ):
                     self._answers.show(completion.stream(interrupted), completion)
             except BaseException:
                 # A failed pass, a second Ctrl-C: what was written stays, as it does on the screen.
@@ -169,6 +174,11 @@ class ChatLoop:
             self._note(weights_notice)
         self._weights_notice = weights_notice
         return completion.finish_reason == "interrupted"
+
+    def _keep_begun(self, completion: Completion) -> None:
+        """Where the process ends in the middle of an answer: keep what was written of it."""
+        if completion.token_ids:
+            self._keep(completion)
 
     def _keep(self, completion: Completion) -> None:
         """Make an answer, whole or not, a part of the conversation, here and on disk."""

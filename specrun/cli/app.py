@@ -51,11 +51,17 @@ def _print_version(wanted: bool) -> None:
     if not wanted:
         return
     from specrun import __version__
-    from specrun.llama import library
+    from specrun.cli import unusable_gpu
+    from specrun.hardware.device import offload_devices
+    from specrun.llama import devices, library
 
     print(f"specrun {__version__}")
     print(f"llama-cpp-python {library.bindings_version()}")
     print(f"llama.cpp {library.build()}, backends: {', '.join(library.backends())}")
+    for device in offload_devices(devices.devices()):
+        print(device)
+    if finding := unusable_gpu.finding():
+        output.note(f"{finding.detail}; {finding.fix}")
     raise typer.Exit
 
 

@@ -46,6 +46,7 @@ def chat(
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
     """
     from specrun.chat import ChatLoop, PipeReader, Surroundings, TerminalReader, conversation_file, picker
+    from specrun.cli import unusable_gpu
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
@@ -68,6 +69,7 @@ def chat(
         model = open_model(chosen, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress)
         for notice in model.notices:
             output.note(notice)
+        unusable_gpu.say_once()
         return model
 
     def answers(name: str | None) -> AnswerView:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specrun import sudden_end
 from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag, is_ending
@@ -62,7 +63,7 @@ def generate(
     """
     if json and jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
-    from specrun.cli import prompt_input
+    from specrun.cli import prompt_input, unusable_gpu
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.engine.request import make_request
@@ -82,6 +83,7 @@ def generate(
         plans = model.plans.at(sampling.temp)
         for notice in model.notices:
             output.note(notice)
+        unusable_gpu.say_once()
         output.hint(report.plan_line(plans, sampling.temp))
         if model.llama_model.chat_template is None and not raw:
             output.note("the model has no chat template, so the prompt is continued as it is, as with --raw")
@@ -104,7 +106,13 @@ class _Writer:
     def write_text(self, prompt: str) -> int:
         """Write the answer to stdout piece by piece. Returns the exit code, as the other two methods do."""
         completion = self._completion(prompt)
-        self._run(completion, output.write)
+
+        def end_line() -> None:
+            if completion.text and not completion.text.endswith("\n"):
+                output.write("\n")
+
+        with sudden_end.undone(end_line):
+            self._run(completion, output.write)
         if not completion.text.endswith("\n"):
             output.write("\n")
         return self._end(completion)

@@ -166,6 +166,7 @@ def _tune(
     plot: Path | None,
 ) -> int:
     from specrun.bench import bench_prompts
+    from specrun.cli import unusable_gpu
     from specrun.engine.calibration_texts import TuningText
     from specrun.long_run import Run
     from specrun.profiles import profile_files
@@ -176,6 +177,7 @@ def _tune(
 
     own = [TuningText(prompt.kind, prompt.text) for prompt in bench_prompts.load(prompts)] if prompts else None
     profile_files.check_folder()
+    unusable_gpu.say_once()
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     variables: dict[str, str] = {}
     with output.progress() as display, InterruptFlag() as interrupted:

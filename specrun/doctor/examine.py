@@ -11,7 +11,7 @@ from specrun.doctor.finding import Finding
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
 from specrun.hardware.device import offload_devices
-from specrun.hardware.machine import Machine, gpu_driver, surroundings
+from specrun.hardware.machine import Machine, gpu_driver, nvidia_card, surroundings
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 
@@ -45,7 +45,8 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
 
 def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> Iterator[Finding]:
     yield installation.versions(specrun.__version__, build)
-    yield installation.backends(build.backends, len(offload_devices(build.devices)), gpu_driver())
+    n_gpus = len(offload_devices(build.devices))
+    yield installation.backends(build.backends, n_gpus, gpu_driver(), nvidia_card())
     yield installation.instructions(cpu_features(build.system_info), read_flags())
     show("running a layer on each device")
     yield from devices.findings(build.devices, partial(probe.run_layer, debug=debug))

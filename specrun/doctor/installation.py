@@ -52,10 +52,20 @@ def unusable(reason: str) -> Finding:
     return Finding("llama.cpp", "fail", f"it cannot be loaded: {reason}", REBUILD)
 
 
-def backends(names: Collection[str], n_gpus: int, driver: str | None) -> Finding:
-    """Whether the build can use the GPU of this machine. n_gpus: that llama.cpp sees. driver: `hardware.gpu_driver`."""
+def backends(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia: bool = False) -> Finding:
+    """Whether the build can use the GPU of this machine.
+
+    n_gpus: that llama.cpp sees. driver: `hardware.machine.gpu_driver`. has_nvidia: `hardware.machine.nvidia_card`.
+    """
     compiled = f"compiled: {', '.join(names)}"
     for_gpus = [name for name in names if name not in _NO_DEVICES]
+    if has_nvidia and not driver and not n_gpus:
+        return Finding(
+            "backends",
+            "warn",
+            f"{compiled}; this machine has a GPU of NVIDIA's, whose driver is not loaded",
+            "install the driver and restart (Ubuntu: `sudo ubuntu-drivers install`); `nvidia-smi` must list the GPU",
+        )
     if for_gpus and not n_gpus:
         return Finding(
             "backends",
@@ -72,6 +82,13 @@ def backends(names: Collection[str], n_gpus: int, driver: str | None) -> Finding
             f"CMAKE_ARGS=-DGGML_{backend}=on {REBUILD}",
         )
     return Finding("backends", "ok", compiled)
+
+
+def unusable_gpu(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia: bool) -> Finding | None:
+    """The finding of `backends` where there surely is a GPU, and none can be used; else None."""
+    if n_gpus or not (driver or has_nvidia):
+        return None
+    return backends(names, n_gpus, driver, has_nvidia)
 
 
 def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:

@@ -48,7 +48,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
         keeps = keeps_bits(options.target)
         if keeps and not file.n_experts:
             return options
-        gpus = offload_devices(devices.devices())
+        gpus = offload_devices(devices.devices(options.settings.rpc))
         placement = place(placement_request(options, gpus))
         on_cpu = not placement.n_gpu_layers
     except ModelFileError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specrun.catalog.local_pair import Fetcher, SilentFetcher
-from specrun.engine import busy_cores, exact_passes
+from specrun.engine import busy_cores, exact_passes, first_pass
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
@@ -241,9 +241,11 @@ def open_model(
     watch = LoadWatch()
     options = replace(asked if asked.profile else with_defaults(asked), largest=largest)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
-    learner = Learner(asked, options.settings, note) if learns and not asked.profile else None
     with progress() as show:
+        options, crashes = first_pass.checked(options, show)
+        learner = Learner(asked, options.settings, note) if learns and not asked.profile else None
         model = Model(options, learner, show)
+    model.notices[:0] = crashes
     model.notices += busy_cores.notices(watch, options, model.placement)
     return model
 

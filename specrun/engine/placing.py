@@ -27,7 +27,7 @@ def plan_placement(options: RunOptions) -> Placement | None:
 
     Raises ModelFileError for a file that cannot be read, and UsageError for options that name a GPU that is missing.
     """
-    gpus = offload_devices(devices.devices())
+    gpus = offload_devices(devices.devices(options.settings.rpc))
     if not gpus:
         return None
     _check_gpus(options.settings, gpus)

@@ -66,7 +66,7 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
     """
     if options.residency == "off":
         return Streaming()
-    gpus = offload_devices(devices.devices())
+    gpus = offload_devices(devices.devices(options.settings.rpc))
     pressure = Pressure.watch()
     try:
         room = room_in_ram(options, gpus)

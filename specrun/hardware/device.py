@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from specrun.units import size_text
+
+RPC = "RPC"  # the backend of devices on other machines
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL", "META", "unknown"]
 
 
@@ -21,6 +24,17 @@ class Device:
     total_bytes: int  # of its memory; 0 if the backend does not say
     id: str | None = None  # PCI address; None if the backend does not say
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is the device of an RPC server, on another machine. Its description is HOST:PORT."""
+        return self.backend == RPC
+
+    def __str__(self) -> str:
+        """For people: name, product or address, and memory."""
+        what = f"RPC server {self.description}" if self.is_remote else self.description
+        memory = f", {size_text(self.free_bytes)} of {size_text(self.total_bytes)} free" if self.total_bytes else ""
+        return f"{self.name}, {what}{memory}"
+
 
 def offload_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
     """The devices that llama.cpp divides layers among, in its order (llama_prepare_model_devices in llama.cpp).
@@ -32,7 +46,7 @@ def offload_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
     gpus: list[Device] = []
     integrated: list[Device] = []
     for device in devices:
-        if device.kind == "GPU" and device.backend == "RPC":
+        if device.kind == "GPU" and device.is_remote:
             servers.append(device)
         elif device.kind == "GPU" and not any(device.id and device.id == other.id for other in gpus):
             gpus.append(device)

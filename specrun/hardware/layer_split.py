@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,19 +10,26 @@ import numpy as np
 _HALVINGS = 20  # steps of the binary search for the share of every GPU to fill
 
 
-def divide(units: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
+def divide(units: Sequence[int], rooms: Sequence[int], remote: Collection[int] = ()) -> list[int] | None:
     """How many of the `units` (bytes each, in order) go to each GPU; None if they do not fit.
 
     `rooms` are the free bytes of the GPUs. All are filled to about the same share, because each also needs memory for
-    things that are not planned here.
+    things that are not planned here. But those whose index is in `remote` get only what the others have no room for.
     """
+    here = [index for index in range(len(rooms)) if index not in remote]
+    alone = _spread(units, [0 if index in remote else room for index, room in enumerate(rooms)], here)
+    return _spread(units, rooms, remote) if remote and alone is None else alone
+
+
+def _spread(units: Sequence[int], rooms: Sequence[int], shared: Collection[int]) -> list[int] | None:
+    """As `divide`, with the rooms whose index is in `shared` filled to the same share, the least with which all fit."""
     counts = fill(units, rooms)
     if counts is None or len(rooms) == 1:
         return counts
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        spread = fill(units, [int(room * middle) for room in rooms])
+        spread = fill(units, [int(room * middle) if i in shared else room for i, room in enumerate(rooms)])
         if spread is None:
             low = middle
         else:

@@ -18,6 +18,7 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 
 _MEMORY_STEP = 2**28  # RAM is compared in units of 256 MiB, as kernel versions reserve slightly different amounts
+_NVIDIA, _DISPLAY = 0x10DE, 0x03  # a vendor, and the first byte of a class, on the PCI bus
 _NVIDIA_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.[\d.]+)")
 
 
@@ -72,6 +73,18 @@ class Machine:
         if self.storage:
             del values["storage"]["bytes_per_second"]
         return values
+
+
+def nvidia_card(root: Path = Path("/")) -> bool:
+    """Whether a GPU of NVIDIA's is in this machine, with its driver or without, by the files below `root`."""
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = (int((device / name).read_text(), 16) for name in ("vendor", "class"))
+        except (OSError, ValueError):
+            continue
+        if vendor == _NVIDIA and kind >> 16 == _DISPLAY:
+            return True
+    return False
 
 
 def gpu_driver(root: Path = Path("/")) -> str | None:

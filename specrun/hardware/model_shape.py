@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specrun.catalog.gguf_file import layer_of
 from specrun.catalog.recurrent_layers import state_bytes
 from specrun.llama_settings import LlamaSettings
 
 if TYPE_CHECKING:
     from specrun.catalog.gguf_file import GgufFile
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _HALF_BYTES = 4, 2
 _MASK_BYTES = 6  # of the attention mask per cell and token: a float32 that is filled in, a float16 for flash attention
+_CELLS_STEP = 256  # llama.cpp rounds the cells of a cache up to a multiple of it
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,11 @@ class ModelShape:
     embedding: int  # tables that always stay in RAM
     output: int  # output matrix and other weights outside the layers; a tied matrix is a copy that only VRAM needs
     is_tied: bool  # whether the token embedding is also the output matrix
-    largest: int  # largest tensor
+    largest: int  # largest tensor of a layer
     n_vocab: int  # number of tokens
-    activations: int  # compute buffer per token of a pass
+    activations: int  # compute buffer per token of a pass on the CPU, what its kernels need for themselves included
+    gpu_activations: int  # compute buffer per token of a pass on a GPU
+    state: int  # of a token between two layers, which goes from RAM to a GPU
 
     @classmethod
     def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings, n_states: int = 1) -> ModelShape:
@@ -35,6 +39,7 @@ class ModelShape:
 
         n_states: states that each recurrent layer keeps: of every sequence one, and its snapshots.
         """
+        n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
         per_token = file.kv_bytes_per_token(settings.type_k or "f16", settings.type_v or "f16")
         return cls(
             layers=tuple(layer - expert for layer, expert in zip(file.layer_bytes, file.expert_bytes, strict=True)),
@@ -45,9 +50,11 @@ class ModelShape:
             embedding=file.embedding_bytes,
             output=file.output_bytes + file.other_bytes,
             is_tied=file.is_tied,
-            largest=max((tensor.n_bytes for tensor in file.tensors), default=0),
+            largest=max((tensor.n_bytes for tensor in file.tensors if layer_of(tensor.name) is not None), default=0),
             n_vocab=file.n_vocab,
             activations=_activations(file, n_cells, settings),
+            gpu_activations=_gpu_activations(file, n_cells, settings),
+            state=file.n_embd * _FLOAT_BYTES,
         )
 
     @property
@@ -84,3 +91,19 @@ def _activations(file: GgufFile, n_cells: int, settings: LlamaSettings) -> int:
     if settings.flash_attn == "off":
         n_floats += 2 * file.n_heads * n_cells  # attention scores of all heads, before and after the softmax
     return n_floats * _FLOAT_BYTES + n_cells * _MASK_BYTES
+
+
+def _gpu_activations(file: GgufFile, n_cells: int, settings: LlamaSettings) -> int:
+    """Bytes per token in the compute buffer of a GPU: what llama.cpp allocates at the widest place of a layer.
+
+    That is the feed-forward layer with the state before and behind the norm, or in a mixture the output of each expert
+    that a token uses, twice. Without flash attention it may be the scores of all heads. llama.cpp's own numbers are
+    within 10 % of these, together with weights and KV cache (`tests/gpu/test_memory.py`).
+    """
+    widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
+    experts = 2 * file.n_embd * file.n_experts_used + 4 * file.n_experts
+    n_floats = max(3 * widest + 2 * file.n_embd, experts)
+    if settings.flash_attn == "off":
+        n_floats = max(n_floats, file.n_heads * n_cells + 4 * file.n_embd)
+        return n_floats * _FLOAT_BYTES + n_cells * _FLOAT_BYTES
+    return n_floats * _FLOAT_BYTES + n_cells * _HALF_BYTES

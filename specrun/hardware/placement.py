@@ -1,8 +1,9 @@
 """Plans which layers of target and draft lie in VRAM and which in RAM, for both models together, before loading them.
 
 VRAM goes first to the whole draft, because it runs many small passes for each pass of the target, and then to the
-target's layers, beginning with the last. In a mixture of experts, experts are put into RAM before attention is, because
-each token uses few of them.
+target's layers, beginning with the last. RPC servers, which are counted as GPUs, hold no draft, and of the target
+what the GPUs of this machine have no room for. In a mixture of experts, experts are put into RAM before attention is,
+because each token uses few of them.
 """
 
 from __future__ import annotations
@@ -120,11 +121,14 @@ def _regime(request: PlacementRequest, layout: TargetLayout) -> Regime:
 
 def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, int]:
     """The draft's GPU, and the number of its layers in VRAM: all or none, unless the user gave a number."""
-    usable = request.usable_gpus()
-    if not request.draft or not usable:
+    if not request.draft:
+        return 0, 0
+    decided = decided_units(request.draft_settings, request.draft)
+    # Each of its many small passes would wait for the network.
+    usable = request.local_gpus() or (request.usable_gpus() if decided else [])
+    if not usable:
         return 0, 0
     home = max(usable, key=lambda gpu: room[gpu])
-    decided = decided_units(request.draft_settings, request.draft)
     if decided is not None:
         return home, decided
     n_units = request.draft.n_units
@@ -139,7 +143,7 @@ def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]
     return {
         "draft": sum(draft.layers[first:]) + sum(draft.experts[first:]) + draft.output,
         "KV cache": sum(draft.kv[first:]),
-        "compute": draft.activations * request.n_tokens + draft.logits(request.n_rows),
+        "compute": draft.gpu_activations * request.n_tokens + request.gpu_logits(draft),
     }
 
 
@@ -156,7 +160,7 @@ def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts
         parts = gpu_parts[gpu]
         if index == len(target.layers):
             _add(parts, "target", target.output)
-            _add(parts, "compute", target.logits(request.n_rows))
+            _add(parts, "compute", request.gpu_logits(target))
             continue
         _add(parts, "target", target.layers[index])
         _add(parts, "experts", target.experts[index] if index >= layout.n_cpu_moe else 0)

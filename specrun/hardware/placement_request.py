@@ -33,11 +33,19 @@ class PlacementRequest:
         free = self.gpus[gpu].free_bytes
         return max(int(free * (1 - MARGIN_SHARE)) - MARGIN_BYTES - self.margin_bytes, 0)
 
+    def gpu_logits(self, shape: ModelShape) -> int:
+        """Bytes that the logits of a pass take on a GPU beyond the compute buffer, whose memory they use again."""
+        return max(shape.logits(self.n_rows) - shape.gpu_activations * self.n_tokens, 0)
+
     def usable_gpus(self) -> list[int]:
         """Indices of the GPUs that llama.cpp may use with the user's split mode."""
         if self.settings.split_mode == "none":
             return [self.settings.main_gpu or 0][: len(self.gpus)]
         return list(range(len(self.gpus)))
+
+    def local_gpus(self) -> list[int]:
+        """Those of `usable_gpus` that are in this machine."""
+        return [gpu for gpu in self.usable_gpus() if not self.gpus[gpu].is_remote]
 
 
 def decided_units(settings: LlamaSettings, shape: ModelShape) -> int | None:

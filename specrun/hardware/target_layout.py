@@ -57,20 +57,25 @@ class _Search:
         self._usable = request.usable_gpus()
         self._room = [room[gpu] for gpu in self._usable]
         self._n_gpus = len(room)
-        # Large passes copy weights from RAM to the first GPU, if it has room for the largest tensor.
-        self._base = request.target.activations * request.n_tokens
-        self._largest = request.target.largest
+        local = request.local_gpus()
+        self._remote = {i for i, gpu in enumerate(self._usable) if gpu not in local} if local else set()
+        # Large passes copy weights from RAM to the first GPU of this machine, if it has room for the largest tensor.
+        self._copier = self._usable.index(local[0]) if local else None
+        self._base = request.target.gpu_activations * request.n_tokens
+        self._copied = request.target.largest + request.target.state * request.n_tokens
         threshold = request.settings.offload_min_batch or _OFFLOAD_MIN_BATCH
         may_offload = request.settings.op_offload is not False and request.n_tokens >= threshold
-        self._offloads = may_offload and self._base + self._largest <= self._room[0]
-        self._lacks_room_to_offload = may_offload and not self._offloads
+        self._offloads = self._lacks_room_to_offload = False
+        if may_offload and self._copier is not None:
+            self._offloads = self._base + self._copied <= self._room[self._copier]
+            self._lacks_room_to_offload = not self._offloads
 
     def divide(self, n_units: int, n_cpu_moe: int) -> list[int] | None:
         """How many of the last `n_units` layers, the output counted as one, each GPU takes; None if they do not fit."""
         units, rooms = self._units(n_units, n_cpu_moe), self._rooms(n_units, n_cpu_moe)
         split = self._request.settings.tensor_split
         if split is None or len(self._usable) == 1:
-            return divide(units, rooms)
+            return divide(units, rooms, self._remote)
         counts = counts_of_split(split, len(self._usable), n_units)
         return counts if holds(units, counts, rooms) else None
 
@@ -78,12 +83,12 @@ class _Search:
         target = self._request.target
         units = [target.unit(index, n_cpu_moe) for index in range(target.n_units - n_units, target.n_units)]
         if units:
-            units[-1] += target.logits(self._request.n_rows)
+            units[-1] += self._request.gpu_logits(target)
         return units
 
     def _rooms(self, n_units: int, n_cpu_moe: int) -> list[int]:
-        copies = self._largest if self._copies(n_units, n_cpu_moe) else 0
-        return [max(room - self._base - (0 if i else copies), 0) for i, room in enumerate(self._room)]
+        copies = self._copied if self._copies(n_units, n_cpu_moe) else 0
+        return [max(room - self._base - (copies if i == self._copier else 0), 0) for i, room in enumerate(self._room)]
 
     def _copies(self, n_units: int, n_cpu_moe: int) -> bool:
         """Whether large passes copy weights from RAM. Without a layer in VRAM the target runs on the CPU alone."""
@@ -98,8 +103,8 @@ class _Search:
         copies = self._copies(n_units, n_cpu_moe)
         compute = [0] * self._n_gpus
         for i, (gpu, count) in enumerate(zip(self._usable, counts, strict=True)):
-            first = copies and i == 0
-            compute[gpu] = (self._base if count or first else 0) + (self._largest if first else 0)
+            first = copies and i == self._copier
+            compute[gpu] = (self._base if count or first else 0) + (self._copied if first else 0)
         on_gpu = [gpu for gpu, count in zip(self._usable, counts, strict=True) for _ in range(count)]
         return TargetLayout(
             gpus=(*[None] * (target.n_units - n_units), *on_gpu),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-from specrun.hardware.device import Device, DeviceKind
-from specrun.llama import library
+from specrun.hardware.device import RPC, Device, DeviceKind, offload_devices
+from specrun.llama import library, rpc_servers
 
 # enum ggml_backend_dev_type in ggml-backend.h
 _KINDS: tuple[DeviceKind, ...] = ("CPU", "GPU", "IGPU", "ACCEL", "META")
@@ -28,29 +29,60 @@ class _Properties(ctypes.Structure):
     )
 
 
-def devices() -> list[Device]:
-    """Every device of every backend in llama.cpp's order, with its current free memory."""
+def devices(servers: Sequence[str] | None = None) -> list[Device]:
+    """Every device of every backend in llama.cpp's order, with its current free memory.
+
+    servers: RPC servers, HOST:PORT, whose devices are among them; None for none. Raises the errors of
+    `rpc_servers.add`.
+    """
+    return [device for device, _ in _known(servers or ())]
+
+
+def offload_handles(servers: Sequence[str] | None) -> list[int]:
+    """C pointers to the devices that layers may lie on, in the order of `offload_devices`. servers: as in `devices`."""
+    known = _known(servers or ())
+    chosen = offload_devices(device for device, _ in known)
+    return [next(handle for device, handle in known if device is one) for one in chosen]
+
+
+def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
+    """Devices with their C pointers. Servers that were added for another model of this process are left out."""
     library.start()
+    rpc_servers.add(servers)
     libggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    return [_device(libggml.ggml_backend_dev_get(i)) for i in range(libggml.ggml_backend_dev_count())]
+    handles = [int(libggml.ggml_backend_dev_get(i)) for i in range(libggml.ggml_backend_dev_count())]
+    others = rpc_servers.added().difference(servers)
+    return [(_device(handle), handle) for handle in handles if not (others and _server(handle) in others)]
+
+
+def _server(handle: int) -> str | None:
+    """HOST:PORT of the RPC server that has this device; None for one of this machine. The server is not asked."""
+    libggml.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
+    libggml.ggml_backend_dev_description.restype = ctypes.c_char_p
+    is_remote = _backend(handle) == RPC
+    return _text(libggml.ggml_backend_dev_description(handle)) if is_remote else None
+
+
+def _backend(handle: int) -> str:
+    libggml.ggml_backend_dev_backend_reg.argtypes = [ctypes.c_void_p]
+    libggml.ggml_backend_dev_backend_reg.restype = ctypes.c_void_p
+    libggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
+    libggml.ggml_backend_reg_name.restype = ctypes.c_char_p
+    return _text(libggml.ggml_backend_reg_name(libggml.ggml_backend_dev_backend_reg(handle)))
 
 
 def _device(handle: int) -> Device:
     libggml.ggml_backend_dev_get_props.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Properties)]
     libggml.ggml_backend_dev_get_props.restype = None
-    libggml.ggml_backend_dev_backend_reg.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_dev_backend_reg.restype = ctypes.c_void_p
-    libggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_reg_name.restype = ctypes.c_char_p
     properties = _Properties()
     libggml.ggml_backend_dev_get_props(handle, ctypes.byref(properties))
     return Device(
         name=_text(properties.name),
         description=_text(properties.description),
         kind=_KINDS[properties.type] if properties.type < len(_KINDS) else "unknown",
-        backend=_text(libggml.ggml_backend_reg_name(libggml.ggml_backend_dev_backend_reg(handle))),
+        backend=_backend(handle),
         free_bytes=properties.memory_free,
         total_bytes=properties.memory_total,
         id=_text(properties.device_id) or None,

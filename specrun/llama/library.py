@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ _CONTINUE = 5
 _STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another one
 
 _listeners: list[deque[str]] = []  # one for each open `captured_errors`; two passes may run at the same time
+_explainers: dict[str, Callable[[str], str]] = {}
 _last_level = logging.DEBUG
 _shown = _STDERR  # where the user sees what is written, also while `captured_stderr` has another file in its place
 
@@ -52,6 +53,8 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 def _on_abort(message: bytes) -> None:
     """Called when an assertion fails in llama.cpp: end the process with one line instead of a page of backtrace."""
     file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
+    if explain := _explainers.get(Path(file).name):
+        end_process(explain(assertion), LlamaError)
     why = f"{Path(file).name}:{assertion}"
     end_process(f"llama.cpp gave up ({one_line(why)}); the model file may be broken, --debug shows more", LlamaError)
 
@@ -60,6 +63,11 @@ def _on_abort(message: bytes) -> None:
 def _on_uncaught() -> None:
     """Called when C++ code throws what nobody catches."""
     end_process("llama.cpp gave up (an exception that it does not catch); the model file may be broken", LlamaError)
+
+
+def explain_aborts(file: str, explain: Callable[[str], str]) -> None:
+    """From now on, where llama.cpp gives up in this source file, the line is what `explain` makes of its message."""
+    _explainers[file] = explain
 
 
 def _set_uncaught(handler: Any) -> int | None:

@@ -49,7 +49,10 @@ def _on_lost_page(_signal: int) -> None:
         if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
             library.end_process(f"{path} was cut short while it was in use; download it again", LlamaError)
     try:
-        sudden_end.say("a part of a file that is in use cannot be read any more; check the disk of the model")
+        sudden_end.say(
+            "memory that is in use, or a part of a file, cannot be read any more; check the disk of the model, and "
+            "with layers on a GPU its driver"
+        )
     finally:
         # The operation fails again, this time as it would have done without this handler.
         ctypes.CDLL(None).signal(signal.SIGBUS, None)

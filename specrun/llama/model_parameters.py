@@ -8,7 +8,8 @@ from collections.abc import Callable
 import llama_cpp
 
 from specrun.catalog.gguf_file import EXPERT_PATTERN
-from specrun.llama.devices import cpu_buffer_type
+from specrun.llama import rpc_servers
+from specrun.llama.devices import cpu_buffer_type, offload_handles
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode
 
 _LOAD_MODES: dict[LoadMode, int] = {
@@ -46,10 +47,12 @@ class ModelParameters:
         self._goes_on = llama_cpp.llama_progress_callback(goes_on)
         self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
-        if not settings.gpu_layers:
+        if not settings.gpu_layers or rpc_servers.added():
             # With a device, even if it holds no layer, llama.cpp keeps weights in RAM in memory that can neither be
-            # re-ordered nor streamed, and large passes multiply them there, which changes a token's last bits.
-            self._devices = (ctypes.c_void_p * 1)()  # a list ends with NULL
+            # re-ordered nor streamed, and large passes multiply them there, which changes a token's last bits. And by
+            # itself it would take RPC servers that another model of this process was given.
+            handles = offload_handles(settings.rpc) if settings.gpu_layers else []
+            self._devices = (ctypes.c_void_p * (len(handles) + 1))(*handles)  # a list ends with NULL
             self.struct.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         self.struct.use_extra_bufts = bool(settings.repack)
         self.struct.load_mode = _LOAD_MODES[settings.load_mode or "auto"]

@@ -28,6 +28,8 @@ MACHINE = "Machine"
 _TYPES = f"One of {', '.join(get_args(CacheType))}."
 _MAX_LAYERS = 10_000  # far beyond any model
 _MAX_THREADS = 1024  # far beyond any machine
+_MAX_PORT = 65535
+_MAX_SERVERS = 16  # of llama.cpp
 _MAX_BATCH = 65536  # tokens; far beyond what makes a prompt pass faster
 
 _option = partial(typer.Option, rich_help_panel=MACHINE, show_default=False)
@@ -113,6 +115,11 @@ class MachineOptions:
         help="Whether specrun itself reads weights that do not fit into RAM, ahead of their use (auto, where it can), "
         "or leaves that to the system's page cache (off)."
     )] = "auto"
+    rpc: Annotated[str | None, _option(
+        "--rpc", metavar="HOST:PORT,...",
+        help="Put layers of the target that this machine's GPUs have no room for on other machines, where llama.cpp's "
+        "rpc-server runs. Nothing is encrypted: in trusted networks only."
+    )] = None
     no_op_offload: Annotated[bool, _option(
         "--no-op-offload", help="Multiply weights that are in RAM on the CPU only, never on the GPU."
     )] = False
@@ -162,12 +169,25 @@ class MachineOptions:
             "batch_size": self.batch_size,
             "ubatch_size": self.ubatch_size,
             "repack": self.repack,
+            "rpc": self._rpc(),
             "flash_attn": self.flash_attn,
             "load_mode": self.load_mode,
             "op_offload": False if self.no_op_offload else None,
             "split_mode": self.split_mode,
             "main_gpu": self.main_gpu,
         }
+
+    def _rpc(self) -> tuple[str, ...] | None:
+        if self.rpc is None:
+            return None
+        servers = tuple(dict.fromkeys(server.strip() for server in self.rpc.split(",")))
+        for server in servers:
+            host, _, port = server.partition(":")
+            if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+                raise UsageError(f"--rpc must be a list of servers such as 192.168.1.20:50052; got {self.rpc!r}")
+        if len(servers) > _MAX_SERVERS:
+            raise UsageError(f"--rpc must be at most {_MAX_SERVERS} servers; got {len(servers)}")
+        return servers
 
     def _n_cpu_moe(self) -> int | None:
         if self.cpu_moe and self.n_cpu_moe is not None:

@@ -52,7 +52,7 @@ class Subject:
 
 def identify(subject: Subject) -> dict[str, Any]:
     """What a profile of this subject depends on: the machine, llama.cpp's build, and the subject itself."""
-    here = Machine.read(None, devices.devices(), devices.system_info())
+    here = Machine.read(None, devices.devices(subject.settings.rpc), devices.system_info())
     return machine.identity(
         here,
         llama_build=library.build(),

@@ -69,7 +69,7 @@ def tune_pair(
     unfinished = UnfinishedRun(fingerprint, key)
     run = run.expected_to_take((1 + _SETTINGS_SHARE) * effort.seconds)
     run.show("looking at this machine")
-    here = Machine.read(options.target, devices.devices(), devices.system_info())
+    here = Machine.read(options.target, devices.devices(options.settings.rpc), devices.system_info())
     options = replace(options, plans=(OFF.plan(), effort.largest_plan))
     placement = place(placement_request(options, here.gpus))
     if first and placement.holds_target_like(first[1]):
@@ -197,8 +197,7 @@ def _summary(here: Machine) -> dict[str, str]:
         "memory": f"{memory.total_bytes / 1e9:.1f} GB, {memory.available_bytes / 1e9:.1f} GB available",
     }
     for i, device in enumerate(here.gpus):
-        total, free = device.total_bytes / 1e9, device.free_bytes / 1e9
-        summary[f"gpu {i}"] = f"{device.description}, {total:.1f} GB, {free:.1f} GB free"
+        summary[f"gpu {i}"] = str(device)
     if here.storage and here.storage.bytes_per_second:
         summary["storage"] = f"{here.storage.device}, reads {here.storage.bytes_per_second / 1e9:.2f} GB/s"
     return summary

@@ -36,7 +36,8 @@ class PlacementView:
                 Text(self._contents(site)),
             )
         yield table
-        yield Text(f"{self.layers()}, {self._placement.regime}")
+        where, regime = self.layers(), self._placement.regime
+        yield Text(where if where.endswith(regime) else f"{where}, {regime}")
 
     def layers(self) -> str:
         """A sentence that says where the target's layers lie."""

@@ -51,7 +51,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 def have_gpus(monkeypatch: pytest.MonkeyPatch, *free: float) -> None:
     found = [Device(f"CUDA{i}", "a GPU", "GPU", "CUDA", int(n_bytes), int(n_bytes)) for i, n_bytes in enumerate(free)]
-    monkeypatch.setattr(devices, "devices", lambda: found)
+    monkeypatch.setattr(devices, "devices", lambda _servers=None: found)
 
 
 def options(settings: LlamaSettings = UNDECIDED, draft: LlamaSettings = UNDECIDED) -> RunOptions:

@@ -2,79 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
-from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
-from tests.engines import Written, code_prompts, first_difference, write
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
+from tests.engines import first_difference
+from tests.gpu.pairs import GREEDY, N_UNITS, ROOMY, SAMPLED, TREE, assert_exact, pair, single, texts
 from tests.models import light_draft, wide_target
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-N_UNITS = 9  # layers of the embedded target, its output counted as one
-TREE = SPECEXEC.plan(16, 8)
-ROOMY = SPECEXEC.plan(64, 8)  # contexts for it have room for other plans and their padding
-GREEDY, SAMPLED = SamplingParameters(temperature=0.0), SamplingParameters(temperature=0.8, seed=3)
-
-
-def single(size: int) -> PassSizes:
-    """All passes of one size, of which only what lies in consecutive cells is committed."""
-    return PassSizes(size, size, size, in_order=True)
-
-
-@contextmanager
-def pair(
-    settings: LlamaSettings,
-    draft_layers: int = ALL_LAYERS,
-    exact: bool = False,
-    target: Path = embedded.TARGET,
-    draft: Path = embedded.DRAFT,
-    plan: Plan = ROOMY,
-) -> Iterator[Model]:
-    options = RunOptions(
-        target,
-        draft,
-        (plan,),
-        ctx_size=1024,
-        settings=replace(settings, threads=1),
-        draft_settings=LlamaSettings(threads=1, gpu_layers=draft_layers),
-        exact=exact,
-    )
-    with Model(options) as model:
-        yield model
-
-
-def texts(engine: Engine, sampling: SamplingParameters, plan: Plan, n_prompt: int = 40, n: int = 16) -> Written:
-    """A text, and its continuation behind further text: the cache keeps the prefix, and loses what was not accepted."""
-    prompt, more = code_prompts(engine, 2, n_prompt)
-    engine.reset()
-    first = write(engine, prompt, sampling, plan, n)
-    second = write(engine, [*prompt, *first.tokens, *more[:20]], sampling, plan, n)
-    n_passes = first.n_passes + second.n_passes
-    return Written(first.tokens + second.tokens, first.rows + second.rows, second.finish, n_passes, second.statistics)
-
-
-def assert_exact(engine: Engine, plans: tuple[Plan, ...] = (TREE,), n_prompt: int = 40) -> None:
-    for sampling in (GREEDY, SAMPLED):
-        plain = texts(engine, sampling, OFF.plan(), n_prompt)
-        for plan in plans:
-            written = texts(engine, sampling, plan, n_prompt)
-            assert first_difference(written, plain) is None, f"{plan}, {sampling.temperature}"
-            assert written.n_passes < plain.n_passes, "nothing was accepted"
 
 
 @pytest.mark.parametrize("n", range(N_UNITS + 1))
@@ -87,7 +29,7 @@ def test_any_number_of_layers(n: int) -> None:
         assert_exact(model.engine)
 
 
-@pytest.mark.parametrize("n", [1, 5, ALL_LAYERS])
+@pytest.mark.parametrize("n", range(N_UNITS + 1))
 def test_a_k_quant(n: int, made: Path) -> None:
     with pair(LlamaSettings(gpu_layers=n), target=wide_target(made, "q4_k_m"), draft=light_draft(made)) as model:
         model.engine.target.padding = single(16)
@@ -99,8 +41,10 @@ def test_a_k_quant(n: int, made: Path) -> None:
     [
         LlamaSettings(flash_attn="off"),
         LlamaSettings(flash_attn="off", type_k="f32", type_v="f32"),
+        LlamaSettings(type_k="q8_0", type_v="q8_0"),
+        LlamaSettings(op_offload=False),
     ],
-    ids=["no flash attention", "f32"],
+    ids=["no flash attention", "f32", "q8_0", "no offloading"],
 )
 def test_kinds_of_attention_and_of_the_cache(settings: LlamaSettings) -> None:
     with pair(replace(settings, gpu_layers=5)) as model:
@@ -125,8 +69,23 @@ def test_drafting_ahead() -> None:
         assert_exact(model.engine, (ahead,))
 
 
-@pytest.mark.parametrize("budget", [2, 5])
-def test_small_trees_and_chains(budget: int) -> None:
+@pytest.mark.parametrize("budget", [2, 5, 64, 256])
+def test_trees_of_any_size_and_chains(budget: int) -> None:
     with pair(LlamaSettings(gpu_layers=2), plan=SPECEXEC.plan(256, 16)) as model:
         model.engine.target.padding = single(max(budget, 8))
-        assert_exact(model.engine, (SPECEXEC.plan(budget, 16), CHAIN.plan(depth=min(budget - 1, 8))))
+        plans = (SPECEXEC.plan(budget, 16), CHAIN.plan(depth=min(budget - 1, 8)))
+        assert_exact(model.engine, plans, n=16 if budget < 256 else 6)
+
+
+def test_without_padding_the_bits_differ() -> None:
+    """Otherwise the tests above would show nothing."""
+    with pair(LlamaSettings(gpu_layers=ALL_LAYERS)) as model:
+        assert texts(model.engine, GREEDY, TREE).rows != texts(model.engine, GREEDY, OFF.plan()).rows
+
+
+@pytest.mark.parametrize("n", [5, ALL_LAYERS])
+def test_the_class_that_is_measured_at_load_is_exact(n: int) -> None:
+    with pair(LlamaSettings(gpu_layers=n), exact=True) as model:
+        assert model.exactness.is_exact
+        assert model.exactness.sizes != PLAIN_ONLY
+        assert_exact(model.engine, (TREE, CHAIN.plan(depth=4)), n_prompt=120)

@@ -27,6 +27,14 @@ def test_divided_layers_fit_and_fill_all_gpus_alike() -> None:
             assert holds(units, counts, rooms)
 
 
+def test_remote_gpus_get_what_the_others_have_no_room_for() -> None:
+    assert divide([1] * 30, [90, 20, 20], {0}) == [0, 15, 15]
+    assert divide([1] * 30, [90, 10, 5], {0}) == [15, 10, 5]
+    assert divide([1] * 30, [20, 10, 10], {0, 1}) == [14, 7, 9]
+    assert divide([1] * 30, [20, 10], {0, 1}) == divide([1] * 30, [20, 10]) == [20, 10]
+    assert divide([1] * 30, [10, 10], {0}) is None
+
+
 def test_a_split_by_counts_gives_these_counts() -> None:
     rng = np.random.default_rng(0)
     for _ in range(500):

@@ -9,7 +9,7 @@ from typing import Any
 
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.machine import Machine, fingerprint, gpu_driver, identity
+from specrun.hardware.machine import Machine, fingerprint, gpu_driver, identity, nvidia_card
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 from specrun.llama import devices
@@ -107,3 +107,19 @@ def test_fingerprints(tmp_path: Path) -> None:
     others = [fingerprint(identity(machine, **same)) for machine in machines]
     others += [fingerprint(identity(MACHINE, **(same | change))) for change in changes]
     assert len({first, *others}) == 1 + len(machines) + len(changes)
+
+
+def test_a_card_of_nvidias_is_found_with_and_without_its_driver(tmp_path: Path) -> None:
+    def card(name: str, vendor: str, kind: str) -> None:
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{kind}\n")
+
+    assert not nvidia_card(tmp_path)
+    card("0000:00:02.0", "0x8086", "0x030000")
+    card("0000:01:00.1", "0x10de", "0x040300")  # the card's sound
+    (tmp_path / "sys/bus/pci/devices/0000:09:00.0").mkdir()
+    assert not nvidia_card(tmp_path)
+    card("0000:01:00.0", "0x10de", "0x030200")
+    assert nvidia_card(tmp_path)

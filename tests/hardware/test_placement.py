@@ -35,6 +35,8 @@ def shape(
         largest=max(output, experts // 3, layer // 4),
         n_vocab=32_000,
         activations=100_000,
+        gpu_activations=100_000,
+        state=16_384,
     )
 
 
@@ -73,6 +75,8 @@ def random_requests(n: int, most_gpus: int = 4) -> Iterator[PlacementRequest]:
             largest=int(rng.integers(1, 900)) * MB,
             n_vocab=int(rng.integers(1000, 200_000)),
             activations=int(rng.integers(10_000, 500_000)),
+            gpu_activations=int(rng.integers(10_000, 500_000)),
+            state=int(rng.integers(1000, 30_000)),
         )
         free = rng.integers(0, 30_000, int(rng.integers(1, most_gpus + 1))) * MB
         draft = DRAFT if rng.integers(2) else None
@@ -177,6 +181,34 @@ def test_several_gpus_share_by_what_they_have() -> None:
     assert abs(used[0] - used[1]) < 0.15
 
 
+def test_rpc_servers_hold_what_this_machine_has_no_room_for_and_no_draft() -> None:
+    server = Device("RPC0", "10.0.0.2:50052", "GPU", "RPC", 100 * GB, 100 * GB)
+    asked = request(DENSE, 8 * GB)
+    both = replace(asked, gpus=(server, *asked.gpus))
+    placement = place(both)
+    assert placement.regime == "in VRAM"
+    assert placement.draft_in_vram
+    assert "draft" not in placement.gpus[0].parts
+    assert placement.gpus[1].parts["draft"]
+    alone = place(asked)
+    assert 0 < placement.layer_gpus.count(1) <= alone.n_gpu_layers + 1
+    assert placement.layer_gpus.count(1) >= alone.n_gpu_layers - 1
+    assert placement.gpus[1].used_bytes <= both.budget(1)
+    fits = place(replace(both, gpus=(server, gpu(60 * GB))))
+    assert fits.layer_gpus == (1,) * DENSE.n_units
+
+
+def test_with_rpc_servers_alone_the_draft_stays_in_ram_unless_it_is_told_otherwise() -> None:
+    server = Device("RPC0", "10.0.0.2:50052", "GPU", "RPC", 100 * GB, 100 * GB)
+    asked = replace(request(DENSE), gpus=(server,))
+    placement = place(asked)
+    assert placement.regime == "in VRAM"
+    assert placement.draft_settings == UNDECIDED
+    assert placement.ram.parts["draft"]
+    assert placement.settings.op_offload is None
+    assert place(replace(asked, draft_settings=LlamaSettings(gpu_layers=ALL_LAYERS))).draft_in_vram
+
+
 def test_a_full_first_gpu_is_left_out_of_offloading() -> None:
     placement = place(request(DENSE, 100 * MB, 8 * GB))
     assert placement.settings.op_offload is False
@@ -237,10 +269,12 @@ def test_shapes_of_files(tmp_path: Path) -> None:
         of_file = ModelShape.of(file, 1000, f16)
         tied = file.output_bytes if of_file.is_tied else 0
         assert sum(of_file.layers) + of_file.embedding + of_file.output - tied == file.n_bytes
-        assert sum(of_file.kv) == 1000 * sum(file.kv_bytes_per_token())
+        assert sum(of_file.kv) == 1024 * sum(file.kv_bytes_per_token())
         assert not of_file.is_moe
         assert ModelShape.of(file, 1000, LlamaSettings(type_k="f32")).kv > of_file.kv
-        assert ModelShape.of(file, 1000, LlamaSettings(flash_attn="off")).activations > of_file.activations
+        without = ModelShape.of(file, 1000, LlamaSettings(flash_attn="off"))
+        assert without.activations > of_file.activations
+        assert without.gpu_activations > of_file.gpu_activations
     moe = ModelShape.of(GgufFile.read(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=3)), 1000, f16)
     assert moe.experts == (4 * 3 * 64 * 32 * 4,) * 3
 

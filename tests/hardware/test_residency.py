@@ -110,7 +110,7 @@ def test_without_resident_layers_nothing_is_given_back() -> None:
 def shape(kv: int = 0) -> ModelShape:
     return ModelShape(
         layers=(40 * MB,) * 22, experts=(0,) * 22, kv=(kv,) * 22, embedding=70 * MB, output=70 * MB, is_tied=False,
-        largest=70 * MB, n_vocab=32_000, activations=0,
+        largest=70 * MB, n_vocab=32_000, activations=0, gpu_activations=0, state=0,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_the_room_is_what_caches_draft_and_margin_leave() -> None:
     alone = room_for_weights(place(request(shape(), None, 1000 * MB)))
     assert alone == 880 * MB
     assert room_for_weights(place(request(shape(kv=2 * MB), None, 1000 * MB))) == alone - 44 * MB
-    draft = ModelShape((10 * MB,), (0,), (0,), 5 * MB, 5 * MB, False, 5 * MB, 32_000, 0)
+    draft = ModelShape((10 * MB,), (0,), (0,), 5 * MB, 5 * MB, False, 5 * MB, 32_000, 0, 0, 0)
     assert room_for_weights(place(request(shape(), draft, 1000 * MB))) == alone - 20 * MB
 
 

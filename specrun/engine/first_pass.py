@@ -1,0 +1,207 @@
+"""The first passes of a model on devices that it was never computed on, made in a process of their own.
+
+A driver may crash in a kernel that no other program has asked it for. So where a GPU is to hold layers, and this model
+was neither tuned nor tried with this build of llama.cpp, these devices and their driver, a child process loads the pair
+and makes passes of several sizes. If it crashes, others of llama.cpp's settings are tried in turn. What works is kept
+in `first-passes` in the data folder, and later runs begin with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specrun import child_process
+from specrun.catalog.file_identity import file_identity
+from specrun.catalog.gguf_file import GgufFile
+from specrun.engine.placing import plan_placement
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions
+from specrun.errors import CrashError, LlamaError, SpecrunError
+from specrun.hardware import machine
+from specrun.hardware.machine import Machine
+from specrun.hardware.placement import Placement
+from specrun.llama import devices, library
+from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
+from specrun.locations import data_dir, parse_json, write_json
+from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.tree import TokenTree
+
+# What may be to blame, and the settings that do without it.
+_WAYS: Sequence[tuple[str, LlamaSettings]] = (
+    ("", UNDECIDED),
+    ("flash attention", LlamaSettings(flash_attn="off")),
+    ("weights that are copied to the GPU in large passes", LlamaSettings(op_offload=False)),
+    ("layers on a GPU", LlamaSettings(gpu_layers=0)),
+)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the passes that are made
+_BEHIND = (20, 600)  # tokens before them: llama.cpp has other kernels of attention for long contexts
+_DRAFTED = 4  # tokens of a chain that the draft drafts
+# Other values of these take the same kernels, and one trial is enough for all.
+_ALIKE = {"threads", "threads_batch", "batch_size", "ubatch_size", "gpu_layers", "tensor_split", "n_cpu_moe"}
+_TEXT = "The quick brown fox jumps over the lazy dog. "
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the first passes have shown. without: what crashed, empty for nothing. why: how the process ended."""
+
+    without: str
+    why: str
+
+    @property
+    def change(self) -> LlamaSettings:
+        """The settings with which the model runs."""
+        return dict(_WAYS)[self.without]
+
+
+def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOptions, list[str]]:
+    """The options, without what crashes with this model on these devices, and notices about it.
+
+    show: shows that it is being tried. Raises CrashError if everything crashes that the user's decisions allow, and the
+    errors of `plan_placement`.
+    """
+    placement = plan_placement(options)
+    if options.profile or not placement or not placement.vram_bytes:
+        return options, []
+    path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(options, placement))}.json"
+    known = _read(path)
+    if known is None:
+        known = _tried(options, show)
+        if known is None:
+            return options, []
+        with suppress(OSError):  # the next run then tries again
+            write_json(path, asdict(known))
+    if not known.without:
+        return options, []
+    notice = (
+        f"llama.cpp or the GPU's driver crashed with {known.without} ({known.why}), so this model runs without; "
+        f"delete {path} to try again"
+    )
+    return _without(options, known.change), [notice]
+
+
+def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:
+    here = Machine.read(None, devices.devices(options.settings.rpc), devices.system_info())
+    files = [GgufFile.read(path).shards for path in (options.target, options.draft) if path]
+    decided = [
+        {name: value for name, value in asdict(settings).items() if value is not None and name not in _ALIKE}
+        for settings in (options.settings, options.draft_settings)
+    ]
+    return machine.surroundings(here, library.build(), library.bindings_version()) | {
+        "files": [file_identity(shards) for shards in files],
+        "settings": json.loads(json.dumps(decided)),
+        "where": [placement.regime, placement.draft_in_vram],
+    }
+
+
+def _read(path: Path) -> Known | None:
+    try:
+        value = parse_json(path.read_bytes())
+        known = Known(str(value["without"]), str(value["why"]))
+        return known if known.without in dict(_WAYS) else None
+    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it is tried again
+        return None
+
+
+def _tried(options: RunOptions, show: Callable[[str], None]) -> Known | None:
+    """What crashes; None if the pair cannot be loaded, for which loading it gives the reason."""
+    why = ""
+    for name, change in _WAYS:
+        if not _is_open(options, change):
+            continue
+        show("trying this model for the first time on this GPU" + (f", without {name}" if name else ""))
+        try:
+            _run_apart(_without(options, change))
+        except CrashError as error:
+            why = why or str(error)
+        except LlamaError:
+            if not name:
+                return None
+        else:
+            return Known(name, why)
+    raise CrashError(f"llama.cpp or the GPU's driver crashes with this model: {why}; update the driver, or give -ngl 0")
+
+
+def _is_open(options: RunOptions, change: LlamaSettings) -> bool:
+    """Whether the user has not decided otherwise."""
+    settings, draft = options.settings, options.draft_settings
+    if change.flash_attn and not {settings.type_v or "f16", draft.type_v or "f16"} <= set(FLOAT_CACHE_TYPES):
+        return False
+    return all(change.over(one) == one.over(change) for one in (settings, draft))
+
+
+def _without(options: RunOptions, change: LlamaSettings) -> RunOptions:
+    return replace(options, settings=options.settings.over(change), draft_settings=options.draft_settings.over(change))
+
+
+def _run_apart(options: RunOptions) -> None:
+    """Load the pair in a process of its own and run passes. Raises CrashError if that ends it, or LlamaError."""
+    from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
+
+    request = {
+        "target": str(options.target),
+        "draft": str(options.draft) if options.draft else None,
+        "plans": [converter().unstructure(plan) for plan in options.plans],
+        "ctx_size": options.ctx_size,
+        "settings": converter().unstructure(options.settings),
+        "draft_settings": converter().unstructure(options.draft_settings),
+        "residency": options.residency,
+    }
+    debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
+    child_process.answer(__name__, request, "the first pass", lambda: None, debug)
+
+
+def serve(request: str) -> None:
+    """In the child: run the pair in `request`, which is JSON, and print an object, with `error` if that fails."""
+    from specrun.profiles.codec import converter
+    from specrun.speculation.plan import Plan
+
+    child_process.end_with_parent(lambda: None)
+    given = json.loads(request)
+    settings, draft_settings = (
+        converter().structure(given[key], LlamaSettings) for key in ("settings", "draft_settings")
+    )
+    options = RunOptions(
+        target=Path(given["target"]),
+        draft=Path(given["draft"]) if given["draft"] else None,
+        plans=tuple(converter().structure(plan, Plan) for plan in given["plans"]),
+        ctx_size=given["ctx_size"],
+        settings=settings,
+        draft_settings=draft_settings,
+        residency=given["residency"],
+    )
+    try:
+        _run(options)
+        print("{}")
+    except SpecrunError as error:
+        print(json.dumps({"error": str(error)}))
+
+
+def _run(options: RunOptions) -> None:
+    from specrun.engine.model import Model
+
+    with Model(options) as model:
+        target, most = model.engine.target, max(_SIZES)
+        text = model.llama_model.tokenize(_TEXT, add_special=False)
+        for behind in _BEHIND:
+            n = max(min(behind, model.engine.ctx_size - most - _DRAFTED), 2)
+            tokens = (text * (n + most))[: n + most]
+            target.set_prompt(tokens[:n])
+            sizes = [size for size in _SIZES if size <= target.room()] if model.llama_model.can_hold_tree else [1]
+            for size in sizes:
+                target.score(TokenTree.chain(tokens[n - 1 : n - 1 + size]))
+                if model.llama_model.can_hold_tree:
+                    target.drop_tree()
+        if model.engine.draft:
+            plan = FixedPlan(CHAIN.plan(depth=_DRAFTED))
+            request = Request(tokens[:n], SamplingParameters(temperature=0.0), max_tokens=2 * _DRAFTED)
+            for _ in model.engine.generate(request, plan):
+                pass

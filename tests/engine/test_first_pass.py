@@ -1,0 +1,112 @@
+"""The first pass on a GPU is made in a process of its own; what crashes there is named, left out and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine import first_pass
+from specrun.engine.run_options import RunOptions
+from specrun.errors import CrashError, LlamaError, OutOfMemoryError
+from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.long_run import unseen
+from specrun.speculation.drafters.specexec import SPECEXEC
+from tests.engine.test_placing import GB, have_gpus
+
+OPTIONS = RunOptions(embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(16, 8),), settings=LlamaSettings(threads=1))
+
+
+class Trials:
+    """Stands for the process: remembers what is tried, and fails where `fails` says so."""
+
+    def __init__(self, fails: Callable[[LlamaSettings], bool], error: Exception) -> None:
+        self.settings: list[LlamaSettings] = []
+        self._fails, self._error = fails, error
+
+    def __call__(self, options: RunOptions) -> None:
+        self.settings.append(options.settings)
+        if self._fails(options.settings):
+            raise self._error
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trials]:
+    have_gpus(monkeypatch, 8 * GB)
+
+    def made(fails: Callable[[LlamaSettings], bool] = lambda _: False, error: Exception | None = None) -> Trials:
+        trials = Trials(fails, error or CrashError("the first pass ended by signal 11 (Segmentation fault)"))
+        monkeypatch.setattr(first_pass, "_run_apart", trials)
+        return trials
+
+    return made
+
+
+def test_what_works_is_tried_once(trials: Callable[..., Trials]) -> None:
+    tried = trials()
+    assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
+    fewer = replace(OPTIONS, settings=LlamaSettings(threads=2, ubatch_size=64))
+    assert first_pass.checked(fewer, unseen) == (fewer, [])
+    assert len(tried.settings) == 1
+    first_pass.checked(replace(OPTIONS, settings=LlamaSettings(flash_attn="off")), unseen)
+    assert len(tried.settings) == 2
+
+
+@pytest.mark.parametrize(
+    ("culprit", "fails", "expected"),
+    [
+        ("flash attention", lambda s: s.flash_attn != "off", LlamaSettings(flash_attn="off")),
+        ("copied to the GPU in large passes", lambda s: s.op_offload is not False, LlamaSettings(op_offload=False)),
+        ("layers on a GPU", lambda s: s.gpu_layers != 0, LlamaSettings(gpu_layers=0)),
+    ],
+)
+def test_what_crashes_is_named_left_out_and_remembered(
+    trials: Callable[..., Trials], culprit: str, fails: Callable[[LlamaSettings], bool], expected: LlamaSettings
+) -> None:
+    tried = trials(fails)
+    options, (notice,) = first_pass.checked(OPTIONS, unseen)
+    n_tried = len(tried.settings)
+    assert options.settings == LlamaSettings(threads=1).over(expected)
+    assert options.draft_settings == expected
+    assert culprit in notice
+    assert "signal 11" in notice
+    assert first_pass.checked(OPTIONS, unseen) == (options, [notice])
+    assert len(tried.settings) == n_tried
+
+
+def test_what_the_user_has_decided_stays(trials: Callable[..., Trials]) -> None:
+    trials(lambda s: s.flash_attn != "off")
+    decided = replace(OPTIONS, settings=LlamaSettings(flash_attn="on", gpu_layers=ALL_LAYERS))
+    with pytest.raises(CrashError, match=r"signal 11 .*give -ngl 0"):
+        first_pass.checked(decided, unseen)
+    quantized = replace(OPTIONS, settings=LlamaSettings(type_v="q8_0", gpu_layers=ALL_LAYERS))
+    with pytest.raises(CrashError):
+        first_pass.checked(quantized, unseen)
+
+
+def test_what_cannot_be_loaded_is_not_remembered(trials: Callable[..., Trials]) -> None:
+    tried = trials(lambda _: True, OutOfMemoryError("too large"))
+    for _ in range(2):
+        assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
+    assert len(tried.settings) == 2
+
+
+def test_without_a_layer_on_a_gpu_nothing_is_tried(
+    trials: Callable[..., Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = trials()
+    none = replace(OPTIONS, settings=LlamaSettings(gpu_layers=0), draft_settings=LlamaSettings(gpu_layers=0))
+    assert first_pass.checked(none, unseen) == (none, [])
+    have_gpus(monkeypatch)
+    assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
+    assert tried.settings == []
+
+
+@pytest.mark.slow
+def test_the_process_runs_the_pair_or_says_why_not() -> None:
+    first_pass._run_apart(OPTIONS)
+    first_pass._run_apart(replace(OPTIONS, draft=None, ctx_size=64))
+    with pytest.raises(LlamaError, match="no such file"):
+        first_pass._run_apart(replace(OPTIONS, target=embedded.TARGET.with_name("none.gguf")))
