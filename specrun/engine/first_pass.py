@@ -195,10 +195,10 @@ def _run(options: RunOptions) -> None:
             n = max(min(behind, model.engine.ctx_size - most - _DRAFTED), 2)
             tokens = (text * (n + most))[: n + most]
             target.set_prompt(tokens[:n])
-            sizes = [size for size in _SIZES if size <= target.room()] if model.llama_model.can_hold_tree else [1]
+            sizes = [size for size in _SIZES if size <= target.room()] if not model.llama_model.is_recurrent else [1]
             for size in sizes:
                 target.score(TokenTree.chain(tokens[n - 1 : n - 1 + size]))
-                if model.llama_model.can_hold_tree:
+                if not model.llama_model.is_recurrent:
                     target.drop_tree()
         if model.engine.draft:
             plan = FixedPlan(CHAIN.plan(depth=_DRAFTED))
