@@ -14,6 +14,7 @@ _MIB = 2**20
 _SIZES = {"embd": 512, "layers": 12, "ff": 2048}  # of the model that does not fit: about 60 MB in F16
 _OUT_OF_MEMORY = 6
 _FAILED_IMPORT = 1
+_OF_NUMPY = "OpenBLAS error: Memory allocation"  # numpy's library ends the process itself while it is imported
 
 
 def model_file(folder: Path) -> Path:
@@ -36,7 +37,7 @@ def address_space(load_mode: str, place: Place, extent: Extent) -> Injections:
     step = max(int(extent.every * 200), 10)
     for mib in range(100, 1200, step):
         run = place.run(*command, before=_limit(mib * _MIB))
-        said = run.code == 0 or (run.stderr.splitlines() or [""])[-1].startswith("specrun: ")
+        said = run.code == 0 or (run.stderr.splitlines() or [""])[-1].startswith(("specrun: ", _OF_NUMPY))
         lost = "" if said else f"with {mib} MiB: {run.stderr[-300:]}"
         yield run.injection({0, _OUT_OF_MEMORY, _FAILED_IMPORT}, lost=lost or place.leftovers())
 
