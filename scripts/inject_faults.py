@@ -10,6 +10,7 @@ exit code 1. Faults that this machine does not allow are named on stderr; mounti
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -39,6 +40,8 @@ def main() -> int:
     if arguments.list:
         print("\n".join(fault.name for fault in chosen))
         return 0
+    # What a shell starts in the background ignores SIGINT, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     extent = QUICK if arguments.quick else Extent(arguments.every / 1e3, arguments.moments)
     print("| fault | injected | exit codes | lost |\n| --- | --- | --- | --- |", flush=True)
     failed = n_injected = 0

@@ -1,9 +1,12 @@
 """Make a mixture of experts with random weights in Q8_0, for measuring what its passes cost where it does not fit.
 
     python scripts/make_mixture.py OUT.gguf [--layers 16] [--experts 48] [--used 4] [--embd 1024] [--ff 512]
+        [--independent]
 
 It has the embedded pair's tokenizer and writes nonsense. Its routers are random too: how often they choose the same
-experts is not that of a trained model.
+experts is not that of a trained model. Usually what attention adds to all tokens alike outweighs the token, and tokens
+of a pass agree in many of their experts. With --independent the token outweighs it, and they choose independently,
+about as those of trained models do.
 """
 
 from __future__ import annotations
@@ -22,18 +25,22 @@ KV_HEADS = 4  # at most
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
-def matrix(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Random blocks of Q8_0, uint8[..., n_in / 32 * 34], whose products keep about the scale of their input."""
+def matrix(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    """Random blocks of Q8_0, uint8[..., n_in / 32 * 34], whose products have about `scale` times the scale of their
+    input.
+    """
     n_in = shape[-1]
     blocks = np.empty((int(np.prod(shape)) // 32, 34), np.uint8)
-    blocks[:, :2] = np.frombuffer(np.float16(1 / np.sqrt(n_in) / 73).tobytes(), np.uint8)
+    blocks[:, :2] = np.frombuffer(np.float16(scale / np.sqrt(n_in) / 73).tobytes(), np.uint8)
     blocks[:, 2:] = rng.integers(0, 256, (len(blocks), 32), dtype=np.uint8)
     return blocks.reshape(*shape[:-1], n_in // 32 * 34)
 
 
-def write(path: Path, layers: int, experts: int, used: int, embd: int, ff: int) -> None:
+def write(path: Path, layers: int, experts: int, used: int, embd: int, ff: int, independent: bool = False) -> None:
     """Write the model."""
     rng = np.random.default_rng(0)
+    # Far above what all layers add together.
+    scale = 4.0 * layers * np.sqrt(embd) if independent else 1.0
     writer = gguf.GGUFWriter(path, "qwen3moe")
     writer.add_name("random mixture")
     writer.add_context_length(2048)
@@ -50,7 +57,7 @@ def write(path: Path, layers: int, experts: int, used: int, embd: int, ff: int) 
     writer.add_value_length(HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     n_vocab = add_tokenizer(writer)
-    writer.add_tensor("token_embd.weight", matrix(rng, n_vocab, embd), raw_dtype=Q8_0)
+    writer.add_tensor("token_embd.weight", matrix(rng, n_vocab, embd, scale=scale), raw_dtype=Q8_0)
     writer.add_tensor("output.weight", matrix(rng, n_vocab, embd), raw_dtype=Q8_0)
     writer.add_tensor("output_norm.weight", np.ones(embd, np.float32))
     for layer in range(layers):
@@ -95,8 +102,10 @@ def main() -> None:
     parser.add_argument("--used", type=int, default=4, metavar="N", help="experts of a layer that a token uses")
     parser.add_argument("--embd", type=int, default=1024, metavar="N")
     parser.add_argument("--ff", type=int, default=512, metavar="N", help="width of an expert")
+    parser.add_argument("--independent", action="store_true", help="tokens choose their experts independently")
     options = parser.parse_args()
-    write(options.out, options.layers, options.experts, options.used, options.embd, options.ff)
+    shape = (options.layers, options.experts, options.used, options.embd, options.ff)
+    write(options.out, *shape, options.independent)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
 
 

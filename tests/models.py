@@ -4,7 +4,7 @@
     scripted_llama   writes a text that the test chose, then ends or begins again
     random_gemma3    a model with sliding-window attention
     random_qwen3_moe a mixture of experts
-    random_mamba     a recurrent model
+    random_mamba     a recurrent model; `tests.hybrids` has those with attention beside recurrent layers
     random_bert      an embedding model
     random_t5        an encoder-decoder model
     split            a model in several files
@@ -72,21 +72,21 @@ def random_llama(
     The end-of-text token's logit is always 0, so that neither greedy nor top-k sampling ever ends a text.
     """
     rng = np.random.default_rng(seed)
-    values = _tokenizer(vocab_extra) | _llama_shape(n_embd, n_layer + n_silent, n_head, n_head_kv, n_ff, n_ctx)
+    values = tokenizer(vocab_extra) | _llama_shape(n_embd, n_layer + n_silent, n_head, n_head_kv, n_ff, n_ctx)
     n_vocab = len(values[TOKENS]) - vocab_extra
     n_kv = n_embd // n_head * n_head_kv
-    output = _random(rng, n_vocab, n_embd)
+    output = random_matrix(rng, n_vocab, n_embd)
     output[values["tokenizer.ggml.eos_token_id"]] = 0
     tensors = {
-        "token_embd.weight": np.pad(_random(rng, n_vocab, n_embd), ((0, vocab_extra), (0, 0)), mode="wrap"),
+        "token_embd.weight": np.pad(random_matrix(rng, n_vocab, n_embd), ((0, vocab_extra), (0, 0)), mode="wrap"),
         "output_norm.weight": np.full(n_embd, 4, np.float32),
         "output.weight": np.pad(output, ((0, vocab_extra), (0, 0))),
     }
     for layer in range(n_layer):
-        tensors |= _llama_layer(f"blk.{layer}", n_embd, n_kv, n_ff, lambda *shape: _random(rng, *shape))
+        tensors |= _llama_layer(f"blk.{layer}", n_embd, n_kv, n_ff, lambda *shape: random_matrix(rng, *shape))
     for layer in range(n_layer, n_layer + n_silent):
         tensors |= _llama_layer(f"blk.{layer}", n_embd, n_kv, n_ff, lambda *shape: np.zeros(shape, np.float32))
-    return _write(path, "llama", values | dict(metadata or {}), tensors if with_tensors else {}, weight_type)
+    return write_model(path, "llama", values | dict(metadata or {}), tensors if with_tensors else {}, weight_type)
 
 
 def scripted_llama(
@@ -106,7 +106,7 @@ def scripted_llama(
     """
     assert len(set(pieces)) == len(pieces), "every piece is a token of its own"
     n_embd = 64
-    values = _tokenizer(0)
+    values = tokenizer()
     ids = [_add_token(values, piece) for piece in pieces]
     end = values["tokenizer.ggml.eos_token_id"]
     n_vocab = len(values[TOKENS])
@@ -126,14 +126,14 @@ def scripted_llama(
     for layer in range(n_layer):
         tensors |= _llama_layer(f"blk.{layer}", n_embd, n_embd, 64, lambda *shape: np.zeros(shape, np.float32))
     values |= _llama_shape(n_embd, n_layer, 1, 1, 64, n_ctx) | {"general.name": "script"}
-    return _write(path, "llama", values | dict(metadata or {}), tensors, _F32)
+    return write_model(path, "llama", values | dict(metadata or {}), tensors, _F32)
 
 
 def random_gemma3(path: Path, *, window: int, seed: int = 0) -> Path:
     """A Gemma 3 with random weights: five layers in six see only the last `window` tokens."""
     rng = np.random.default_rng(seed)
     n_embd, n_head_dim, n_ff, n_layer = 64, 32, 128, 6
-    values = _tokenizer(0) | {
+    values = tokenizer() | {
         "general.name": "random gemma3",
         "gemma3.context_length": 512,
         "gemma3.embedding_length": n_embd,
@@ -147,26 +147,26 @@ def random_gemma3(path: Path, *, window: int, seed: int = 0) -> Path:
         "gemma3.attention.layer_norm_rms_epsilon": _NORM_EPSILON,
     }
     tensors = {
-        "token_embd.weight": _random(rng, len(values[TOKENS]), n_embd),
+        "token_embd.weight": random_matrix(rng, len(values[TOKENS]), n_embd),
         "output_norm.weight": np.full(n_embd, 4, np.float32),
     }
     for layer in range(n_layer):
         block = f"blk.{layer}"
-        tensors |= _llama_layer(block, n_embd, n_head_dim, n_ff, lambda *shape: _random(rng, *shape))
+        tensors |= _llama_layer(block, n_embd, n_head_dim, n_ff, lambda *shape: random_matrix(rng, *shape))
         tensors |= {
             f"{block}.{name}.weight": np.ones(n_embd, np.float32) for name in ("post_attention_norm", "post_ffw_norm")
         }
         tensors |= {
             f"{block}.{name}.weight": np.ones(n_head_dim, np.float32) for name in ("attn_q_norm", "attn_k_norm")
         }
-    return _write(path, "gemma3", values, tensors, gguf.GGMLQuantizationType.Q8_0)
+    return write_model(path, "gemma3", values, tensors, gguf.GGMLQuantizationType.Q8_0)
 
 
 def random_qwen3_moe(path: Path, *, n_layer: int = 2, n_expert: int = 4, seed: int = 0) -> Path:
     """A mixture of experts with random weights: of `n_expert` experts a token uses two."""
     rng = np.random.default_rng(seed)
     n_embd, n_head_dim, n_ff = 64, 32, 32
-    values = _tokenizer(0) | {
+    values = tokenizer() | {
         "general.name": "random moe",
         "qwen3moe.context_length": 512,
         "qwen3moe.embedding_length": n_embd,
@@ -183,9 +183,9 @@ def random_qwen3_moe(path: Path, *, n_layer: int = 2, n_expert: int = 4, seed: i
     }
     n_vocab = len(values[TOKENS])
     tensors = {
-        "token_embd.weight": _random(rng, n_vocab, n_embd),
+        "token_embd.weight": random_matrix(rng, n_vocab, n_embd),
         "output_norm.weight": np.full(n_embd, 4, np.float32),
-        "output.weight": _random(rng, n_vocab, n_embd),
+        "output.weight": random_matrix(rng, n_vocab, n_embd),
     }
     for layer in range(n_layer):
         block = f"blk.{layer}"
@@ -199,20 +199,27 @@ def random_qwen3_moe(path: Path, *, n_layer: int = 2, n_expert: int = 4, seed: i
             )
         }
         for name, n_out in (("attn_q", 2 * n_head_dim), ("attn_k", n_head_dim), ("attn_v", n_head_dim)):
-            tensors[f"{block}.{name}.weight"] = _random(rng, n_out, n_embd)
-        tensors[f"{block}.attn_output.weight"] = _random(rng, n_embd, 2 * n_head_dim)
-        tensors[f"{block}.ffn_gate_inp.weight"] = _random(rng, n_expert, n_embd)
+            tensors[f"{block}.{name}.weight"] = random_matrix(rng, n_out, n_embd)
+        tensors[f"{block}.attn_output.weight"] = random_matrix(rng, n_embd, 2 * n_head_dim)
+        tensors[f"{block}.ffn_gate_inp.weight"] = random_matrix(rng, n_expert, n_embd)
         for name, n_out, n_in in (("gate", n_ff, n_embd), ("up", n_ff, n_embd), ("down", n_embd, n_ff)):
-            experts = [_random(rng, n_out, n_in) for _ in range(n_expert)]
+            experts = [random_matrix(rng, n_out, n_in) for _ in range(n_expert)]
             tensors[f"{block}.ffn_{name}_exps.weight"] = np.stack(experts)
-    return _write(path, "qwen3moe", values, tensors, _F32)
+    return write_model(path, "qwen3moe", values, tensors, _F32)
 
 
-def random_mamba(path: Path, *, n_layer: int = 1, seed: int = 0, metadata: Metadata | None = None) -> Path:
+def random_mamba(
+    path: Path,
+    *,
+    n_layer: int = 1,
+    seed: int = 0,
+    weight_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    metadata: Metadata | None = None,
+) -> Path:
     """A recurrent model with random weights and the demo pair's tokenizer; n_layer makes it larger."""
     rng = np.random.default_rng(seed)
-    n_embd, n_inner, n_state, n_conv, n_rank = 64, 128, 16, 4, 4
-    values = _tokenizer(0) | {
+    n_embd, n_inner, n_state, n_conv, n_rank = 64, 128, 16, 4, 32
+    values = tokenizer() | {
         "general.name": "random mamba",
         "mamba.context_length": 512,
         "mamba.embedding_length": n_embd,
@@ -226,34 +233,34 @@ def random_mamba(path: Path, *, n_layer: int = 1, seed: int = 0, metadata: Metad
         "mamba.attention.layer_norm_rms_epsilon": _NORM_EPSILON,
     }
     n_vocab = len(values[TOKENS])
-    output = _random(rng, n_vocab, n_embd)
+    output = random_matrix(rng, n_vocab, n_embd)
     output[values["tokenizer.ggml.eos_token_id"]] = 0
     tensors = {
-        "token_embd.weight": _random(rng, n_vocab, n_embd),
+        "token_embd.weight": random_matrix(rng, n_vocab, n_embd),
         "output_norm.weight": np.full(n_embd, 4, np.float32),
         "output.weight": output,
     }
     for layer in range(n_layer):
         tensors |= {
             f"blk.{layer}.attn_norm.weight": np.ones(n_embd, np.float32),
-            f"blk.{layer}.ssm_in.weight": _random(rng, 2 * n_inner, n_embd),
-            f"blk.{layer}.ssm_conv1d.weight": _random(rng, n_inner, n_conv),
+            f"blk.{layer}.ssm_in.weight": random_matrix(rng, 2 * n_inner, n_embd),
+            f"blk.{layer}.ssm_conv1d.weight": random_matrix(rng, n_inner, n_conv),
             f"blk.{layer}.ssm_conv1d.bias": np.zeros(n_inner, np.float32),
-            f"blk.{layer}.ssm_x.weight": _random(rng, n_rank + 2 * n_state, n_inner),
-            f"blk.{layer}.ssm_dt.weight": _random(rng, n_inner, n_rank),
+            f"blk.{layer}.ssm_x.weight": random_matrix(rng, n_rank + 2 * n_state, n_inner),
+            f"blk.{layer}.ssm_dt.weight": random_matrix(rng, n_inner, n_rank),
             f"blk.{layer}.ssm_dt.bias": np.zeros(n_inner, np.float32),
             f"blk.{layer}.ssm_a": -np.ones((n_inner, n_state), np.float32),
             f"blk.{layer}.ssm_d": np.ones(n_inner, np.float32),
-            f"blk.{layer}.ssm_out.weight": _random(rng, n_embd, n_inner),
+            f"blk.{layer}.ssm_out.weight": random_matrix(rng, n_embd, n_inner),
         }
-    return _write(path, "mamba", values | dict(metadata or {}), tensors, _F32)
+    return write_model(path, "mamba", values | dict(metadata or {}), tensors, weight_type, plain=("conv1d", "ssm_a"))
 
 
 def random_bert(path: Path) -> Path:
     """An embedding model: it reads in both directions and can write nothing."""
     rng = np.random.default_rng(0)
     n_embd, n_ff, n_ctx = 64, 128, 128
-    values = _tokenizer(0) | {
+    values = tokenizer() | {
         "bert.context_length": n_ctx,
         "bert.embedding_length": n_embd,
         "bert.feed_forward_length": n_ff,
@@ -265,27 +272,27 @@ def random_bert(path: Path) -> Path:
         "tokenizer.ggml.token_type_count": 2,
     }
     tensors = {
-        "token_embd.weight": _random(rng, len(values[TOKENS]), n_embd),
-        "token_types.weight": _random(rng, 2, n_embd),
-        "position_embd.weight": _random(rng, n_ctx, n_embd),
+        "token_embd.weight": random_matrix(rng, len(values[TOKENS]), n_embd),
+        "token_types.weight": random_matrix(rng, 2, n_embd),
+        "position_embd.weight": random_matrix(rng, n_ctx, n_embd),
     }
     matrices = {"attn_q": n_embd, "attn_k": n_embd, "attn_v": n_embd, "attn_output": n_embd, "ffn_up": n_ff}
     for name, n_out in matrices.items():
-        tensors[f"blk.0.{name}.weight"] = _random(rng, n_out, n_embd)
+        tensors[f"blk.0.{name}.weight"] = random_matrix(rng, n_out, n_embd)
         tensors[f"blk.0.{name}.bias"] = np.zeros(n_out, np.float32)
-    tensors["blk.0.ffn_down.weight"] = _random(rng, n_embd, n_ff)
+    tensors["blk.0.ffn_down.weight"] = random_matrix(rng, n_embd, n_ff)
     tensors["blk.0.ffn_down.bias"] = np.zeros(n_embd, np.float32)
     for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
         tensors[f"{name}.weight"] = np.ones(n_embd, np.float32)
         tensors[f"{name}.bias"] = np.zeros(n_embd, np.float32)
-    return _write(path, "bert", values, tensors, _F32)
+    return write_model(path, "bert", values, tensors, _F32)
 
 
 def random_t5(path: Path) -> Path:
     """An encoder-decoder model."""
     rng = np.random.default_rng(0)
     n_embd, n_ff, n_head, n_buckets = 64, 128, 2, 32
-    values = _tokenizer(0) | {
+    values = tokenizer() | {
         "t5.context_length": 128,
         "t5.embedding_length": n_embd,
         "t5.feed_forward_length": n_ff,
@@ -298,20 +305,20 @@ def random_t5(path: Path) -> Path:
         "t5.attention.relative_buckets_count": n_buckets,
         "t5.decoder_start_token_id": 0,
     }
-    tensors = {"token_embd.weight": _random(rng, len(values[TOKENS]), n_embd)}
+    tensors = {"token_embd.weight": random_matrix(rng, len(values[TOKENS]), n_embd)}
     for side, attentions in (("enc", ["attn"]), ("dec", ["attn", "cross_attn"])):
         block = f"{side}.blk.0"
         tensors[f"{side}.output_norm.weight"] = np.ones(n_embd, np.float32)
-        tensors[f"{block}.attn_rel_b.weight"] = _random(rng, n_buckets, n_head)
+        tensors[f"{block}.attn_rel_b.weight"] = random_matrix(rng, n_buckets, n_head)
         tensors[f"{block}.ffn_norm.weight"] = np.ones(n_embd, np.float32)
-        tensors[f"{block}.ffn_up.weight"] = _random(rng, n_ff, n_embd)
-        tensors[f"{block}.ffn_gate.weight"] = _random(rng, n_ff, n_embd)
-        tensors[f"{block}.ffn_down.weight"] = _random(rng, n_embd, n_ff)
+        tensors[f"{block}.ffn_up.weight"] = random_matrix(rng, n_ff, n_embd)
+        tensors[f"{block}.ffn_gate.weight"] = random_matrix(rng, n_ff, n_embd)
+        tensors[f"{block}.ffn_down.weight"] = random_matrix(rng, n_embd, n_ff)
         for attention in attentions:
             tensors[f"{block}.{attention}_norm.weight"] = np.ones(n_embd, np.float32)
             for part in "qkvo":
-                tensors[f"{block}.{attention}_{part}.weight"] = _random(rng, n_embd, n_embd)
-    return _write(path, "t5", values, tensors, _F32)
+                tensors[f"{block}.{attention}_{part}.weight"] = random_matrix(rng, n_embd, n_embd)
+    return write_model(path, "t5", values, tensors, _F32)
 
 
 def split(path: Path, source: Path, n_shards: int) -> Path:
@@ -320,7 +327,7 @@ def split(path: Path, source: Path, n_shards: int) -> Path:
     Returns the first.
     """
     reader = gguf.GGUFReader(source)
-    values = _metadata(reader)
+    values = metadata_of(reader)
     architecture = values.pop("general.architecture")
     groups = [list(group) for group in np.array_split(np.arange(len(reader.tensors)), n_shards)]
     shards = [path.with_name(f"{path.stem}-{i:05d}-of-{n_shards:05d}.gguf") for i in range(1, n_shards + 1)]
@@ -340,7 +347,7 @@ def split(path: Path, source: Path, n_shards: int) -> Path:
 def edited(path: Path, source: Path, metadata: Metadata) -> Path:
     """A copy of `source` with the keys of `metadata` set, or removed where the value is None; tensors as they are."""
     reader = gguf.GGUFReader(source)
-    values = _metadata(reader) | dict(metadata)
+    values = metadata_of(reader) | dict(metadata)
     writer = gguf.GGUFWriter(path, values.pop("general.architecture"))
     _add_metadata(writer, values)
     for tensor in reader.tensors:
@@ -362,7 +369,7 @@ def tensor_data_offset(path: Path) -> int:
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _random(rng: np.random.Generator, n_out: int, n_in: int) -> Floats:
+def random_matrix(rng: np.random.Generator, n_out: int, n_in: int) -> Floats:
     return (rng.standard_normal((n_out, n_in)) / np.sqrt(n_in)).astype(np.float32)
 
 
@@ -396,9 +403,9 @@ def _llama_layer(
     }
 
 
-def _tokenizer(vocab_extra: int) -> dict[str, Any]:
+def tokenizer(vocab_extra: int = 0) -> dict[str, Any]:
     """The demo pair's tokenizer and chat template, as metadata."""
-    values = {key: v for key, v in _metadata(gguf.GGUFReader(embedded.DRAFT)).items() if key.startswith("tokenizer.")}
+    values = {key: v for key, v in metadata_of(gguf.GGUFReader(embedded.DRAFT)).items() if key.startswith("tokenizer.")}
     for i in range(vocab_extra):
         values[TOKENS].append(f"<unused_{i}>")
         values[TOKEN_TYPES].append(int(gguf.TokenType.UNUSED))
@@ -424,7 +431,7 @@ def _byte_to_text() -> dict[int, str]:
 _BYTE_TO_TEXT = _byte_to_text()
 
 
-def _metadata(reader: gguf.GGUFReader) -> dict[str, Any]:
+def metadata_of(reader: gguf.GGUFReader) -> dict[str, Any]:
     return {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
 
 
@@ -450,17 +457,19 @@ def _value_type(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | No
             return gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 
 
-def _write(
+def write_model(
     path: Path,
     architecture: str,
     metadata: Metadata,
     tensors: Mapping[str, Floats],
     weight_type: gguf.GGMLQuantizationType,
+    plain: Sequence[str] = (),
 ) -> Path:
+    """Matrices get `weight_type`, except those with one of `plain` in their names."""
     writer = gguf.GGUFWriter(path, architecture)
     _add_metadata(writer, metadata)
     for name, values in tensors.items():
-        if values.ndim == 1 or weight_type == _F32:
+        if values.ndim == 1 or weight_type == _F32 or any(part in name for part in plain):
             writer.add_tensor(name, values)
         else:
             writer.add_tensor(name, gguf.quants.quantize(values, weight_type), raw_dtype=weight_type)

@@ -43,7 +43,8 @@ def writing(number: int, place: Place, extent: Extent) -> Injections:
 
 def reading(number: int, place: Place, extent: Extent) -> Injections:
     """A long prompt while it is read."""
-    return _struck(number, place, extent, _READING, lambda *_: "")
+    seconds = place.run(*_READING).seconds
+    return _struck(number, place, extent, _READING, lambda *_: "", seconds=seconds)
 
 
 def learning(number: int, place: Place, extent: Extent) -> Injections:

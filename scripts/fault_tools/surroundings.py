@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def paths(place: Place, _extent: Extent) -> Injections:
         "it's",
         'a "quote"',
         "größe 日本 🦜",
-        "[red]x[/red]",
+        "[red]x[bold]",
         "$HOME `id`",
         "%s {0}",
         "-x",
@@ -117,7 +118,8 @@ def clock(place: Place, _extent: Extent) -> Injections:
         ("chat", "--speculate", "off"),
     ):
         run = place.run(*command, environment=jumping)
-        negative = "a negative speed" if " -" in run.stdout.decode() and "tokens/s" in run.stdout.decode() else ""
+        said = run.stdout.decode() + run.stderr
+        negative = "a negative speed" if re.search(r"(?<!\S)-\d[\d.,]* (tokens/s|s|ms)\b", said) else ""
         yield run.injection({0}, lost=negative)
 
 

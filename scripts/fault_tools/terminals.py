@@ -95,8 +95,9 @@ def resizing(place: Place, extent: Extent) -> Injections:
                 terminal.setwinsize(rows, columns)
                 time.sleep(min(extent.every, 0.05))
             terminal.setwinsize(40, 90)
-            terminal.expect(r"\d+ tokens, ")
-        terminal.expect_exact(_HINT)
+            # The line below an answer has this, too, and a Ctrl-D during an answer is lost: wait for the next prompt.
+            terminal.expect_exact("tokens/s")
+            terminal.expect_exact(_HINT)
         terminal.send("\x04")
         code, text = left(terminal)
         lost = "Traceback" if "Traceback" in text else "" if code == 0 else f"exit code {code}"

@@ -61,6 +61,7 @@ class Bench:
         self._model = model
         self._settings = settings
         self._run = run
+        self._is_one_path = model.engine.target.max_leaves == 1 and model.llama_model.is_recurrent
         self._started = time.perf_counter()
         self._n_expected = self._n_written = 0  # texts
 
@@ -171,7 +172,7 @@ class Bench:
             wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, `auto` is expected to reach the best rate
         if self._model.engine.draft and CHAIN_ROW in wanted:
             candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
-        if self._model.engine.draft and TREE_ROW in wanted:
+        if self._model.engine.draft and TREE_ROW in wanted and not self._is_one_path:
             candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
         return candidates
 
@@ -189,12 +190,16 @@ class Bench:
                 continue
             if lacking := self._lacking(method):
                 self._run.note(f"left out {name}: it needs {lacking}")
+            elif OVERLAP in name and self._model.engine.overlap is None:
+                self._run.note(f"left out {name}: a draft with recurrent layers drafts for one text at a time")
             else:
                 runnable[name] = method
         return runnable
 
     def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
         """The plans by row, with the tree shapes that some lack, and with overlap in the rows that ask for it."""
+        if self._is_one_path:
+            plans = {name: plan.on_one_path() for name, plan in plans.items()}
         shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
         return {name: replace(plan, overlap=OVERLAP in name) for name, plan in zip(plans, shaped, strict=True)}
 
@@ -214,6 +219,8 @@ class Bench:
 
     def _lacking(self, method: Method) -> str:
         """The first thing that the method needs and this run does not have; empty if it has all."""
+        if self._is_one_path and method.kind == "tree":
+            return "passes that check trees, and a pass over a model with recurrent layers checks one path"
         has = {
             DRAFT: self._model.engine.draft is not None,
             ACCEPTANCE: True,

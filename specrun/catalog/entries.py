@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from specrun.catalog.safe_names import is_safe_path, is_safe_repo
 from specrun.catalog.split import quantization
@@ -19,7 +19,16 @@ else:
     import tomli as tomllib
 
 # The keys that models.toml may have, with the type of their values.
-_FAMILY_KEYS: dict[str, type] = {"architecture": str, "licence": str, "context": int, "trees": bool}
+_FAMILY_KEYS: dict[str, type] = {
+    "about": str,
+    "companions": list,
+    "architecture": str,
+    "licence": str,
+    "context": int,
+    "trees": bool,
+    "vocabulary": int,
+    "tied": bool,
+}
 _MODEL_KEYS: dict[str, type] = _FAMILY_KEYS | {
     "family": str,
     "repo": str,
@@ -28,9 +37,45 @@ _MODEL_KEYS: dict[str, type] = _FAMILY_KEYS | {
     "quantization": str,
     "bytes": int,
     "drafts": list,
+    "shape": dict,
     "verified": bool,
 }
+_SHAPE_KEYS = ("parameters", "active", "layers", "width", "kv", "experts", "experts_used")
+# What can draft for a family besides the text itself (models.toml says what they are).
+COMPANIONS = ("sibling", "mtp", "eagle3", "dflash", "dspark")
+# Bits of a weight by quantization: on average, in the token embedding, and in the output matrix or a tied embedding. By
+# the bytes of the catalog's files and llama.cpp's rules for mixes of types; others than these are not estimated.
+_BITS = {
+    "q2_k": (3.2, 2.6, 6.6),
+    "q4_0": (4.6, 4.5, 6.6),
+    "q4_k_m": (4.9, 4.5, 6.6),
+    "q4_k_xl": (5.2, 6.6, 6.6),
+    "q8_0": (8.5, 8.5, 8.5),
+    "mxfp4": (4.25, 8.5, 8.5),
+}
+
+Kind = Literal["dense", "hybrid", "moe"]
 _TABLES: dict[str, dict[str, type]] = {"families": _FAMILY_KEYS, "models": _MODEL_KEYS}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What placement needs to know of a model whose file is not here; rounded."""
+
+    parameters: float  # all weights
+    layers: int
+    width: int  # of a token's vector between layers
+    kv: int  # bytes of a token in the KV cache of all layers, in f16
+    active: float | None = None  # weights that a token of a mixture uses; None for a model that is none
+    experts: int = 0  # routed ones of a layer
+    experts_used: int = 0  # of a layer, by one token
+
+    @property
+    def expert_share(self) -> float:
+        """The share of all weights that lies in routed experts. A token uses all others and some of these."""
+        if self.active is None:
+            return 0.0
+        return (self.parameters - self.active) / (1 - self.experts_used / self.experts) / self.parameters
 
 
 @dataclass(frozen=True)
@@ -47,9 +92,48 @@ class Entry:
     licence: str | None = None
     context: int | None = None  # tokens that the model was trained for
     architecture: str | None = None
-    trees: bool = True  # whether token trees work; they do not with hybrid and recurrent architectures
+    trees: bool = True  # whether a pass checks token trees; of hybrid and recurrent architectures it checks chains
+    vocabulary: int | None = None  # tokens
+    tied: bool = False  # whether the token embedding is also the output matrix
+    shape: Shape | None = None
+    about: str | None = None  # of the family, one sentence
+    companions: tuple[str, ...] = ()  # those of COMPANIONS that the family has
     drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
     verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
+
+    @property
+    def kind(self) -> Kind:
+        """`moe` for a mixture of experts of any architecture, else `hybrid` for one whose state cannot branch."""
+        if self.shape and self.shape.experts:
+            return "moe"
+        return "dense" if self.trees else "hybrid"
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """The size of the file, or an estimate by its parameters and quantization; None if neither is known."""
+        bits = self._bits
+        return self.bytes or (int(self.shape.parameters * bits[0] / 8) if self.shape and bits else None)
+
+    @property
+    def table_bytes(self) -> tuple[int, int]:
+        """Estimated bytes of the token embedding and of the output matrix, which a tied embedding is itself."""
+        bits = self._bits
+        if not (self.shape and self.vocabulary and bits):
+            return 0, 0
+        _, embedding, output = (int(self.vocabulary * self.shape.width * one / 8) for one in bits)
+        return (output if self.tied else embedding), output
+
+    @property
+    def expert_bytes(self) -> int:
+        """Estimated bytes of all routed experts; 0 for a model that is no mixture."""
+        bits, n_bytes = self._bits, self.expected_bytes
+        if not (self.shape and bits and n_bytes):
+            return 0
+        return int(self.shape.expert_share * min(n_bytes, self.shape.parameters * bits[0] / 8))
+
+    @property
+    def _bits(self) -> tuple[float, float, float] | None:
+        return _BITS.get(self.quantization.lower().removeprefix("ud-"))
 
 
 @cache
@@ -101,9 +185,26 @@ def _check_keys(path: Path, table: str, keys: Any, allowed: dict[str, type]) -> 
             keys_text = ", ".join(allowed)
             dot = '; a name with a dot must be quoted, as in [models."qwen-0.5b"]' if isinstance(value, dict) else ""
             raise UsageError(f"{path}: {key} in {table} is unknown; keys are {keys_text}{dot}")
-        is_valid = key != "drafts" or (isinstance(value, list) and all(isinstance(draft, str) for draft in value))
+        is_valid = not isinstance(value, list) or all(isinstance(one, str) for one in value)
         if type(value) is not allowed[key] or not is_valid:
             raise UsageError(f"{path}: {key} in {table} must be a {allowed[key].__name__}; got {value!r}")
+    if unknown := set(keys.get("companions", ())) - set(COMPANIONS):
+        raise UsageError(f"{path}: {min(unknown)} in {table} is no companion; those are {', '.join(COMPANIONS)}")
+    if "shape" in keys:
+        _check_shape(path, table, keys["shape"])
+
+
+def _check_shape(path: Path, table: str, shape: dict[str, Any]) -> None:
+    numbers = [
+        value for key, value in shape.items() if key in _SHAPE_KEYS and type(value) in (int, float) and value > 0
+    ]
+    mixture = [key for key in ("active", "experts", "experts_used") if key in shape]
+    missing = [key for key in ("parameters", "layers", "width", "kv") if key not in shape]
+    if len(numbers) < len(shape) or missing or len(mixture) in (1, 2):
+        keys = ", ".join(_SHAPE_KEYS)
+        raise UsageError(f"{path}: shape in {table} must have numbers above 0, of a mixture all of {keys}; got {shape}")
+    if mixture and not (shape["active"] < shape["parameters"] and shape["experts_used"] < shape["experts"]):
+        raise UsageError(f"{path}: shape in {table} says that a token uses all experts; got {shape}")
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -120,4 +221,6 @@ def _entry(alias: str, keys: dict[str, Any], families: dict[str, Any], own_path:
             what = "ORG/NAME" if key == "repo" else "a name without .. and control characters"
             raise UsageError(f'{own_path}: {key} in [models."{alias}"] must be {what}; got {values[key]!r}')
     values.setdefault("quantization", quantization(values["file"]) or "unknown")
-    return Entry(alias=alias, **(values | {"drafts": tuple(values.get("drafts", ()))}))
+    lists = {key: tuple(values.get(key, ())) for key in ("companions", "drafts")}
+    shape = {"shape": Shape(**values["shape"])} if "shape" in values else {}
+    return Entry(alias=alias, **(values | lists | shape))

@@ -25,7 +25,8 @@ _NUMBERS = (
     *("expert_feed_forward_length", "nextn_predict_layers", "attention.head_count", "attention.head_count_kv"),
     *("attention.key_length", "attention.value_length", "attention.key_length_swa", "attention.value_length_swa"),
     *("attention.key_length_mla", "attention.value_length_mla", "attention.sliding_window"),
-    *("attention.sliding_window_pattern",),
+    *("attention.sliding_window_pattern", "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.group_count"),
+    *("shortconv.l_cache", "wkv.head_size", "token_shift_count", "kda.head_dim"),
 )
 _EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon")
 

@@ -10,8 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from specrun.catalog import ggml_types
 from specrun.catalog.gguf_check import check_model
 from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, broken, read_header
+from specrun.catalog.recurrent_layers import layers_without_attention
 from specrun.catalog.split import shards
 from specrun.errors import ModelFileError
 from specrun.visible import one_line
@@ -76,50 +78,50 @@ class GgufFile:
     @property
     def n_layers(self) -> int:
         """Number of layers."""
-        return self._number("block_count")
+        return self.number("block_count")
 
     @property
     def n_ctx_train(self) -> int:
         """Context in tokens that the model was trained for; 0 if the file does not say."""
-        return self._number("context_length")
+        return self.number("context_length")
 
     @property
     def n_embd(self) -> int:
         """Width of the hidden state."""
-        return self._number("embedding_length")
+        return self.number("embedding_length")
 
     @cached_property
     def n_vocab(self) -> int:
         """Number of tokens."""
         tokens = self.metadata.length("tokenizer.ggml.tokens")
         return (
-            tokens or self._number("vocab_size") or next((t.shape[-1] for t in self.tensors if t.name == EMBEDDING), 0)
+            tokens or self.number("vocab_size") or next((t.shape[-1] for t in self.tensors if t.name == EMBEDDING), 0)
         )
 
     @property
     def n_experts(self) -> int:
         """Number of experts per layer; 0 if the model is not a mixture of experts."""
-        return self._number("expert_count")
+        return self.number("expert_count")
 
     @property
     def n_experts_used(self) -> int:
         """Number of experts per layer that one token uses; 0 if the model is not a mixture of experts."""
-        return self._number("expert_used_count")
+        return self.number("expert_used_count")
 
     @property
     def n_heads(self) -> int:
         """Largest number of attention heads of a layer."""
-        return self._number("attention.head_count")
+        return self.number("attention.head_count")
 
     @property
     def n_ff(self) -> int:
         """Largest width of a dense feed-forward block."""
-        return self._number("feed_forward_length")
+        return self.number("feed_forward_length")
 
     @property
     def n_ff_expert(self) -> int:
         """Width of one expert's feed-forward block; 0 if the model is not a mixture of experts or does not say."""
-        return self._number("expert_feed_forward_length", self.n_ff if self.n_experts else 0)
+        return self.number("expert_feed_forward_length", self.n_ff if self.n_experts else 0)
 
     @property
     def sliding_window(self) -> int | None:
@@ -127,17 +129,18 @@ class GgufFile:
 
         specrun caches all tokens in these layers too (`swa_full`), so the window does not make the KV cache smaller.
         """
-        return self._number("attention.sliding_window") or None
+        return self.number("attention.sliding_window") or None
 
     @property
     def is_mla(self) -> bool:
         """Whether the model has multi-head latent attention (MLA), where one cache holds K and V."""
-        return bool(self._number("attention.key_length_mla") and self._number("attention.value_length_mla"))
+        return bool(self.number("attention.key_length_mla") and self.number("attention.value_length_mla"))
 
     def _value(self, key: str) -> Any:
         return self.metadata.get(f"{self.architecture}.{key}")
 
-    def _number(self, key: str, default: int = 0) -> int:
+    def number(self, key: str, default: int = 0) -> int:
+        """A number of the architecture's metadata, such as `context_length`; of a list the largest."""
         value = self._value(key)
         if isinstance(value, list):
             return max((item for item in value if isinstance(item, int)), default=default)
@@ -225,8 +228,9 @@ class GgufFile:
     def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> tuple[int, ...]:
         """Bytes of one token in the KV cache of each layer, with K and V in these ggml types.
 
-        A recurrent layer counts 0 if the file gives it 0 heads. A cache that several layers share is counted for each.
+        A recurrent layer without attention counts 0. A cache that several layers share is counted for each.
         """
+        without = layers_without_attention(self)
         n_heads = self._by_layer("attention.head_count", 0)
         n_kv_heads = self._by_layer("attention.head_count_kv", -1)
         default = self.n_embd // n_heads[0] if n_heads and n_heads[0] else 0
@@ -234,10 +238,10 @@ class GgufFile:
         for layer, (heads, kv_heads) in enumerate(zip(n_heads, n_kv_heads, strict=True)):
             suffix = "_swa" if self._slides(layer) else ""
             n_k, n_v = (
-                self._number(f"attention.{part}_length{suffix}", self._number(f"attention.{part}_length", default))
+                self.number(f"attention.{part}_length{suffix}", self.number(f"attention.{part}_length", default))
                 for part in ("key", "value")
             )
-            count = heads if kv_heads < 0 else kv_heads
+            count = 0 if layer in without else heads if kv_heads < 0 else kv_heads
             size = row_bytes(type_k, n_k * count)
             sizes.append(size if self.is_mla else size + row_bytes(type_v, n_v * count))
         return tuple(sizes)
@@ -274,10 +278,7 @@ def _signature(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
 
 def row_bytes(ggml_type: str, n: int) -> int:
     """Bytes of a row of `n` elements in a ggml type such as `f16` or `q8_0`."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[ggml_type.upper()]]
-    return -(-n // block) * block_bytes
+    return ggml_types.named(ggml_type).row_bytes(n)
 
 
 def layer_of(tensor: str) -> int | None:

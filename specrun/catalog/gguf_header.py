@@ -20,6 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from specrun.catalog import ggml_types
 from specrun.errors import ModelFileError, OutOfMemoryError
 
 Buffer = bytes | mmap.mmap
@@ -205,8 +206,6 @@ def _end_of_weights(tensors: tuple[TensorInfo, ...], alignment: int, name: str) 
 
 def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
     """The tensor described at `offset`, with its offset behind the header, and the end of the description."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
     tensor, offset = _name(data, offset, _LONGEST_TENSOR_NAME, name)
     (n_dimensions,) = _TYPE.unpack_from(data, offset)
     if n_dimensions > _MAX_DIMENSIONS:
@@ -215,12 +214,11 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
     offset += 4 + 8 * n_dimensions
     kind, start = _TYPE_AND_OFFSET.unpack_from(data, offset)
     try:
-        ggml_type = GGMLQuantizationType(kind)
-        block, block_bytes = GGML_QUANT_SIZES[ggml_type]
-    except (ValueError, KeyError) as error:
+        ggml_type = ggml_types.numbered(kind)
+    except ValueError as error:
         raise ModelFileError(f"{name} has weights of an unknown type ({tensor}: {kind}); upgrade gguf") from error
-    n_bytes = prod(shape) // block * block_bytes
-    if not 0 < prod(shape) <= _LARGEST or start + n_bytes > _LARGEST or (shape and shape[0] % block):
+    n_bytes = prod(shape) // ggml_type.block * ggml_type.block_bytes
+    if not 0 < prod(shape) <= _LARGEST or start + n_bytes > _LARGEST or (shape and shape[0] % ggml_type.block):
         raise broken(name, f"{tensor!r} has an impossible size ({' x '.join(map(str, shape))} of {ggml_type.name})")
     return TensorInfo(tensor, shape, ggml_type.name, n_bytes, start), offset + _TYPE_AND_OFFSET.size
 

@@ -95,7 +95,7 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     if draft := values.get("made_draft"):
         rows.append(("made draft", f"{draft['how']}, {draft['path']}"))
     if values.get("trees") is False:
-        rows.append(("speculation", "none: it is recurrent and cannot take tokens back"))
+        rows.append(("speculation", "chains: of a model with recurrent layers a pass checks one path"))
     if "needs" in values:
         needs = values["needs"]
         kv = f"{size_text(needs['kv_cache'])} of it for {needs['ctx_size']:,} tokens"

@@ -22,7 +22,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
-from specrun.interrupts import Ending, InterruptFlag, is_ending
+from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
 from specrun.redaction import without_secrets
 from specrun.views import answer_report as report
@@ -140,21 +140,24 @@ class ChatLoop:
         if n_dropped:
             dropped = "turn was" if n_dropped == 1 else f"{n_dropped} turns were"
             self._note(f"the context is full: the oldest {dropped} dropped")
-        try:
-            with (
-                InterruptFlag() as interrupted,
-                without_echo(),
-                sudden_end.undone(lambda: self._keep_begun(completion)),
-            ):
-                self._answers.show(completion.stream(interrupted), completion)
-        except BaseException:
-            # A failed pass, a terminal that is gone, a second Ctrl-C: what was written stays, as it does on the screen.
-            if completion.token_ids:
-                self._keep(completion)
-            else:
-                self._session.undo()
-            raise
-        self._keep(completion)
+        # A terminal that goes is noticed by what is written before SIGHUP says so: what keeps the answer must not be
+        # ended by it.
+        with held():
+            try:
+                with (
+                    InterruptFlag() as interrupted,
+                    without_echo(),
+                    sudden_end.undone(lambda: self._keep_begun(completion)),
+                ):
+                    self._answers.show(completion.stream(interrupted), completion)
+            except BaseException:
+                # A failed pass, a second Ctrl-C: what was written stays, as it does on the screen.
+                if completion.token_ids:
+                    self._keep(completion)
+                else:
+                    self._session.undo()
+                raise
+            self._keep(completion)
         if completion.finish_reason == "context":
             self._note(
                 "the context is full: the answer was cut off; use /clear, or start the chat with a larger --ctx-size"

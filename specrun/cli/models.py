@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli import output
+from specrun.cli.list_models import list_models
 from specrun.cli.make_draft import forget_draft, make_draft
 from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.units import size_text
@@ -16,7 +17,6 @@ from specrun.visible import one_line
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from specrun.catalog.entries import Entry
     from specrun.catalog.fitting import Pair
     from specrun.catalog.hub import RemoteModel
     from specrun.catalog.names import HubName
@@ -37,40 +37,6 @@ def models(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help(), end="")
         raise typer.Exit(2)
-
-
-@app.command("list")
-def list_models(
-    cached: Annotated[
-        bool, typer.Option("--cached", help="Only models on this machine, including those that other programs fetched.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """List the catalog: names, sizes, licences, recommended drafts, and which models are on this machine."""
-    from specrun.catalog import cache, entries, names
-
-    rows = [
-        _facts(entry, cache.find(names.HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry)))
-        for entry in entries.catalog().values()
-    ]
-    if cached:
-        in_catalog = {(row["repo"], row["file"]) for row in rows}
-        rows = [row for row in rows if row["cached"]]
-        rows += [
-            {"alias": None, "repo": model.repo, "file": model.file, "bytes": model.bytes, "path": str(model.path)}
-            | {"quantization": None, "licence": None, "drafts": [], "cached": True, "verified": False}
-            for model in cache.models()
-            if (model.repo, model.file) not in in_catalog
-        ]
-    if json:
-        output.write_json(rows)
-        return
-    if not rows:
-        output.note("no models in the Hugging Face cache yet; `specrun pull NAME` fetches one")
-        return
-    output.print_table(_table(rows))
-    if not all(row["verified"] or row["cached"] for row in rows):
-        output.note("?: not verified; `specrun models check NAME` asks the hub")
 
 
 def pull(
@@ -102,6 +68,7 @@ def pull(
             output.write(f"{_path(name)}\n")
 
 
+app.command("list")(list_models)
 app.command("pull")(pull)
 app.command("make-draft")(make_draft)
 
@@ -250,36 +217,4 @@ def _pair_table(pairs: list[Pair]) -> Table:
         notes = [pair.difference] if pair.difference else list(pair.warnings)
         notes += ["not on this machine"] if not pair.cached else []
         table.add_row(pair.target, pair.draft + (" (recommended)" if pair.recommended else ""), fits, "; ".join(notes))
-    return table
-
-
-def _facts(entry: Entry, path: Path | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(entry) | {"cached": path is not None, "path": str(path) if path else None}
-
-
-def _first(names: list[str]) -> str:
-    """The first draft and the number of others; `info` and `pairs` show all."""
-    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for head in ("model", "quant", "size", "licence", "draft", "here"):
-        table.add_column(head, justify="right" if head == "size" else "left", no_wrap=head in ("model", "size"))
-    for row in rows:
-        name = row["alias"] or f"{row['repo']}/{row['file']}"
-        size = size_text(row["bytes"]) if row["bytes"] else ""
-        mark = "" if row["verified"] or row["cached"] else " ?"
-        table.add_row(
-            name + mark,
-            row["quantization"],
-            size,
-            row["licence"],
-            _first(row["drafts"]),
-            "yes" if row["cached"] else "",
-        )
     return table

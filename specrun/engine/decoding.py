@@ -11,7 +11,7 @@ from specrun.engine.request import Request
 from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
 from specrun.errors import PromptError
 from specrun.interrupts import never
-from specrun.llama import DraftContext, TargetContext
+from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.speculation.accept import accept
@@ -38,7 +38,7 @@ class Engine:
     def __init__(
         self,
         target: TargetContext,
-        draft: DraftContext | None,
+        draft: AnyDraft | None,
         ctx_size: int,
         sources: SourceSet | None = None,
         overlap: bool | None = None,
@@ -47,7 +47,8 @@ class Engine:
         self.draft = draft
         self.sources = sources
         self.ctx_size = ctx_size
-        self.overlap = Overlap(target, draft) if draft else None
+        # Drafting ahead goes back and forth between texts, for which a recurrent draft keeps too few states.
+        self.overlap = Overlap(target, draft) if isinstance(draft, DraftContext) else None
         self.wants_overlap = overlap
 
     def generate(
@@ -142,7 +143,7 @@ class Generation:
             self._engine.overlap.forget()
         started = time.perf_counter()
         n_decoded = self.statistics.prompt_tokens_decoded = self._target.set_prompt(prompt, self._interrupted)
-        if self._target.n_cached < len(prompt) - 1:
+        if not self._target.has_read_prompt:
             return False
         self._plans.read_prompt(n_decoded, time.perf_counter() - started)
         if draft and self._plans.needs_draft:

@@ -12,6 +12,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import offload_devices
 from specrun.hardware.placement import Placement, place
+from specrun.hardware.residency import room_for_weights
 from specrun.llama import devices, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 
@@ -36,19 +37,26 @@ def with_defaults(options: RunOptions) -> RunOptions:
     where a trial on this CPU was faster without. Weights that are streamed from disk, or of which a GPU holds some,
     stay as they are in the file.
 
+    The experts of a mixture are read into memory where that has room for them and for the file in the page cache, so
+    that pages of experts that were not chosen for a while are not dropped for whatever else is read.
+
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and what it takes longer for a few tokens is hidden behind the reading.
     """
     try:
-        if keeps_bits(options.target):
+        file = GgufFile.read(options.target)
+        keeps = keeps_bits(options.target)
+        if keeps and not file.n_experts:
             return options
         gpus = offload_devices(devices.devices(options.settings.rpc))
         placement = place(placement_request(options, gpus))
         on_cpu = not placement.n_gpu_layers
-        file = GgufFile.read(options.target)
     except ModelFileError:
         return options  # loading the file says what is wrong with it
-    if options.exact:
+    in_memory = LlamaSettings(load_mode="none" if _has_room_for_experts(placement) else None)
+    if keeps:
+        defaults = LlamaSettings()
+    elif options.exact:
         is_streamed = placement.regime == "streamed" and on_cpu and not options.settings.repack
         one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
         defaults = LlamaSettings(tiled="always" if one_kernel else None)
@@ -57,7 +65,14 @@ def with_defaults(options: RunOptions) -> RunOptions:
         defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
         if on_cpu and _fits_without_flash_attention(options, placement):
             defaults = attention_of(file, options.settings).over(defaults)
-    return replace(options, settings=options.settings.over(defaults))
+    return replace(options, settings=options.settings.over(defaults).over(in_memory))
+
+
+def _has_room_for_experts(placement: Placement) -> bool:
+    """Whether RAM can hold its weights twice: read into memory, and in the page cache for the next start."""
+    parts = placement.ram.parts
+    weights = parts.get("target", 0) + parts.get("experts", 0)
+    return bool(parts.get("experts")) and 2 * weights <= room_for_weights(placement)
 
 
 def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> bool:

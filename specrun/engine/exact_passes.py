@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specrun.engine.default_settings import keeps_bits
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import fingerprint
@@ -29,6 +30,7 @@ _KERNELS: dict[TiledKernels, str] = {
     "never": ", because tiled kernels compute none of them",
     "always": ", because tiled kernels compute all of them",
 }
+_SMALL = PassSizes(1, 1, 63)  # tokens of passes that flash attention computes with its kernel for few
 _NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of padding is mentioned
 
 
@@ -63,6 +65,19 @@ class ExactPasses:
         if self.sizes == PLAIN_ONLY:
             return ["--exact: speculation is off, because any larger pass changes a token's last bits here"]
         return [] if self.sizes == ANY_SIZE else [f"--exact: {self}"]
+
+
+def of_one_cache(target: TargetContext) -> ExactPasses:
+    """Passes of fewer than 64 tokens for latent attention, whose K and V are one tensor and so have one type.
+
+    Where types differ, flash attention on the CPU has one kernel for all passes (docs/adr/0002). Here it takes another
+    for 64 tokens and more, and of a target whose weights keep bits in all sizes this bounds trees and nothing else.
+    """
+    model, settings = target.context.model, target.context.config.settings
+    has_kernels = not settings.gpu_layers and settings.flash_attn != "off"
+    if model.allows_two_kv_types or not has_kernels or not keeps_bits(model.path):
+        return ExactPasses()
+    return ExactPasses(_SMALL)
 
 
 def of_profile(profile: Profile) -> ExactPasses:

@@ -26,6 +26,7 @@ from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
 from specrun.speculation.planning.expected import ExpectedPlan, untried
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.planning.pass_times import LearnedTimes
@@ -40,16 +41,18 @@ def chooser(
     begin_with: Profile | None,
     padding: PassSizes = ANY_SIZE,
     prompt_pass: int = DEFAULT_UBATCH,
+    experts: ExpertGrowth | None = None,
 ) -> ByTemperature:
     """A controller of `plans`.
 
     begin_with: pass times, calibration and rates to begin with; None for nothing.
     padding: the sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt.
+    experts: those of the target; None if it is no mixture.
     """
     if begin_with and begin_with.origin == "tuned":
         guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
     else:
-        costs = _costs(begin_with, padding, prompt_pass)
+        costs = _costs(begin_with, padding, prompt_pass, experts)
         guides = {t: Guide(costs, _calibration(begin_with, t)) for t in _TEMPERATURES}
     return ByTemperature({t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()})
 
@@ -70,11 +73,11 @@ def _calibration(learned: Profile | None, temperature: float) -> Calibration | N
     return found[0].calibration.fresh() if found else None
 
 
-def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int) -> LearnedCosts:
+def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, experts: ExpertGrowth | None) -> LearnedCosts:
     if learned is None:
-        return LearnedCosts(LearnedTimes((), padding, prompt_pass))
+        return LearnedCosts(LearnedTimes((), padding, prompt_pass, experts))
     draft = LearnedDraftTimes.of_table(learned.costs.draft) if learned.costs.draft else LearnedDraftTimes()
-    return LearnedCosts(LearnedTimes(learned.costs.target.times, padding, prompt_pass), draft)
+    return LearnedCosts(LearnedTimes(learned.costs.target.times, padding, prompt_pass, experts), draft)
 
 
 @dataclass

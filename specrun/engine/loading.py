@@ -10,14 +10,17 @@ from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_pair, check_sizes
+from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
-from specrun.engine.placing import plan_placement
+from specrun.engine.kept_states import KeptStates
+from specrun.engine.placing import plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
-from specrun.errors import OutOfMemoryError, UsageError
+from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
+from specrun.hardware.device import offload_devices
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import DraftContext, LlamaModel, TargetContext, library, offload_threshold
+from specrun.llama import AnyDraft, LlamaModel, TargetContext, devices, draft_of, library, offload_threshold
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
@@ -28,6 +31,9 @@ from specrun.speculation.plan import Plan
 from specrun.units import size_text
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
+# Committed tokens that wait where passes are taken back and decoded again, without measured times. By hand: in RAM a
+# further token costs about a third of a plain pass, elsewhere next to nothing.
+_FEW_WAITING, _MANY_WAITING = 4, 16
 _MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
 
 
@@ -45,7 +51,7 @@ class LoadedPair:
     """
 
     target: TargetContext
-    draft: DraftContext | None
+    draft: AnyDraft | None
     plans: tuple[Plan, ...]
     ctx_size: int
     placement: Placement | None
@@ -103,6 +109,7 @@ def _load(
     else:
         settings, draft_settings = (replace(one, gpu_layers=None) for one in (settings, draft_settings))
     streaming = plan_streaming(options, settings)
+    states = _states(options)
     model = resources.enter_context(LlamaModel(options.target, settings, _progress(options.target, show)))
     draft_model = None
     if options.drafts:
@@ -110,7 +117,9 @@ def _load(
         draft_model = resources.enter_context(LlamaModel(options.draft, draft_settings, _progress(options.draft, show)))
         check_sizes(model.n_bytes, draft_model.n_bytes)
         check_pair(model.vocabulary, draft_model.vocabulary)
-    plans, notices = _possible(options.plans, model, draft_model)
+    plans, notices = _on_one_path(options.plans, model, states)
+    plans, further = _possible(plans, draft_model)
+    notices += further
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
     if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
@@ -125,22 +134,31 @@ def _load(
     notices += [
         f"{plan.method.name} is lossy: the text is not the target's own" for plan in plans if not plan.method.lossless
     ]
-    config = options.context_config(plans, model.n_ctx_train)
 
-    def configured(model: LlamaModel, settings: LlamaSettings) -> ContextConfig:
+    n_ctx_train = model.n_ctx_train
+
+    def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:
+        config = options.context_config(plans, n_ctx_train, states)
         return replace(config, settings=settings.over(_cache_types(model, settings)))
 
     if streaming.is_wanted:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
-    context, notice = target_context(model, configured(model, settings), streaming, resources)
+    config = configured(model, settings, states)
+    context, notice = target_context(model, config, streaming, resources)
     notices += [notice] if notice else []
     target = TargetContext(context)
+    in_ram = not (streaming.is_wanted or settings.gpu_layers)
+    target.wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
     draft = None
     if draft_model:
         if not draft_settings.gpu_layers:
             draft_settings = draft_settings.over(attention_of(GgufFile.read(draft_model.path), draft_settings))
-        context = resources.enter_context(LlamaContext(draft_model, configured(draft_model, draft_settings)))
-        draft = DraftContext(context, min(model.n_vocab, draft_model.n_vocab))
+        states = kept_states.of_draft(GgufFile.read(draft_model.path))
+        config = configured(draft_model, draft_settings, states)
+        context = resources.enter_context(LlamaContext(draft_model, config))
+        draft = draft_of(context, min(model.n_vocab, draft_model.n_vocab))
+        if options.overlap and draft_model.is_recurrent:
+            notices.append(f"--overlap is left out: {draft_model.name} has recurrent layers, and drafts for one text")
     return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
 
 
@@ -161,18 +179,39 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
     return loaded
 
 
-def _possible(
-    plans: tuple[Plan, ...], model: LlamaModel, draft: LlamaModel | None
+def _states(options: RunOptions) -> KeptStates | None:
+    """The recurrent states that the target will keep, by the memory that is free before it is loaded."""
+    try:
+        return target_states(options, options.plans, offload_devices(devices.devices()))
+    except ModelFileError:
+        return None  # loading the file says what is wrong with it
+
+
+def _on_one_path(
+    plans: tuple[Plan, ...], model: LlamaModel, states: KeptStates | None
 ) -> tuple[tuple[Plan, ...], list[str]]:
+    """The plans as the target can follow them, and a notice for a user who asked for what it cannot do.
+
+    states: those that it keeps.
+    """
+    if not model.is_recurrent or not any(plan.drafts for plan in plans):
+        return plans, []
+    if states == KeptStates():
+        kind = model.metadata("general.architecture")
+        return (OFF.plan(),), [
+            f"speculation is off: how tokens are taken back from models of the kind {kind} is untried"
+        ]
+    trees = [plan for plan in plans if plan.drafts and not plan.is_chain]
+    is_asked_for = len(plans) == 1 and trees and trees[0].method.needs_draft
+    reason = f"{model.name} has recurrent layers, of which a pass checks one path: that is the best path of each tree"
+    return tuple(plan.on_one_path() for plan in plans), [reason] if is_asked_for else []
+
+
+def _possible(plans: tuple[Plan, ...], draft: LlamaModel | None) -> tuple[tuple[Plan, ...], list[str]]:
     """The plans that can run, and notices for the user.
 
     Where specrun chooses the plan and there is no draft model, draft sources take its place.
     """
-    if not any(plan.drafts for plan in plans):
-        return plans, []
-    if not model.can_hold_tree or (draft and not draft.can_hold_tree):
-        which = "draft" if model.can_hold_tree else "target"
-        return (OFF.plan(),), [f"speculation is off: the {which} is recurrent and cannot remove tokens from its cache"]
     if draft or not any(plan.method.needs_draft for plan in plans):
         return plans, []
     if len(plans) == 1:

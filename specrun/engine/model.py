@@ -15,6 +15,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.exact_passes import ExactPasses
+from specrun.engine.expert_costs import expert_growth
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
@@ -40,6 +41,7 @@ from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
+from specrun.speculation.planning.waiting import most_waiting
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
@@ -88,21 +90,22 @@ class Model:
         plans = pair.plans
         self.exactness = self._exactness(options, plans)
         pair.target.padding = self.exactness.sizes
+        if options.profile:
+            pair.target.wait_for(most_waiting(options.profile.costs.target))
         if options.exact:
             self.notices += self.exactness.notices
             if self.exactness.sizes == PLAIN_ONLY:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.draft or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier)
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
             return exact_passes.of_profile(options.profile)
-        # The cache of a recurrent target cannot drop padding. Speculation is off there, and every pass has one token.
-        if options.exact and self.llama_model.can_hold_tree:
+        if options.exact:
             return exact_passes.measured(self._pair.target, plans, options, self.placement)
-        return ExactPasses()
+        return exact_passes.of_one_cache(self._pair.target)
 
     @property
     def llama_model(self) -> LlamaModel:

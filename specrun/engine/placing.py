@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.catalog.gguf_file import GgufFile
+from specrun.engine import kept_states
+from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
@@ -15,6 +17,7 @@ from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.plan import Plan
 
 _ALIKE = SPECEXEC.plan(128, 16)
 
@@ -37,13 +40,29 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
     A layer's results on a GPU have other last bits than on the CPU. So where texts must be bit-exact, plans with and
     without the draft, and with trees of up to `_ALIKE` nodes, leave the same room for the target's layers.
     """
+    return _request(options, gpus, target_states(options, options.plans, gpus))
+
+
+def target_states(options: RunOptions, plans: Sequence[Plan], gpus: Sequence[Device]) -> KeptStates | None:
+    """The recurrent states that the target keeps to follow `plans`; None if it has no recurrent layer.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
+    file, plans = GgufFile.read(options.target), options.all_plans(plans)
+    states = kept_states.of_target(file, plans, options.pads, is_streamed=False)
+    if states and states.n_snapshots and place(_request(options, gpus, states)).regime == "streamed":
+        return kept_states.of_target(file, plans, options.pads, is_streamed=True)
+    return states
+
+
+def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | None) -> PlacementRequest:
     file = GgufFile.read(options.target)
     alike = options.pads and bool(gpus)
-    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), file.n_ctx_train)
+    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), file.n_ctx_train, states)
     draft = GgufFile.read(options.draft) if options.draft and (options.drafts or alike) else None
     return PlacementRequest(
-        target=ModelShape.of(file, config.n_ctx, options.settings),
-        draft=ModelShape.of(draft, config.n_ctx, options.draft_settings) if draft else None,
+        target=ModelShape.of(file, config.n_ctx, options.settings, states.n_states if states else 1),
+        draft=_shape_of_draft(draft, config.n_ctx, options.draft_settings) if draft else None,
         gpus=tuple(gpus),
         ram_bytes=Memory.read().available_bytes,
         n_tokens=config.n_batch,
@@ -51,6 +70,11 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
         settings=options.settings,
         draft_settings=options.draft_settings,
     )
+
+
+def _shape_of_draft(file: GgufFile, n_cells: int, settings: LlamaSettings) -> ModelShape:
+    states = kept_states.of_draft(file)
+    return ModelShape.of(file, n_cells, settings, states.n_states if states else 1)
 
 
 def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:

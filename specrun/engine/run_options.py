@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specrun.engine.kept_states import KeptStates
 from specrun.errors import UsageError
 from specrun.hardware.residency import RingSettings
 from specrun.llama.context import ContextConfig
@@ -79,19 +80,29 @@ class RunOptions:
         """Whether the draft will be loaded, which takes a plan that uses it."""
         return self.draft is not None and any(plan.drafts and plan.method.needs_draft for plan in self.plans)
 
-    def context_config(self, plans: Sequence[Plan], n_ctx_train: int) -> ContextConfig:
-        """The size of contexts in which each of `plans` and `largest` can run. n_ctx_train: see `context_length`."""
-        plans = [*plans, self.largest] if self.largest else plans
+    def context_config(
+        self, plans: Sequence[Plan], n_ctx_train: int, states: KeptStates | None = None
+    ) -> ContextConfig:
+        """The size of contexts in which each of `plans` and `largest` can run.
+
+        n_ctx_train: see `context_length`. states: those of a model with recurrent layers.
+        """
+        plans = self.all_plans(plans)
         budget = max(plan.budget for plan in plans)
         n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
         # Two paths are compared where the sizes of exact passes are measured.
-        n_seq_max = min(max(n_leaves, 2 if self.pads else 1), MAX_LEAVES)
+        n_seq_max = states.n_sequences if states else min(max(n_leaves, 2 if self.pads else 1), MAX_LEAVES)
         return ContextConfig(
             n_ctx=context_length(self.ctx_size, n_ctx_train) + budget + _MAX_PENDING,
             n_seq_max=n_seq_max,
             n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),
             n_outputs=max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0),
+            n_snapshots=states.n_snapshots if states else 0,
         )
+
+    def all_plans(self, plans: Sequence[Plan]) -> Sequence[Plan]:
+        """`plans`, and `largest` if there is one: those for which contexts must have room."""
+        return [*plans, self.largest] if self.largest else plans
 
 
 def context_length(ctx_size: int | None, n_ctx_train: int) -> int:

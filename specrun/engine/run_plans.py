@@ -9,6 +9,7 @@ from specrun.engine.decoding import Engine
 from specrun.profiles.profile import Profile
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 
 
 class RunPlans:
@@ -18,6 +19,7 @@ class RunPlans:
     profile: what `specrun tune` measured of this pair on this machine; None for nothing.
     learned: what earlier runs of `auto` learned of it; None for nothing.
     follow: whether the profile's plans are followed instead of the candidates.
+    experts: those of the target; None if it is no mixture.
     """
 
     def __init__(
@@ -27,10 +29,12 @@ class RunPlans:
         profile: Profile | None,
         follow: bool,
         learned: Profile | None = None,
+        experts: ExpertGrowth | None = None,
     ) -> None:
         self.candidates = tuple(candidates)
         self.profile = profile
         self._learned = learned
+        self._experts = experts
         self._engine = engine
         self._follows_profile = profile is not None and follow
         self._auto = self.auto()
@@ -44,7 +48,8 @@ class RunPlans:
             return FixedPlan(self.candidates[0])
         target = self._engine.target
         prompt_pass = target.context.config.settings.prompt_pass
-        return learning.chooser(self.candidates, self.profile or self._learned, target.padding, prompt_pass)
+        known = self.profile or self._learned
+        return learning.chooser(self.candidates, known, target.padding, prompt_pass, self._experts)
 
     @property
     def kept(self) -> PlanChooser:

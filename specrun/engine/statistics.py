@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specrun.engine.overlap import Overlap
-from specrun.llama import DraftContext, TargetContext
+from specrun.llama import AnyDraft, TargetContext
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 
@@ -114,7 +114,7 @@ class Statistics:
 class Clock:
     """Measures the time since it was made, how much of it went into target and draft passes, and what they read."""
 
-    def __init__(self, target: TargetContext, draft: DraftContext | None, overlap: Overlap | None) -> None:
+    def __init__(self, target: TargetContext, draft: AnyDraft | None, overlap: Overlap | None) -> None:
         self._started = time.perf_counter()
         self._target = target.context
         self._draft = draft.context if draft else None

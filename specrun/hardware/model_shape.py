@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specrun.catalog.gguf_file import layer_of
+from specrun.catalog.recurrent_layers import state_bytes
 from specrun.llama_settings import LlamaSettings
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class ModelShape:
 
     layers: tuple[int, ...]  # weights without routed experts
     experts: tuple[int, ...]  # weights of the routed experts
-    kv: tuple[int, ...]  # KV cache of the whole context
+    kv: tuple[int, ...]  # KV cache of the whole context, and recurrent states
     embedding: int  # tables that always stay in RAM
     output: int  # output matrix and other weights outside the layers; a tied matrix is a copy that only VRAM needs
     is_tied: bool  # whether the token embedding is also the output matrix
@@ -33,14 +34,19 @@ class ModelShape:
     state: int  # of a token between two layers, which goes from RAM to a GPU
 
     @classmethod
-    def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings) -> ModelShape:
-        """The shape of a model whose KV cache holds `n_cells` tokens in the types of `settings`."""
+    def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings, n_states: int = 1) -> ModelShape:
+        """The shape of a model whose KV cache holds `n_cells` tokens in the types of `settings`.
+
+        n_states: states that each recurrent layer keeps: of every sequence one, and its snapshots.
+        """
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
         per_token = file.kv_bytes_per_token(settings.type_k or "f16", settings.type_v or "f16")
         return cls(
             layers=tuple(layer - expert for layer, expert in zip(file.layer_bytes, file.expert_bytes, strict=True)),
             experts=file.expert_bytes,
-            kv=tuple(n_cells * size for size in per_token),
+            kv=tuple(
+                n_cells * size + n_states * state for size, state in zip(per_token, state_bytes(file), strict=True)
+            ),
             embedding=file.embedding_bytes,
             output=file.output_bytes + file.other_bytes,
             is_tied=file.is_tied,

@@ -6,6 +6,7 @@ when a model is needed.
 
 from specrun.llama.draft import DraftContext
 from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.recurrent_draft import AnyDraft, draft_of
 from specrun.llama.target import TargetContext
 
-__all__ = ["DraftContext", "LlamaModel", "TargetContext"]
+__all__ = ["AnyDraft", "DraftContext", "LlamaModel", "TargetContext", "draft_of"]

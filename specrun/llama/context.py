@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -26,6 +27,7 @@ Logits = NDArray[np.float32]
 
 ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
+_RECURRENT_PART = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 # enum ggml_type
 _CACHE_TYPES: dict[CacheType, int] = {
@@ -47,6 +49,7 @@ class ContextConfig:
     n_batch: int  # most tokens of one pass
     n_outputs: int  # most rows of logits of one pass
     settings: LlamaSettings = UNDECIDED  # threads, sizes of prompt passes, flash attention, cache types
+    n_snapshots: int = 0  # recurrent states that are kept of a pass, where the architecture can
 
     @property
     def n_call(self) -> int:
@@ -65,6 +68,9 @@ class LlamaContext:
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
         closed after the context.
     decode_seconds: time spent in `decode` so far.
+    n_snapshots: recurrent states that llama.cpp keeps of a pass; 0 for an architecture that keeps none.
+    n_passes: passes so far.
+    n_last_pass: tokens of the last pass; None if it failed or was interrupted, so that a recurrent state may be wrong.
     Raises OutOfMemoryError, UsageError (a refused cache type, or kernels that this process cannot change any more) or
     LlamaError if llama.cpp cannot make the context.
     """
@@ -76,11 +82,14 @@ class LlamaContext:
         self.config = config
         self.weights = weights
         self.decode_seconds = 0.0
+        if 0 < config.n_snapshots >= config.n_batch - 1:  # llama.cpp would abort in the first pass
+            raise ValueError(f"{config.n_snapshots} snapshots need passes of more tokens than {config.n_batch}")
         tiled_kernels.settle(config.settings.tiled)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = config.n_ctx
         params.n_batch, params.n_ubatch = config.n_call, config.n_batch
         params.n_seq_max = config.n_seq_max
+        params.n_rs_seq = config.n_snapshots
         # llama.cpp reserves memory for this many rows of logits; n_batch rows would be 311 MB with 152k tokens.
         params.n_outputs_max = max(config.n_outputs, config.n_seq_max)
         settings = config.settings
@@ -106,6 +115,9 @@ class LlamaContext:
         if not self._context:
             raise _context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         self._memory = llama_cpp.llama_get_memory(self._context)
+        self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
+        self.n_last_pass: int | None = 0
+        self.n_passes = 0
         self._buffer = BatchBuffer(config.n_call, config.n_seq_max)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
@@ -144,7 +156,7 @@ class LlamaContext:
         if weights:
             weights.begin_pass()
         started = time.perf_counter()
-        self._is_counted = False
+        self._is_counted, self.n_last_pass = False, None
         with library.captured_errors() as errors:
             code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
             llama_cpp.llama_synchronize(self._context)
@@ -156,6 +168,8 @@ class LlamaContext:
         self._seq_length, self._is_counted = seq_length, True
         if weights and weights.gate.failure:
             raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
+        self.n_last_pass = len(batch)
+        self.n_passes += 1
         return self._logits(int(batch.outputs.sum()))
 
     def _logits(self, n_outputs: int) -> Logits:
@@ -176,11 +190,15 @@ class LlamaContext:
             return  # recurrent models refuse even an empty removal
         self._is_counted = False
         if seq == ALL_SEQUENCES and start == 0:
-            llama_cpp.llama_memory_clear(self._memory, False)  # the only removal that recurrent models allow
+            llama_cpp.llama_memory_clear(self._memory, False)
         elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
             raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
         np.minimum(seq_length[ids], start, out=seq_length[ids])
         self._is_counted = True
+
+    def forget_last_pass(self) -> None:
+        """Note that the cache is as it should be, and that nothing of the last pass can be taken back any more."""
+        self.n_last_pass = 0
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let sequence `destination`, which must end at `start`, share the cells of `source` at start .. end - 1."""
@@ -192,12 +210,36 @@ class LlamaContext:
         seq_length[destination] = end
         self._is_counted = True
 
+    def recurrent_state(self, seq: int) -> NDArray[np.uint8]:
+        """uint8[n]: the recurrent part of what llama.cpp would save of `seq`, as it is now, for `return_to`.
+
+        Raises LlamaError if llama.cpp fails.
+        """
+        size = int(llama_cpp.llama_state_seq_get_size_ext(self._context, seq, _RECURRENT_PART))
+        state = np.empty(size, np.uint8)
+        written = llama_cpp.llama_state_seq_get_data_ext(self._context, _bytes_of(state), size, seq, _RECURRENT_PART)
+        if written != size:
+            raise LlamaError("llama.cpp could not copy its recurrent state")
+        return state
+
+    def return_to(self, seq: int, end: int, state: NDArray[np.uint8]) -> None:
+        """Give `seq` the recurrent state that it had behind its first `end` tokens, and remove what it has behind them.
+
+        Raises LlamaError if llama.cpp fails.
+        """
+        self._is_counted, self.n_last_pass = False, None
+        read = llama_cpp.llama_state_seq_set_data_ext(self._context, _bytes_of(state), len(state), seq, _RECURRENT_PART)
+        # The state comes first: a state that lies behind `end` would refuse the removal. llama.cpp's count of the
+        # sequence is that of the state now, and does not tell that attention has more cells.
+        if read != len(state) or not llama_cpp.llama_memory_seq_rm(self._memory, seq, end, _TO_THE_END):
+            raise LlamaError("llama.cpp could not take back its recurrent state")
+        self.n_last_pass = 0
+
     def sequence_state(self, seq: int) -> NDArray[np.uint8]:
-        """uint8[n]: positions and all K and V of `seq` as llama.cpp would save them."""
+        """uint8[n]: positions, all K and V and the recurrent state of `seq` as llama.cpp would save them."""
         size = llama_cpp.llama_state_seq_get_size(self._context, seq)
         state = np.empty(size, np.uint8)
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        written = llama_cpp.llama_state_seq_get_data(self._context, pointer, size, seq)
+        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), size, seq)
         if written != size:
             raise LlamaError("llama.cpp could not copy its KV cache")
         return state
@@ -220,6 +262,11 @@ class LlamaContext:
             self._seq_length = np.array([self.sequence_end(seq) for seq in range(self.config.n_seq_max)], np.int32)
             self._is_counted = True
         return self._seq_length
+
+
+def _bytes_of(state: NDArray[np.uint8]) -> Any:
+    """The array's memory as llama.cpp's functions take it."""
+    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:

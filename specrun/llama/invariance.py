@@ -3,6 +3,9 @@
 First, passes of many sizes are run over the same tokens, and sizes with the same results form a group. Then the classes
 that these groups suggest are tried as they will be used: padded passes over one token against padded passes over chains
 and trees of several sizes.
+
+Where there are recurrent states, their bytes are compared too, as those of K and V are: a difference there shows in the
+logits hundreds of tokens later.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ def exact_sizes(
     try:
         survey = comparison.survey()
         tried = (one for sizes in survey.classes for one in (sizes, replace(sizes, in_order=True)))
+        tried = (sizes for sizes in tried if target.can_pad(sizes))
         found = (sizes for sizes in tried if sizes == PLAIN_ONLY or comparison.holds(sizes))
         return next(found, PLAIN_ONLY), survey
     finally:
@@ -72,16 +76,23 @@ class Comparison:
 
     def __init__(self, target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False) -> None:
         self._target = target
+        self._is_one_path = target.max_leaves == 1
         config = target.context.config
         largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs, (config.n_ctx - 1) // 2)
         boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
-        self._start = max(boundary - _SIZES[-1] // 4, 1)
-        self._text = [tokens[i % len(tokens)] for i in range(self._start + 2 * largest)]
+        # Of one path the last pass goes beyond the compared tokens.
+        further = largest + _EFFORTS[0][1] if self._is_one_path else 0
+        self._start = max(min(boundary - _SIZES[-1] // 4, config.n_ctx - further - 1), 1)
+        self._text = [tokens[i % len(tokens)] for i in range(self._start + further + 2 * largest)]
+        if self._is_one_path:
+            target.reset()
+            largest = min(largest, target.room())
         plain_ms = min(self._plain_ms() for _ in range(2))
         efforts = _EFFORTS[1:] if quick else _EFFORTS
         n, sizes = next((n, sizes) for most_ms, n, sizes in efforts if plain_ms < most_ms)
         self._n_compared = n
-        self._sizes = sorted({size for size in (*sizes, largest) if size <= largest and not n < size < 2 * n - 1})
+        fitting = {size for size in (*sizes, largest) if size <= largest}
+        self._sizes = sorted(size for size in fitting if self._is_one_path or not n < size < 2 * n - 1)
 
     def _plain_ms(self) -> float:
         self._fill()
@@ -97,12 +108,48 @@ class Comparison:
 
     def survey(self) -> Survey:
         """Run passes of every size, without padding, and compare what they give."""
+        if self._is_one_path:
+            return self._survey_of_chains()
         groups: dict[bytes, list[int]] = {}
         ms = {}
         for size in self._sizes:
             result, ms[size] = self._passes(size)
             groups.setdefault(result, []).append(size)
         return Survey(tuple(map(tuple, groups.values())), ms)
+
+    def _survey_of_chains(self) -> Survey:
+        """The same where a pass checks one path. Sizes that do not divide the number of compared tokens go beyond their
+        end, where states cannot be compared: such a size belongs to the only group with the same logits, or to none.
+        """
+        results, ms = {}, {}
+        for size in self._sizes:
+            results[size], ms[size] = self._chains(size)
+        groups: dict[tuple[bytes, bytes | None], list[int]] = {}
+        for size, result in sorted(results.items(), key=lambda item: item[1][1] is None):
+            alike = [other for other in groups if other[0] == result[0]]
+            key = alike[0] if result[1] is None and len(alike) == 1 else result
+            groups.setdefault(key, []).append(size)
+        return Survey(tuple(sorted(tuple(sorted(group)) for group in groups.values())), ms)
+
+    def _chains(self, size: int) -> tuple[tuple[bytes, bytes | None], float]:
+        """Digests of the logits for the compared tokens, in passes over `size` tokens, and of the cache behind them if
+        a pass ends there; and the milliseconds of one pass.
+        """
+        target, n = self._target, self._n_compared
+        digest = hashlib.blake2b()
+        done, ms = 0, float("inf")
+        self._fill()
+        while done < n:
+            at = self._start + done
+            tree = TokenTree.chain(self._text[at : at + size])
+            started = time.perf_counter()
+            rows = target.score(tree)
+            ms = min(ms, (time.perf_counter() - started) * 1e3)
+            digest.update(rows[: n - done].tobytes())
+            target.commit(tree, list(range(size)), self._text[at + size])
+            done += size
+        state = hashlib.blake2b(target.context.sequence_state(0).data).digest() if done == n else None
+        return (digest.digest(), state), ms
 
     def _passes(self, size: int) -> tuple[bytes, float]:
         """A digest of what passes over `size` tokens gave for the compared tokens, and the milliseconds of one."""
@@ -153,7 +200,8 @@ class Comparison:
             if done == n:
                 break
             at = self._start + done
-            tree = tree_along(text[at : at + min(count, target.room())], is_chain=i % 2 == 1)
+            is_chain = i % 2 == 1 or self._is_one_path
+            tree = tree_along(text[at : at + min(count, target.room())], is_chain)
             path = true_path(tree)[: n - done]
             if target.padding.in_order:
                 path = path[: n_in_order(path)]
@@ -162,7 +210,12 @@ class Comparison:
             target.commit(tree, path, text[self._start + done])
         # Committed tokens that still wait for a pass are decoded, as the next text would have it.
         target.set_prompt(text[: self._start + n + 1])
-        digest.update(target.context.sequence_state(0).data)
+        if self._is_one_path and target.padding.least > 1:
+            # Some may still wait for a pass of the class, so that states lie at different places of the text. What the
+            # next pass gives depends on them all the same.
+            digest.update(target.score(TokenTree.root_only(text[self._start + n])).tobytes())
+        else:
+            digest.update(target.context.sequence_state(0).data)
         return digest.digest()
 
 

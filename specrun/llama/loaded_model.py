@@ -168,9 +168,11 @@ class LlamaModel:
         return int(llama_cpp.llama_model_size(self._model))
 
     @property
-    def can_hold_tree(self) -> bool:
-        """False for recurrent and hybrid models, whose state has no cells that could be removed with a branch."""
-        return not (llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
+    def is_recurrent(self) -> bool:
+        """Whether any layer has a recurrent state, as in Mamba and in hybrids. A state has no cells to be removed, so
+        contexts take tokens back in other ways (`taking_back`), and a pass checks one path.
+        """
+        return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
 
     @property
     def allows_two_kv_types(self) -> bool:

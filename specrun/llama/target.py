@@ -11,6 +11,11 @@ is on, so the text is on as many sequences only as recent trees had leaves; othe
 Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
 lies in the last cells, and is dropped with the tree. llama.cpp computes the end of the last layer and the logits for
 those tokens only whose logits are wanted, so the number of wanted rows is padded to the same sizes.
+
+Of a model with recurrent states a pass checks one path, on one sequence, and its cache may have to go back further than
+to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once they
+are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are as
+many as a pass of the class has.
 """
 
 from __future__ import annotations
@@ -21,8 +26,9 @@ import numpy as np
 
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, committed_tokens
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.prefix import common_prefix
+from specrun.llama.taking_back import taking_back
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
@@ -40,6 +46,7 @@ class TargetContext:
 
     def __init__(self, context: LlamaContext) -> None:
         self.context = context
+        self._cache = taking_back(context)
         self.tokens: list[int] = []
         self.n_cached = 0
         self.padding: PassSizes = ANY_SIZE
@@ -54,22 +61,42 @@ class TargetContext:
     @property
     def max_leaves(self) -> int:
         """Most leaf paths of a tree."""
-        return self.context.config.n_seq_max
+        return self._cache.max_leaves
+
+    @property
+    def most_pending(self) -> int | None:
+        """Most committed tokens that wait in front of a pass where each that is not accepted whole is decoded again;
+        None where what was accepted stays in the cache.
+        """
+        return self._cache.most_pending if self._cache.most_back is None else None
 
     @property
     def n_pending(self) -> int:
         """Number of committed tokens that the next pass decodes again in front of the root."""
-        return len(self.tokens) - 1 - self.n_cached
+        n_waiting = max(len(self.tokens) - 1, 0) - self.n_cached
+        return n_waiting - self._n_alone(n_waiting)
+
+    @property
+    def has_read_prompt(self) -> bool:
+        """Whether the cache holds all of the prompt but what the first pass decodes."""
+        return self._whole(len(self.tokens) - 1 - self.n_cached) == 0
 
     def room(self) -> int:
         """Most nodes, root included, of the next tree, given the cells, batch and rows of logits that are left.
 
-        The batch always has room for a root, as fewer tokens are pending than the last tree had nodes.
+        The batch always has room for a root, as fewer tokens are pending than the last tree had nodes, or than are
+        decoded in a pass of their own.
         """
-        config = self.context.config
-        n_pending = max(len(self.tokens) - self.n_cached, 1)
-        largest = self.padding.largest(min(config.n_ctx - self.n_cached, config.n_batch))
-        return min(largest - n_pending + 1, self.padding.largest(config.n_outputs))
+        config, n_pending, most_back = self.context.config, self.n_pending, self._cache.most_back
+        n_before = max(len(self.tokens) - 1, 0) - n_pending
+        most = min(config.n_ctx - n_before, config.n_batch)
+        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
+        return min(largest - n_pending, self.padding.largest(config.n_outputs))
+
+    def can_pad(self, sizes: PassSizes) -> bool:
+        """Whether passes can be padded to these sizes: what is added must be taken back after each."""
+        most_back = self._cache.most_back
+        return most_back is None or sizes.least - 1 <= most_back
 
     def pass_size(self, tree: TokenTree) -> int:
         """Tokens of the next pass over `tree`: pending ones and padding are included."""
@@ -87,23 +114,35 @@ class TargetContext:
             raise ValueError("an empty prompt")
         end = len(tokens) - 1
         shared = min(common_prefix(self.tokens, tokens), end)
+        goes_on = shared >= len(self.tokens) - 1
         kept = min(shared, self.n_cached)
-        if kept < self.n_cached and not self.context.model.can_hold_tree:
-            kept = 0  # a recurrent state cannot be rolled back partly
         # The cache holds at least what is noted as cached, in this moment too: Ctrl-C may come between any two lines.
         self.n_cached = kept
         self.tokens = list(tokens)
-        self.context.remove(ALL_SEQUENCES, kept)
+        self.n_cached = kept = self._cache.take_back(kept) if goes_on else self._cache.turn_back(kept)
         self._count_sequences()
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
-        self._decode_committed(shared, self.padding.largest(self.context.config.n_batch), interrupted)
+        self._decode_committed(shared, self._largest_pass, interrupted)
+        tail = self._cache.prompt_tail
+        if tail is not None and end - tail > shared:
+            self._decode_committed(end - tail, self._prompt_call(), interrupted)
+            self._cache.keep_prompt(self.n_cached)
         self._decode_committed(end, self._prompt_call(), interrupted)
         return end - kept
 
+    def hold(self) -> None:
+        """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
+        self._cache.keep_prompt(self.n_cached)
+
+    def wait_for(self, most: int) -> None:
+        """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
+        if self._cache.most_pending is not None:
+            self._cache.most_pending = most
+
     def _count_sequences(self) -> None:
         """Find the first sequences that hold what is cached, and empty all others."""
-        lengths = self.context.sequence_lengths()
+        lengths = self.context.sequence_lengths()[: self.max_leaves]
         holds = lengths == self.n_cached if self.n_cached else np.zeros(len(lengths), np.bool_)
         self._n_sequences = max(int(np.append(holds, False).argmin()), 1)
         for seq in np.flatnonzero(lengths[self._n_sequences :]).tolist():
@@ -123,16 +162,45 @@ class TargetContext:
         if end > config.n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
         while self.n_cached < end and not interrupted():
-            chunk = self.tokens[self.n_cached : min(self.n_cached + largest, end)]
+            n = min(largest, end - self.n_cached)
+            n = n if self._cache.drops_padding else self._whole(n)
+            if n == 0:
+                break
+            chunk = self.tokens[self.n_cached : self.n_cached + n]
             batch = committed_tokens(chunk, self.n_cached, self._n_sequences, n_outputs=0)
-            after = self.n_cached + len(chunk)
+            after = self.n_cached + n
             # Only the last of the passes that llama.cpp makes of a chunk is smaller than the others.
-            whole = len(chunk) // config.n_batch * config.n_batch
-            rest = len(chunk) - whole
-            size = whole + self.padding.padded(rest) if whole and rest else self.padding.padded(len(chunk))
+            whole = n // config.n_batch * config.n_batch
+            rest = n - whole
+            size = whole + self.padding.padded(rest) if whole and rest else self.padding.padded(n)
             self.context.decode(batch.padded(size, last_seq, after))
-            self.n_cached = after
-            self.context.remove(last_seq, after)
+            self.n_cached = self._cache.take_back(after)
+
+    def _whole(self, n: int) -> int:
+        """The most of `n` committed tokens that a call can decode without padding. They may be more than the largest
+        size, as those of a prompt are.
+        """
+        if self._cache.drops_padding:
+            return max(n, 0)
+        n = n // self.padding.multiple * self.padding.multiple
+        rest = n % self.context.config.n_batch
+        n -= rest if rest < self.padding.least else 0
+        return max(n, 0)
+
+    def _n_alone(self, n_waiting: int) -> int:
+        """How many of the committed tokens that wait for a pass are decoded in passes of their own before the next."""
+        most = self._cache.most_pending
+        if most is not None and self.padding.most is not None:
+            most = min(most, self.padding.most // 2)  # the other half is for the tree
+        if most is None or n_waiting <= most:
+            return 0
+        rest = n_waiting % self._largest_pass
+        return n_waiting - rest + self._whole(rest)
+
+    @property
+    def _largest_pass(self) -> int:
+        """Tokens of the largest pass that is of the class."""
+        return self.padding.largest(self.context.config.n_batch)
 
     def score(self, tree: TokenTree) -> Logits:
         """One pass over the pending tokens and `tree`, whose root must be the last committed token.
@@ -144,6 +212,11 @@ class TargetContext:
             raise ValueError("the root is not the pending last token")
         if len(tree) > self.room():
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
+        if tree.n_leaves > self.max_leaves:
+            raise ValueError(f"a tree of {tree.n_leaves} leaf paths; a pass checks {self.max_leaves}")
+        n_alone = self._n_alone(len(self.tokens) - 1 - self.n_cached)
+        if n_alone:
+            self._decode_committed(self.n_cached + n_alone, self._largest_pass, interrupted=lambda: False)
         self._provide_sequences(tree.n_leaves)
         n_before = self.n_pending
         root_position = len(self.tokens) - 1
@@ -186,10 +259,10 @@ class TargetContext:
         root_position = len(self.tokens) - 1
         kept = n_in_order(path)
         end = root_position + kept
-        self.context.remove(ALL_SEQUENCES, end)
+        n_cached = self._cache.take_back(end)
         if kept > 1:
             self._share_first_path(root_position + 1, end)
-        self.n_cached = end
+        self.n_cached = n_cached
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
         self.tokens.append(next_token)
 
@@ -201,11 +274,11 @@ class TargetContext:
 
     def drop_tree(self) -> None:
         """Remove from the cache what the last `score` wrote, without committing anything."""
-        self.context.remove(ALL_SEQUENCES, self.n_cached)
+        self.n_cached = self._cache.take_back(self.n_cached)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         self.tokens = []
         self.n_cached = 0
-        self.context.remove(ALL_SEQUENCES, 0)
+        self._cache.clear()
         self._n_sequences = self._n_needed = 1

@@ -15,6 +15,8 @@ def rows_along(context: LlamaContext, tokens: Sequence[int]) -> Iterator[Logits]
     """
     config = context.config
     size = min(config.n_batch, config.n_outputs)
+    # A recurrent state belongs to one sequence, and where there is no attention, llama.cpp shares no token either.
+    n_sequences = 1 if context.model.is_recurrent else config.n_seq_max
     for start in range(0, len(tokens), size):
         part = list(tokens[start : start + size])
-        yield from context.decode(committed_tokens(part, start, config.n_seq_max, len(part)))
+        yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))

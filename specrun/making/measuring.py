@@ -119,8 +119,11 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
     with _loaded(path) as model:
         for notice in model.notices:
             note(notice)
-        if not model.llama_model.can_hold_tree:
-            raise PairError(f"{path.name} is recurrent and cannot take tokens back: no draft makes it faster")
+        if model.llama_model.is_recurrent:
+            raise PairError(
+                f"{path.name} has recurrent layers, and no draft can be made of it here; "
+                "a smaller model of its family drafts for it (--draft)"
+            )
         prompts = _prompts(model)
         costs = _costs(model.engine.target, prompts, show)
         count = int(1e3 * _WRITING_SECONDS / costs.ms(1, _CTX) / len(prompts))
@@ -139,7 +142,7 @@ def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Qu
     show("loading")
     with _loaded(reference.target, path) as model:
         if model.engine.draft is None:
-            raise PairError(f"{path.name} is recurrent")
+            raise PairError(f"{path.name} cannot draft")
         draft = TargetContext(model.engine.draft.context)  # reads a whole text in one pass
         ranks, shared = [], []  # for each passage int[n] and float64[n]
         for passage in reference.passages:

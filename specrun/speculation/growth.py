@@ -72,6 +72,28 @@ class TreeGrowth:
         """The score of the budget-th best node, below which no node stays in the tree; -inf if there are fewer."""
         return heapq.nlargest(budget, self.scores)[-1] if len(self.scores) >= budget else -math.inf
 
+    def best_path(self) -> list[int]:
+        """The ids, root first, of the path with the largest sum of chances: what one leaf path can bring at most."""
+        worth, below = [math.exp(score) for score in self.scores], dict[int, int]()
+        for node in range(len(self.tokens) - 1, ROOT, -1):  # children are offered after their parents
+            parent = self.parents[node]
+            if parent not in below or worth[node] >= worth[below[parent]]:
+                below[parent] = node
+            if self.children[parent][0] == node:  # the last of the siblings to be looked at
+                worth[parent] += worth[below[parent]]
+        path = [ROOT]
+        while path[-1] in below:
+            path.append(below[path[-1]])
+        return path
+
+    def chances(self, leaves: int) -> NDArray[np.float64]:
+        """float64[n]: the chances of the nodes that a tree of at most `leaves` leaf paths can have, in falling order.
+
+        Of several leaf paths all nodes count, because few trees have more than they may.
+        """
+        scores = np.array(self.scores)
+        return np.sort(np.exp(scores[self.best_path()] if leaves == 1 else scores))[::-1]
+
     def path(self, node: int) -> list[int]:
         """The drafted tokens from the root, which is left out, down to `node`."""
         tokens: list[int] = []

@@ -45,6 +45,15 @@ class Plan:
         width = max(shape.expanded_widths, default=1)
         return replace(self, budget=shape.n_nodes, depth=shape.depth, width=width, shape=shape)
 
+    def on_one_path(self) -> Plan:
+        """The same method for a target whose passes check one path: a fixed shape becomes a path of its depth.
+
+        Drafters without a fixed shape keep to the leaf paths that the limits allow.
+        """
+        if self.shape is None or self.shape.n_leaves < 2:
+            return self
+        return self.shaped(TreeShape.chain(self.shape.depth))
+
     def follows(self, method: Method) -> Plan:
         """The plan with the same bounds and another method, without overlap."""
         return replace(self, method=method, overlap=False)

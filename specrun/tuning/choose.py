@@ -14,7 +14,7 @@ from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.registry import METHODS
 from specrun.tuning.rates import Estimate
-from specrun.tuning.replay import Prediction, predict
+from specrun.tuning.replay import ANY_TREE, Prediction, TargetLimits, predict
 from specrun.tuning.trace import MeasuredAcceptance
 
 # Relative error of the difference between two predictions beside that of their texts: the tables are medians, and the
@@ -33,8 +33,11 @@ _ERRORS = 2.0  # a plan that is slower by more than this many standard errors is
 _HIDDEN = 0.05  # least share of the time that drafting takes where drafting ahead is run; it cannot save more
 
 
-def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[float]) -> list[Plan]:
-    """Every plan that the methods propose because it could pay.
+def candidates(
+    costs: CostModel, largest: int, ctx: int, acceptance: Sequence[float], limits: TargetLimits = ANY_TREE
+) -> list[Plan]:
+    """Every plan that the methods propose because it could pay. Where a pass checks one path, fixed trees are left out:
+    of each only its best path would be checked, and there is a chain of that depth.
 
     largest: most nodes of a tree. ctx: context length at which costs are judged. acceptance: the chance that the k-th
     candidate is accepted and none before it.
@@ -43,11 +46,19 @@ def candidates(costs: CostModel, largest: int, ctx: int, acceptance: Sequence[fl
         return [OFF.plan()]
     space = PlanSpace(costs, largest, ctx, acceptance)
     plans = [plan for method in METHODS.values() for plan in method.candidates(space)]
+    if limits.leaves == 1:
+        return [plan for plan in plans if plan.is_chain or plan.method.is_adaptive or not plan.drafts]
     # A tree of a fixed shape that is a single path is the chain of its depth, which is among them.
     return [plan for plan in plans if plan.shape is None or plan.shape.n_leaves > 1]
 
 
-def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel, run: Run) -> list[Prediction]:
+def ranked(
+    plans: Sequence[Plan],
+    measured: MeasuredAcceptance,
+    costs: CostModel,
+    run: Run,
+    limits: TargetLimits = ANY_TREE,
+) -> list[Prediction]:
     """Predictions for the plans, fastest first.
 
     All are replayed on a part of the texts, and those that may be the best, likeliest first, on all of them; after the
@@ -57,7 +68,7 @@ def ranked(plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel
     calibrations = measured.calibrations_of_others()
 
     def replayed(plan: Plan, n_texts: int) -> Prediction:
-        found = predict(plan, measured.traces[:n_texts], costs, calibrations, acceptance.temperature)
+        found = predict(plan, measured.traces[:n_texts], costs, calibrations, acceptance.temperature, limits)
         if plan.method.is_adaptive and found.largest > 1:
             # A bound that the trees never reach only makes the contexts larger, and says nothing in the plan's name.
             bound = next(n for n in costs.target.sizes if n >= found.largest)

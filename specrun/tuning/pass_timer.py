@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specrun.llama import DraftContext, TargetContext
+from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime
@@ -57,6 +57,7 @@ class TargetTimer:
 
     def fill(self, ctx: int) -> None:
         self.target.set_prompt(repeated(self.tokens, ctx + 1))
+        self.target.hold()
 
     def ms(self, n: int) -> float:
         chain = [self.tokens[(self._at + i) % len(self.tokens)] for i in range(n)]
@@ -72,9 +73,12 @@ class TargetTimer:
 
 @dataclass
 class DraftTimer:
-    """Times the draft's passes over siblings, each a sequence of its own, as in the growth of a tree."""
+    """Times the draft's passes over siblings, each a sequence of its own, as in the growth of a tree.
 
-    draft: DraftContext
+    A draft with recurrent states expands one path, so its passes are timed over paths.
+    """
+
+    draft: AnyDraft
     tokens: Sequence[int]  # a text to decode, repeated where it is too short
     _ctx: int = 0
 
@@ -83,7 +87,8 @@ class DraftTimer:
 
     def ms(self, n: int) -> float:
         self.draft.start(repeated(self.tokens, self._ctx))
-        nodes = [DraftNode(i + 1, ROOT, token) for i, token in enumerate(repeated(self.tokens, n))]
+        is_tree = isinstance(self.draft, DraftContext)
+        nodes = [DraftNode(i + 1, ROOT if is_tree else i, token) for i, token in enumerate(repeated(self.tokens, n))]
         started = time.perf_counter()
         self.draft.expand(nodes)
         return (time.perf_counter() - started) * 1e3

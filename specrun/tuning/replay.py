@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from specrun.llama import TargetContext
 from specrun.profiles.tuning_rows import PredictionRow
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.method import Drafting
@@ -20,7 +21,26 @@ from specrun.tuning.rates import BLOCK, BlockTimes, block_seconds
 from specrun.tuning.trace import Position, Replay, Trace
 
 _DINKELBACH_ROUNDS = 3
-_NO_LIMIT = 256  # leaf paths
+
+
+@dataclass(frozen=True)
+class TargetLimits:
+    """What the target's cache allows, as `TargetContext` has it.
+
+    leaves: most leaf paths of a tree.
+    most_pending: committed tokens that wait at most where a pass that is not accepted whole is decoded again.
+    """
+
+    leaves: int = 256
+    most_pending: int | None = None
+
+    @classmethod
+    def of(cls, target: TargetContext) -> TargetLimits:
+        """Those of a loaded target. How many sequences it has now is no limit: contexts are made for their plans."""
+        return cls(1, target.most_pending) if target.max_leaves == 1 else ANY_TREE
+
+
+ANY_TREE = TargetLimits()
 
 
 @dataclass(frozen=True)
@@ -72,16 +92,17 @@ def predict(
     costs: CostModel,
     calibrations: Sequence[Calibration],
     temperature: float,
+    limits: TargetLimits = ANY_TREE,
 ) -> Prediction:
     """What `plan` does on the recorded texts, which were written at this temperature.
 
-    calibrations: one for each text, for adaptive trees.
+    calibrations: one for each text, for adaptive trees. limits: of the target.
     """
     guides = [Guide(costs, calibration) for calibration in calibrations]
 
     def replayed() -> Prediction:
         texts = zip(traces, guides, strict=False)
-        return _prediction(plan, [_replay(plan, trace, guide, temperature) for trace, guide in texts])
+        return _prediction(plan, [_replay(plan, trace, guide, temperature, limits) for trace, guide in texts])
 
     if not plan.method.is_adaptive:
         return replayed()
@@ -106,12 +127,15 @@ def _prediction(plan: Plan, replays: Sequence[_Passes]) -> Prediction:
     return Prediction(plan, times.tokens_per_second, sum(lengths) / len(lengths), counts, largest, times, draft_share)
 
 
-def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float) -> _Passes:
+def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float, limits: TargetLimits) -> _Passes:
     passes = _Passes(len(trace.positions))
     place, pending, n_new = 0, 0, 1
     while place < len(trace.positions):
         position = trace.positions[place]
-        tree, widths = _draft(plan, position, pending, guide, temperature)
+        alone_ms = 0.0
+        if limits.most_pending is not None and pending > limits.most_pending:
+            alone_ms, pending = guide.costs.target.ms(pending, position.ctx), 0
+        tree, widths = _draft(plan, position, pending, guide, temperature, limits.leaves)
         accepted = _accept(tree, position)
         if guide.costs.target.padding.in_order:
             accepted = accepted.first(n_in_order(accepted.path))
@@ -120,24 +144,27 @@ def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float) -> _Pass
         draft_ms = _draft_ms(position.ctx, n_new, widths, guide)
         passes.draft_ms += draft_ms
         target_ms = guide.costs.target.ms(len(tree) + pending, position.ctx)
-        passes.ms.append(target_ms + guide.costs.overhead.step + draft_ms)
+        passes.ms.append(alone_ms + target_ms + guide.costs.overhead.step + draft_ms)
         passes.lengths.append(n_tokens)
-        # The target decodes tokens again that do not lie in consecutive cells.
-        pending = len(accepted.path) - n_in_order(accepted.path)
+        # The target decodes tokens again that do not lie in consecutive cells, or all of a pass that it takes back.
+        if limits.most_pending is None:
+            pending = len(accepted.path) - n_in_order(accepted.path)
+        else:
+            pending = 0 if len(accepted.path) == len(tree) else pending + len(accepted.path)
         n_new = n_tokens
         place += n_tokens
     return passes
 
 
 def _draft(
-    plan: Plan, position: Position, pending: int, guide: Guide, temperature: float
+    plan: Plan, position: Position, pending: int, guide: Guide, temperature: float, leaves: int
 ) -> tuple[TokenTree, list[int]]:
     """The tree that `plan` drafts at a position, and the nodes that each of its draft passes expands."""
     replay = Replay(position)
     drafter = Drafting(plan, temperature, replay, guide).drafter()
     if drafter is None:
         return TokenTree.root_only(ROOT), []
-    limits = DraftLimits(plan.budget, plan.depth, plan.width, _NO_LIMIT, pending)
+    limits = DraftLimits(plan.budget, plan.depth, plan.width, leaves, pending)
     return drafter.draft([ROOT] * position.ctx, limits), replay.widths
 
 

@@ -42,7 +42,7 @@ def choose(model: Model, text: str, run: Run) -> tuple[RingSettings, list[TriedR
     weights = model.engine.target.context.weights
     assert isinstance(weights, StreamedWeights)
     timer = TargetTimer(model.engine.target, model.llama_model.tokenize(text, add_special=False))
-    sizes = [n for n in SIZES if n <= model.engine.target.context.config.n_outputs]
+    sizes = [n for n in SIZES if n <= model.engine.target.room()]
 
     def timed(ring: RingSettings) -> TriedRing | None:
         if not weights.change(ring):

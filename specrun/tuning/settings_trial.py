@@ -88,10 +88,10 @@ def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: 
         timer = TargetTimer(target, tokens)
         timer.fill(contexts[0])
         timer.ms(1)
-        sizes, plain_ms = worth_timing(timer)
+        sizes, plain_ms = worth_timing(timer, target.room())
         exact = exact_sizes(target, tokens, max(_SIZES), quick=True)[0] if compares else None
         padding = ANY_SIZE if exact is None else exact
-        sizes = sorted({*sizes, padding.least})
+        sizes = sorted({*sizes, min(padding.least, target.room())})
         timer.fill(contexts[0])
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
         near = rounds(timer, contexts[0], sizes, _ROUNDS, short).pass_times()
@@ -104,11 +104,14 @@ def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: 
         return Tried(name, settings, ms, exact, prompt_ms)
 
 
-def worth_timing(timer: PassTimer) -> tuple[list[int], float]:
-    """The sizes of passes that plans may use, and the time of a plain pass: further ones are far from the best."""
+def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:
+    """The sizes of passes that plans may use, and the time of a plain pass: further ones are far from the best.
+
+    most: tokens of the largest pass that the cache allows.
+    """
     plain_ms = timer.ms(1)
     sizes, best, n_behind = [1], 1 / plain_ms, 0
-    for n in _SIZES[1:]:
+    for n in [size for size in _SIZES[1:] if size <= most]:
         rate = tokens_of(n) / timer.ms(n)
         sizes.append(n)
         n_behind = n_behind + 1 if rate < _FAR_BEHIND * best else 0

@@ -56,6 +56,15 @@ def write_together(
     target's cache is empty afterwards.
     """
     n_each = len(temperatures)
+    if target.max_leaves == 1 and n_each > 1:
+        # A recurrent state belongs to one sequence, so texts at several temperatures do not share their prompt.
+        written_at: dict[float, list[Text]] = {}
+        for i, temperature in enumerate(temperatures):
+            left = run.deadline - time.perf_counter()
+            stage = run.stage(left / (n_each - i)) if math.isfinite(left) else run
+            groups = max(most_groups // n_each, 1)
+            written_at |= write_together(target, prompts, [temperature], least, most, stage, groups)
+        return written_at
     by_prompt = [
         [Text(prompt, SamplingParameters(temperature=temperature, seed=seed)) for temperature in temperatures]
         for seed, prompt in enumerate(prompts)

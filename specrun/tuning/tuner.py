@@ -22,11 +22,12 @@ from specrun.speculation.planning.costs import CostModel, CostTable, Overhead
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
+from specrun.speculation.planning.waiting import most_waiting
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
 from specrun.tuning.effort import Effort
 from specrun.tuning.pass_timer import DraftTimer, TargetTimer, table
-from specrun.tuning.replay import Prediction
+from specrun.tuning.replay import Prediction, TargetLimits
 from specrun.tuning.trace import MeasuredAcceptance
 from specrun.tuning.unfinished import UnfinishedRun
 from specrun.tuning.validate import UNTIMED, Validated, passes_of, plain_rate, tuned_plan, validate
@@ -97,6 +98,7 @@ class Tuner:
         """
         calibrate_on, validate_on = self._texts(prompts)
         target_table = self._target_table()
+        self._target.wait_for(most_waiting(target_table))
         sizes = self._measure_exactness(target_table)
         ctx = target_table.times[0].ctx
         pads = self._exact or is_free(sizes, {n: target_table.ms(n, ctx) for n in target_table.sizes})
@@ -119,8 +121,8 @@ class Tuner:
         if self._stages.target:
             return self._stages.target
         timer = TargetTimer(self._target, self._tokens)
-        largest = min(self._effort.largest, self._target.context.config.n_outputs)
         timer.fill(_CONTEXTS[0])
+        largest = min(self._effort.largest, self._target.room())
         plain_ms = statistics.median(timer.ms(1) for _ in range(3))
         budget_ms = 1e3 * _TARGET_TABLE * self._effort.seconds
         # More sizes are added where the times are jagged.
@@ -219,13 +221,13 @@ class Tuner:
         ctx = _CONTEXTS[0]
         if not measured:
             return {self._temperatures[0]: [Prediction(OFF.plan(), 1e3 / costs.plain_ms(ctx), 1.0)]}
-        predictions = {}
+        predictions, limits = {}, TargetLimits.of(self._target)
         for i, one in enumerate(measured):
             temperature = one.acceptance.temperature
             self._run.show(f"choosing among plans at temperature {temperature:g}")
             share = _ACCEPTANCE + (_REPLAY - _ACCEPTANCE) * (i + 1) / len(measured)
-            plans = choose.candidates(costs, costs.target.largest, ctx, one.acceptance.positional)
-            predictions[temperature] = choose.ranked(plans, one, costs, self._stage(share))
+            plans = choose.candidates(costs, costs.target.largest, ctx, one.acceptance.positional, limits)
+            predictions[temperature] = choose.ranked(plans, one, costs, self._stage(share), limits)
         return predictions
 
     def _validate(
@@ -244,6 +246,8 @@ class Tuner:
             seconds_each = n_texts * (least / ranked[0].tokens_per_second + (UNTIMED + 1) * costs.plain_ms(0) / 1e3)
             n_plans = min(max(int(seconds / seconds_each), fewest), most)
             chosen = choose.worth_running(ranked, costs.target.largest, n_plans)
+            if self._model.engine.overlap is None:
+                chosen = [one for one in chosen if not one.plan.overlap]
             n_tokens = int(least * seconds / (seconds_each * len(chosen)))
             n_tokens = min(max(n_tokens, least), self._effort.n_tokens)
             results += validate(self._model, chosen, prompts, measured, n_tokens, costs, stage)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.entries import catalog
+from specrun.catalog.entries import COMPANIONS, Shape, catalog, shipped
 from specrun.catalog.names import HubName, parse
 from specrun.catalog.split import quantization, shards
 from specrun.errors import UsageError
@@ -27,17 +27,68 @@ def test_what_ships_is_consistent() -> None:
         assert entry.licence
         assert entry.context
         assert entry.architecture
-        assert not (entry.drafts and not entry.trees)
+        assert set(entry.companions) <= set(COMPANIONS)
         for name in entry.drafts:
             draft = parse(name)
             assert isinstance(draft, HubName)
             assert draft.entry
             assert draft.entry.family == entry.family
             assert name != alias
+            assert (draft.entry.expected_bytes or 0) < (entry.expected_bytes or 0) or ":" in name
+
+
+def test_what_ships_is_known_well_enough_to_be_placed() -> None:
+    for alias, entry in catalog().items():
+        assert entry.shape, alias
+        assert entry.vocabulary, alias
+        assert entry.expected_bytes, alias
+        # A wrong number of weights or bytes would show here: these are the means of mixes of types around 4 and 8 bits.
+        low, high = (8.4, 9.0) if entry.quantization.lower() == "q8_0" else (4.2, 6.0)
+        assert low < 8 * entry.expected_bytes / entry.shape.parameters < high, alias
+        embedding, output = entry.table_bytes
+        assert 0 < max(embedding, output) < 0.75 * entry.expected_bytes, alias
+        assert 0 <= entry.expert_bytes < entry.expected_bytes, alias
+
+
+def test_families_say_what_they_are_and_what_drafts_for_them() -> None:
+    for name, family in shipped()["families"].items():
+        assert family["about"], name
+        members = [entry for entry in catalog().values() if entry.family == name]
+        assert members, name
+        assert any("sibling" in entry.companions for entry in members) or not any(
+            draft for entry in members for draft in entry.drafts if ":" not in draft
+        ), name
+
+
+def test_a_mixture_has_no_recommended_draft() -> None:
+    """Each drafted token makes its passes read further experts; `--draft` names one anyway."""
+    mixtures = [entry for entry in catalog().values() if entry.kind == "moe"]
+    assert len(mixtures) > 10
+    assert not any(entry.drafts for entry in mixtures)
 
 
 @pytest.mark.parametrize(
-    "alias", ["qwen-0.5b", "qwen-14b", "qwen-coder-7b", "qwen3-8b", "llama-8b", "gemma-12b", "mistral-7b"]
+    ("alias", "kind"),
+    [("qwen3.6-35b-a3b", "moe"), ("qwen3.6-27b", "hybrid"), ("gpt-oss-20b", "moe"), ("qwen-14b", "dense")],
+)
+def test_kinds(alias: str, kind: str) -> None:
+    assert catalog()[alias].kind == kind
+
+
+def test_the_share_of_experts() -> None:
+    """Of ten weights two are used by every token, and of eight in experts a token uses a quarter."""
+    shape = Shape(parameters=10, active=4, layers=1, width=1, kv=1, experts=8, experts_used=2)
+    assert shape.expert_share == pytest.approx(0.8)
+    assert Shape(parameters=10, layers=1, width=1, kv=1).expert_share == 0
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        *("qwen-0.5b", "qwen-14b", "qwen-coder-7b", "qwen3-8b", "llama-8b", "gemma-12b", "qwen3.6-27b", "gpt-oss-20b"),
+        *("qwen3-next-80b", "nemotron-3-30b-a3b", "lfm2-2.6b", "granite-4.0-h-small", "kimi-linear-48b-a3b"),
+        *("glm-4.5-air", "gemma4-31b", "devstral-24b", "deepseek-v4-flash", "qwen1.5-7b", "qwen1.5-0.5b"),
+    ],
 )
 def test_families_that_people_run_are_there(alias: str) -> None:
     assert alias in catalog()
@@ -71,6 +122,13 @@ def test_a_key_of_ones_own_changes_only_that(tmp_path: Path) -> None:
         ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\nbytes = "3"\n', "bytes .* must be a int; got '3'"),
         ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\ndrafts = [3]\n', "drafts .* must be a list"),
         ('[models.qwen-0.5b]\nrepo = "a/b"\n', "a name with a dot must be quoted"),
+        ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\ncompanions = ["x"]\n', "x .* is no companion; .*sibling"),
+        ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\nshape = { layers = 3 }\n', "shape .* numbers above 0"),
+        (
+            '[models.x]\nrepo = "a/b"\nfile = "c.gguf"\n'
+            "shape = { parameters = 9, layers = 3, width = 4, kv = 5, active = 3, experts = 2, experts_used = 2 }\n",
+            "uses all experts",
+        ),
     ],
 )
 def test_a_catalog_of_ones_own_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, part: str) -> None:

@@ -62,11 +62,19 @@ def test_list_shows_the_catalog_and_what_is_here(here: SpecrunHere, tmp_path: Pa
     models = {model["alias"]: model for model in json.loads(here("models", "list", "--json").stdout)}
     assert set(models) == set(catalog())
     assert [alias for alias, model in models.items() if model["cached"]] == ["qwen-0.5b"]
-    assert {"alias", "repo", "file", "bytes", "drafts", "cached", "verified"} <= set(models["mine"])
-    table = here("models", "list").stdout
-    assert "mine" in table
-    assert "qwen-14b" in table
-    assert "\x1b" not in table
+    assert {"alias", "repo", "file", "bytes", "drafts", "kind", "fits", "cached", "verified"} <= set(models["mine"])
+    assert models["mine"]["fits"] is None
+    assert all(
+        model["fits"] in ("vram", "partly", "ram", "streamed", "no") for name, model in models.items() if name != "mine"
+    )
+    assert {model["kind"] for model in models.values()} == {"dense", "hybrid", "moe"}
+    assert models["qwen-0.5b"]["fits"] in ("ram", "vram"), "by its file, which is tiny here"
+    assert models["qwen-14b"]["drafts"][0] == "qwen-0.5b"
+    result = here("models", "list")
+    assert "mine" in result.stdout
+    assert "qwen-14b" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert "an estimate" in result.stderr
 
 
 def test_list_cached_shows_what_other_programs_fetched(here: SpecrunHere, served: Hub) -> None:
@@ -78,6 +86,7 @@ def test_list_cached_shows_what_other_programs_fetched(here: SpecrunHere, served
         ("qwen-0.5b", catalog()["qwen-0.5b"].file),
         (None, "other-Q8_0.gguf"),
     ]
+    assert (models[1]["kind"], models[1]["fits"]) == (None, None), "it is damaged"
     assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--cached").stdout
 
 

@@ -9,6 +9,7 @@ import gguf
 import pytest
 
 from tests.conftest import SCRIPT, SCRIPT_TEXT, Specrun, SpecrunHere
+from tests.hybrids import KINDS, noisy, random_recurrent
 from tests.models import (
     CHAT_TEMPLATE,
     TOKENS,
@@ -179,25 +180,34 @@ def test_vocabularies_padded_to_different_sizes_make_a_pair(here: SpecrunHere, t
 # --- recurrent models ----------------------------------------------------------------------------------------------
 
 
-def test_a_recurrent_target_decodes_plainly_with_one_notice(here: SpecrunHere, tmp_path: Path) -> None:
-    target = random_mamba(tmp_path / "mamba.gguf", n_layer=4)
-    draft = random_llama(tmp_path / "draft.gguf", n_layer=1)
-    result = here("generate", "x y z", "-m", target, "-md", draft, "-n", "8", "--json")
-    assert result.code == 0
-    assert '"completion_tokens": 8' in result.stdout
-    assert result.stderr.count("\n") == 1
-    assert "recurrent" in result.stderr
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recurrent_target_drafts_without_a_word(here: SpecrunHere, tmp_path: Path, kind: str) -> None:
+    target = random_recurrent(tmp_path / "target.gguf", kind)
+    draft = noisy(tmp_path / "draft.gguf", target)
+    options = ["generate", "x y z", "--raw", "-m", target, "-n", "24"]
+    plain = here(*options, "--speculate", "off")
+    for more in (["-md", draft, "--speculate", "chain"], ["-md", draft], ["--draft", "none", "--method", "draftless"]):
+        assert here(*options, *more) == plain, more
+    assert plain.stderr == ""
+    told = here(*options, "-md", draft, "--speculate", "tree")
+    assert told.stdout == plain.stdout
+    assert told.stderr.count("\n") == 1
+    assert "checks one path" in told.stderr
+    exact = here(*options, "-md", draft, "--speculate", "chain", "--exact")
+    assert (exact.code, exact.stdout) == (0, plain.stdout)
 
 
-def test_a_recurrent_draft_is_left_out_with_one_notice(here: SpecrunHere, tmp_path: Path) -> None:
+def test_a_recurrent_draft_drafts_for_one_text_at_a_time(here: SpecrunHere, tmp_path: Path) -> None:
     target = scripted_llama(tmp_path / "target.gguf", SCRIPT, n_layer=20)
     draft = random_mamba(tmp_path / "mamba.gguf")
     vocabulary = gguf.GGUFReader(target).fields[TOKENS].contents()
     assert vocabulary[: len(gguf.GGUFReader(draft).fields[TOKENS].contents())] == vocabulary[:-1]
     result = here("generate", "x", "-m", target, "-md", draft)
+    assert (result.code, result.stdout, result.stderr) == (0, f"{SCRIPT_TEXT}\n", "")
+    result = here("generate", "x", "-m", target, "-md", draft, "--overlap")
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
     assert result.stderr.count("\n") == 1
-    assert "recurrent" in result.stderr
+    assert "--overlap is left out" in result.stderr
 
 
 def test_a_recurrent_model_can_be_talked_with(here: SpecrunHere, tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from specrun.engine import placing
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
+from specrun.hardware.placement import place
 from specrun.llama import tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.speculation.method import OFF
-from tests.models import random_llama
+from tests.models import random_llama, random_qwen3_moe
+from tests.streams import CONFIG, context, written
 
 _Q4_0, _Q4_K_M = 2, 15  # llama_ftype
 
@@ -73,3 +75,30 @@ def test_exact_passes_over_streamed_weights_all_use_one_kernel(made: Path, monke
 def test_weights_that_are_streamed_are_not_reordered(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
     assert with_defaults(options(q4_0)).settings == LlamaSettings(type_v="f16")
+
+
+def test_experts_are_read_into_memory_where_there_is_room_for_them_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
+    assert with_defaults(options(path)).settings == LlamaSettings(load_mode="none"), "its type keeps bits"
+    exact = replace(options(path), exact=True)
+    assert with_defaults(exact).settings == LlamaSettings(load_mode="none")
+    decided = replace(options(path), settings=LlamaSettings(load_mode="mmap"))
+    assert with_defaults(decided) == decided
+    request = placing.placement_request(options(path), ())
+    parts = place(request).ram.parts
+    beside = sum(parts.values()) - parts["target"] - parts["experts"]
+    for share, load_mode in ((2.5, "none"), (1.5, None), (0.5, None)):
+        free = int((beside + share * (parts["target"] + parts["experts"])) / 0.88) + 64_000_000
+        monkeypatch.setattr(placing.Memory, "read", lambda free=free: Memory(free, free))
+        assert with_defaults(options(path)).settings.load_mode == load_mode, share
+
+
+def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
+    rows = []
+    for load_mode in ("mmap", "none"):
+        with context(path, replace(CONFIG, settings=LlamaSettings(threads=1, load_mode=load_mode))) as made:
+            rows.append(written(made))
+    assert rows[0] == rows[1]

@@ -13,10 +13,13 @@ from specrun.engine.decoding import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
 from specrun.llama.invariance import Comparison, Survey, exact_sizes
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.tree import TokenTree
 from tests.engines import code_prompts, engine
+from tests.hybrids import KINDS, random_qwen35, random_recurrent
 from tests.models import wide_target
 
 PLAN = SPECEXEC.plan(64, 8)
@@ -114,3 +117,37 @@ def test_kernels_of_llama_cpp_have_classes(
         best = next(sizes for sizes in survey.classes if sizes != PLAIN_ONLY)
         assert comparison.holds(best)
         assert not comparison.holds(ANY_SIZE)
+
+
+@pytest.mark.parametrize("depth", [8, 40], ids=["snapshots", "checkpoint"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_recurrent_states_are_compared_along_chains(tmp_path: Path, kind: str, depth: int) -> None:
+    plan = CHAIN.plan(depth=depth)
+    with engine(random_recurrent(tmp_path / "model.gguf", kind), None, DRAFTLESS.plan(depth + 1)) as e:
+        text = code_prompts(e, 1, 200)[0]
+        sizes, survey = exact_sizes(e.target, text, plan.budget)
+        assert sizes == ANY_SIZE
+        assert len(survey.groups) == 1
+        assert max(survey.groups[0]) == depth + 1, "as many as the context was made for"
+        assert e.target.tokens == []
+
+
+def test_a_state_with_other_bits_is_found_though_the_logits_are_the_same(tmp_path: Path) -> None:
+    with engine(random_qwen35(tmp_path / "model.gguf", n_embd=128, float_gates=True), None, DRAFTLESS.plan(41)) as e:
+        comparison = Comparison(e.target, code_prompts(e, 1, 200)[0], 64)
+        groups = comparison.survey().groups
+        assert (1,) in groups
+        assert any({2, 4, 8, 16, 32} <= set(group) for group in groups)
+        assert comparison.holds(PassSizes(2, 1))
+        # Without the bytes of states they seem to be the same.
+        rows = {size: comparison._chains(size)[0][0] for size in (1, 2, 4)}
+        assert len(set(rows.values())) == 1
+
+
+def test_a_class_that_snapshots_cannot_drop_the_padding_of_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(random_recurrent(tmp_path / "model.gguf", "qwen35"), None, DRAFTLESS.plan(5)) as e:
+        monkeypatch.setattr(Survey, "classes", [PassSizes(8, 4), PassSizes(4, 4), PassSizes(8, 8), PLAIN_ONLY])
+        assert e.target.context.n_snapshots == 4
+        assert exact_sizes(e.target, code_prompts(e, 1, 200)[0], 5)[0] == PassSizes(4, 4)

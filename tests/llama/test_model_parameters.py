@@ -52,7 +52,7 @@ def test_layers_go_to_any_device() -> None:
 def test_without_layers_on_a_device_a_model_loads_whichever_device_was_asked_for(random_model: Path) -> None:
     settings = LlamaSettings(gpu_layers=0, split_mode="none", main_gpu=1)
     with LlamaModel(random_model, settings) as model:
-        assert model.can_hold_tree
+        assert not model.is_recurrent
 
 
 def test_arrays() -> None:
@@ -68,7 +68,7 @@ def test_arrays() -> None:
 def test_a_mixture_of_experts_loads_with_experts_in_ram(tmp_path: Path, n_cpu_moe: int) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf")
     with LlamaModel(path, LlamaSettings(n_cpu_moe=n_cpu_moe, gpu_layers=ALL_LAYERS)) as model:
-        assert model.can_hold_tree
+        assert not model.is_recurrent
 
 
 @pytest.mark.parametrize(

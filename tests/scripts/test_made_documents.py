@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["picture_speeds", "reference", "record_terminal"])
+@pytest.fixture(params=["picture_speeds", "reference", "record_terminal", "model_guide"])
 def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     yield importlib.import_module(request.param)
@@ -86,3 +86,25 @@ def test_a_recording_draws_each_screen_once(script: ModuleType) -> None:
     for theme in ("light", "dark"):
         ElementTree.parse(ROOT / "docs" / "pictures" / f"chat-{theme}.svg")
     assert json.dumps(screen)
+
+
+@pytest.mark.parametrize("script", ["model_guide"], indirect=True)
+def test_the_guide_to_models_follows_from_the_catalog_and_placement(script: ModuleType) -> None:
+    kept = script.DOCUMENT.read_text(encoding="utf-8")
+    assert kept == script.document(kept), "run python scripts/model_guide.py"
+    assert script.table() in kept
+
+
+@pytest.mark.parametrize("script", ["model_guide"], indirect=True)
+def test_the_guide_recommends_what_fits(script: ModuleType) -> None:
+    for card, ram in [*((card, script.RAM_BESIDE) for card in script.CARDS), *((0, ram) for ram in script.ALONE)]:
+        here = script.machine(card, ram)
+        found = list(script.choices(here))
+        assert len({choice.entry.alias for choice in found}) == len(found) >= 2
+        assert any(choice.entry.kind == "moe" for choice in found)
+        assert any(choice.entry.drafts for choice in found)
+        for choice in found:
+            assert choice.found.fits in ("vram", "partly", "ram"), "nothing is read from disk in every pass"
+            assert choice.found.placement.vram_bytes <= card * script.GiB
+            assert choice.found.placement.ram.used_bytes <= ram * script.GiB
+            assert f"`{choice.entry.alias}`" in script.table()

@@ -27,7 +27,7 @@ import specrun
 from specrun.catalog import embedded
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.llama.invariance import exact_sizes
+from specrun.llama.invariance import Comparison
 from specrun.llama_settings import LlamaSettings
 from specrun.units import size_text
 from tests.models import random_llama, wide_target
@@ -38,7 +38,6 @@ from tests.soak.running import run_for
 from tests.soak.target_states import StreamedStates, Subject, TargetStates
 
 _MOST_GROWTH = 8 << 20  # bytes of memory that the largest pass or text may add after the warm-up
-_OTHER_TEXTS = 64  # cells by which texts of one third of a chat may be longer than those of another
 _LEAST_P = 1e-6  # probability below which a distribution is not the target's
 
 
@@ -71,13 +70,14 @@ def _target(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _padded(options: argparse.Namespace, folder: Path) -> int:
-    """A type whose kernels differ by the size of a pass, with passes of one class."""
+    """A type whose kernels differ by the size of a pass, with passes of each class that holds on this machine."""
     with LlamaModel(wide_target(folder, "q4_k_m")) as model:
         config = ContextConfig(1000, 2, 256, 64, LlamaSettings(threads=1, type_v="bf16"))
         with LlamaContext(model, config) as context:
-            sizes, _ = exact_sizes(TargetContext(context), list(range(2, 1000)), 64)
-        machine = _of(TargetStates, subject=Subject(model, 100, (sizes,)))
-        return _run(options, "padded", {f"Q4_K_M, passes of {sizes}": machine})
+            comparison = Comparison(TargetContext(context), list(range(2, 1000)), 64)
+            classes = tuple(sizes for sizes in comparison.survey().classes if comparison.holds(sizes))
+        machine = _of(TargetStates, subject=Subject(model, 100, classes))
+        return _run(options, "padded", {f"Q4_K_M, passes of {' and of '.join(map(str, classes))}": machine})
 
 
 def _streamed(options: argparse.Namespace, folder: Path) -> int:
@@ -141,8 +141,6 @@ def _chat(options: argparse.Namespace, _: Path) -> int:
             "objects": (done.growth(lambda look: look.objects), 1000),
             "files": (done.growth(lambda look: look.files), 0),
             "threads": (done.growth(lambda look: look.threads), 0),
-            "target's cells": (done.growth(lambda look: look.target_cells), _OTHER_TEXTS),
-            "draft's cells": (done.growth(lambda look: look.draft_cells), _OTHER_TEXTS),
         }
         cells = max(look.target_cells for look in done.looks), max(look.draft_cells for look in done.looks)
         line.update(

@@ -2,8 +2,10 @@
 
 The messages, their lengths and what is done with the answers follow from a seed: most are kept, some are stopped in
 the middle, cut off at a text, written again or forgotten, and now and then the whole conversation is. The same model
-answers all the time, with the plans and draft sources that `specrun chat` uses. Looked at between turns: memory of the
-process, Python's objects, open files, threads, and the cells of both KV caches by llama.cpp's own count.
+answers all the time, with the plans and draft sources that `specrun chat` uses. What it learns is saved each second
+instead of each minute: the first save imports modules, some 3,500 objects, and must not look like growth. Looked at
+between turns: memory of the process, Python's objects, open files, threads, and the cells of both KV caches by
+llama.cpp's own count.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import keyword
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from unittest.mock import patch
 
 import numpy as np
 import psutil
 
+from specrun.engine import learning
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
@@ -30,6 +34,7 @@ _WORDS = keyword.kwlist
 _WARM = 0.2  # share of the tokens after which all buffers have their size
 _MARK = 4  # bytes
 _LOOKS = 5  # turns between two looks at everything
+_SECONDS_BETWEEN = 1.0  # time after which what was learned is saved again
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class LongChat:
 
 def chat(model: Model, n_tokens: int, seed: int = 0, tell: Callable[[LongChat], None] = lambda _: None) -> LongChat:
     """Write `n_tokens` tokens of answers with `model`. Raises AssertionError if a cache holds more than its text."""
+    with patch.object(learning, "_SECONDS_BETWEEN", _SECONDS_BETWEEN):
+        return _chat(model, n_tokens, seed, tell)
+
+
+def _chat(model: Model, n_tokens: int, seed: int, tell: Callable[[LongChat], None]) -> LongChat:
     rng = np.random.default_rng(seed)
     done = LongChat()
     session = model.session(Request([], SamplingParameters(seed=seed)))
@@ -90,6 +100,8 @@ def chat(model: Model, n_tokens: int, seed: int = 0, tell: Callable[[LongChat], 
         lengths = target.context.sequence_lengths().tolist()
         assert cells[0].in_use() == lengths[0] == target.n_cached <= model.engine.ctx_size
         assert set(lengths) <= {target.n_cached, 0}
+        # The draft holds the text and the tree for which it was asked last, which may be long ago: `auto` decides.
+        assert cells[1].in_use() <= model.engine.ctx_size + draft.context.config.n_outputs
         if done.turns % _LOOKS == 0 and done.tokens > _WARM * n_tokens:
             done.looks.append(_look(*cells))
             tell(done)

@@ -71,9 +71,11 @@ class TargetStates(RuleBasedStateMachine):
     )
     def begin(self, n_seq_max: int, n_batch: int, place: int, seed: int) -> None:
         subject = self.subject
-        settings = LlamaSettings(threads=1, type_v="bf16", ubatch_size=n_batch)
-        config = ContextConfig(subject.longest + 168, n_seq_max, n_batch, 64, settings)
         padding = subject.paddings[place % len(subject.paddings)]
+        # A fresh context reads all text as a prompt, so passes over prompts have to be of the class, too.
+        prompt_pass = min(n_batch, padding.most or n_batch)
+        settings = LlamaSettings(threads=1, type_v="bf16", ubatch_size=prompt_pass)
+        config = ContextConfig(subject.longest + 168, n_seq_max, n_batch, 64, settings)
         self.target = TargetContext(self.opened(config))
         self.target.padding = padding
         self.fresh = Fresh(opened(subject.model, replace(config, n_seq_max=1)), padding)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +10,11 @@ from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.pressure import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
-from specrun.llama.streaming import address_space
 from specrun.llama.streaming.gate import Gate
 from specrun.llama.streaming.held_pages import HeldPages
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Request, Ring
+from specrun.llama.streaming.slot_memory import SlotMemory
 
 
 class StreamedWeights:
@@ -27,7 +25,7 @@ class StreamedWeights:
 
     Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
     `gate.callback`.
-    Raises CannotStreamError if the files cannot be read or are not mapped.
+    Raises CannotStreamError if the files cannot be read or are not mapped, or if there is no memory.
     """
 
     def __init__(self, pages: WeightPages, plan: ResidencyPlan, settings: RingSettings, pressure: Pressure) -> None:
@@ -42,8 +40,13 @@ class StreamedWeights:
         self._given_back = 0
         self._locked_slots = True
         self._ring_resources = ExitStack()
+        self._slots = SlotMemory(plan.n_slots * plan.slot_bytes)
         every = [*pages.others, *(part for parts in pages.layers for part in parts)]
-        self._memory = HeldPages(pages.files, every, settings)
+        try:
+            self._memory = HeldPages(pages.files, every, settings)
+        except BaseException:
+            self._slots.close()
+            raise
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -148,6 +151,7 @@ class StreamedWeights:
         """End all reading and restore the mapping of the files. Safe to call twice."""
         self._ring_resources.close()
         self._memory.close()
+        self._slots.close()
 
     def __enter__(self) -> StreamedWeights:
         return self
@@ -161,14 +165,13 @@ class StreamedWeights:
         A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
         """
         self._close_ring()
-        descriptor = os.memfd_create("specrun ring")
-        self._ring_resources.callback(os.close, descriptor)
-        os.ftruncate(descriptor, plan.n_slots * plan.slot_bytes)
-        slots = mmap.mmap(descriptor, plan.n_slots * plan.slot_bytes)
+        if len(self._slots) != plan.n_slots * plan.slot_bytes:
+            slots = SlotMemory(plan.n_slots * plan.slot_bytes)
+            self._slots.close()
+            self._slots = slots
         streamed = [self._pages.layers[layer] for layer in plan.streamed]
         requests = [
-            list(self._place(parts, descriptor, slots, place % plan.n_slots * plan.slot_bytes))
-            for place, parts in enumerate(streamed)
+            list(self._place(parts, place % plan.n_slots * plan.slot_bytes)) for place, parts in enumerate(streamed)
         ]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._memory.hold(stays)
@@ -176,7 +179,7 @@ class StreamedWeights:
         self._ring_resources.callback(self._ring.close)
         self.gate.guard(self._ring, plan.streamed)
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
-        self._locked_slots = address_space.lock(address_space.start_of(slots), len(slots))
+        self._locked_slots = self._slots.lock()
         self._plan = plan
 
     def _close_ring(self) -> None:
@@ -186,9 +189,9 @@ class StreamedWeights:
             self._waited_before += self._ring.wait_seconds
             self._ring = None
 
-    def _place(self, parts: Sequence[PageRange], descriptor: int, slots: mmap.mmap, start: int) -> Iterator[Request]:
+    def _place(self, parts: Sequence[PageRange], start: int) -> Iterator[Request]:
         """Show a slot's memory where llama.cpp looks for a streamed layer. Yields the requests that fill it."""
         for part in parts:
-            self._memory.show(part, descriptor, start)
-            yield from self._memory.requests(part, memoryview(slots)[start : start + part.n_bytes])
+            self._memory.show(part, self._slots.descriptor, start)
+            yield from self._memory.requests(part, memoryview(self._slots.mapping)[start : start + part.n_bytes])
             start += part.n_bytes

@@ -82,7 +82,7 @@ class CostAwareDrafter:
                 break
             unexpanded = _open(growth, unexpanded, limits)
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
-        chances = np.sort(np.exp(growth.scores))[::-1]
+        chances = growth.chances(limits.leaves)
         n = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
         return growth.tree(replace(limits, budget=n))
 
@@ -126,13 +126,16 @@ class CostAwareDrafter:
         levels_row: float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes.
         """
         width = min(limits.width, len(levels_row) - 1)
-        best = _next(growth, unexpanded, limits.depth, width)
+        # One leaf path can only become better where it goes on, or before it is known to be the best.
+        followed = unexpanded.intersection(growth.best_path()) if limits.leaves == 1 else unexpanded
+        best = _next(growth, followed, limits.depth, width)
+        width = len(best) if limits.leaves == 1 else width
         others = unexpanded.difference(best)
         best = expandable_of(growth, self._source, [*best, *growth.best(others, len(others))], width)
         if not best:
             return []
         rate = self._guide.rate
-        chances = np.sort(np.exp(growth.scores))[::-1]
+        chances = growth.chances(limits.leaves)
         now = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
         node_cost = rate * _marginal_ms(target_row, now + limits.pending)
         # When the budget is full, a new node replaces the worst one that would be kept without it.

@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from specrun.speculation.drafter import DraftLimits, Guesses
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Method
@@ -64,7 +62,7 @@ class GuessedDrafter:
         add_guesses(growth, self._sources, [ROOT], limits, least)
         if self._guide is None:
             return growth.tree(limits)
-        chances, row = np.sort(np.exp(growth.scores))[::-1], self._guide.target_row(len(tokens))
+        chances, row = growth.chances(limits.leaves), self._guide.target_row(len(tokens))
         n = self._guide.best_size(chances, row, limits.budget, limits.pending)
         return growth.tree(replace(limits, budget=n))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from specrun.speculation.planning.costs import CostTable, Milliseconds, PassTime
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 # Each pass multiplies two factors by a power of measured time / expected time.
@@ -83,20 +84,30 @@ class LearnedTimes(PassTimes):
     A size that was run has its own time. Sizes between known ones are interpolated, and those beyond them rise more
     slowly: pass times are concave, so both are more optimistic than the truth, a planner tries the size if it could
     pay, and the pass corrects it. Reading a prompt tells the time of a large pass for nothing.
+
+    A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
+    a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
+    times a factor that known sizes and a prompt give, and that is interpolated between them.
     """
 
     def __init__(
-        self, known: Iterable[PassTime] = (), padding: PassSizes = ANY_SIZE, prompt_pass: int = _PROMPT_PASS
+        self,
+        known: Iterable[PassTime] = (),
+        padding: PassSizes = ANY_SIZE,
+        prompt_pass: int = _PROMPT_PASS,
+        experts: ExpertGrowth | None = None,
     ) -> None:
         """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count.
 
         padding: the sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt.
+        experts: those of a mixture.
         """
         end = _LEARNED_SIZES[-1]
         self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
         self._known: dict[int, float] = {}
         self._samples: dict[int, int] = {}
         self._prompt_pass = prompt_pass
+        self._experts = experts
         self._prompt: tuple[int, float] | None = None
         for t in known:
             self._known[t.n], self._samples[t.n] = t.ms, t.samples
@@ -153,6 +164,8 @@ class LearnedTimes(PassTimes):
     def _guessed(self) -> CostTable:
         """The table of all sizes up to the largest that a planner may choose."""
         points = dict(self._known) or {1: self._prompt[1] / self._prompt[0] if self._prompt else 1.0}
+        if self._experts:
+            return self._of_mixture(self._experts, points)
         least, largest, end = min(points), max(points), _LEARNED_SIZES[-1]
         if largest < end:
             if self._prompt and self._prompt[0] > largest:
@@ -163,6 +176,17 @@ class LearnedTimes(PassTimes):
                 slope = _NODE_SHARE * points[least]
             points[end] = points[largest] + slope * (end - largest)
         return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
+
+    def _of_mixture(self, experts: ExpertGrowth, points: dict[int, float]) -> CostTable:
+        """points: milliseconds by size, of those that are known."""
+        known = dict(points)
+        if self._known and self._prompt and self._prompt[0] > max(known):
+            known[self._prompt[0]] = self._prompt[1]
+        growth = experts.row(max(*known, _LEARNED_SIZES[-1]))
+        at = sorted(known)
+        factors = np.interp(_LEARNED_SIZES, at, [known[n] / growth[n] for n in at])
+        expected = {n: float(growth[n] * factor) for n, factor in zip(_LEARNED_SIZES, factors, strict=True)}
+        return CostTable([PassTime(n, 0, ms) for n, ms in (expected | points).items()])
 
 
 def _bounded(factor: float) -> float:

@@ -54,11 +54,13 @@ class Text:
     ranks: int[n], the rank with the draft of the target's token at each position; it is the token's id too.
     shares: float64[n, N_RANKS], the draft's probabilities there.
     is_copied: bool[n], where the draft sources know the next token.
+    certainty: the chance that they give their guesses, which are right.
     """
 
     ranks: np.ndarray
     shares: np.ndarray
     is_copied: np.ndarray
+    certainty: float = 0.9
 
     def then(self, other: Text) -> Text:
         return Text(*(np.concatenate(both) for both in zip(self.parts, other.parts, strict=True)))
@@ -123,7 +125,8 @@ class _Draft(_Source):
 class _Guesses(_Source):
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
         here, is_right = self._at(path)
-        return [(int(self.text.ranks[here]), 0.9)][:count] if is_right and self.text.is_copied[here] else []
+        knows = is_right and self.text.is_copied[here]
+        return [(int(self.text.ranks[here]), self.text.certainty)][:count] if knows else []
 
     def behind(self, path: Sequence[int]) -> _Guesses:
         return _Guesses(self.text, self.place + len(path))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.expected import ExpectedPlan, untried
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_times import LearnedTimes
 from specrun.speculation.record import PassRecord
@@ -39,6 +41,22 @@ def unknown() -> Auto:
     return Auto(untried(PLANS), Guide(LearnedCosts()))
 
 
+# Mixtures of which a token takes 90 % of its time for its experts.
+EXPERTS = {"128 of 8": ExpertGrowth(128, 8, 0.9), "32 of 4": ExpertGrowth(32, 4, 0.9)}
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
+
+
+def mixture(experts: ExpertGrowth, plain: float) -> Machine:
+    """A machine whose passes take as long as the experts that independent tokens choose."""
+    row = experts.row(_SIZES[-1])
+    return Machine({n: plain * float(row[n]) for n in _SIZES})
+
+
+def unknown_mixture(experts: ExpertGrowth, plans: Sequence[Plan] = PLANS) -> Auto:
+    """A controller that knows nothing of the pair but its experts."""
+    return Auto(untried(plans), Guide(LearnedCosts(LearnedTimes(experts=experts))))
+
+
 def tuned(machine: Machine, *expected: tuple[Plan, float]) -> Auto:
     """A controller with true tables, and rates relative to plain decoding's."""
     plain = 1e3 / machine.ms(1)
@@ -54,6 +72,35 @@ def share_of_plain(plans: Auto, of: Text, machine: Machine, n_tokens: int, place
 @pytest.mark.parametrize("seed", range(3))
 def test_where_nothing_pays_at_most_three_percent_are_lost(machine: Machine, seed: int) -> None:
     assert share_of_plain(unknown(), useless(96, seed), machine, 96) > 0.97
+
+
+@pytest.mark.parametrize("experts", EXPERTS.values(), ids=EXPERTS)
+@pytest.mark.parametrize("plain", [20.0, 400.0])
+def test_a_mixture_loses_at_most_three_percent_where_nothing_pays(experts: ExpertGrowth, plain: float) -> None:
+    machine = mixture(experts, plain)
+    for seed in range(2):
+        assert share_of_plain(unknown_mixture(experts), useless(96, seed), machine, 96) > 0.97
+        assert share_of_plain(unknown_mixture(experts, PLANS[2:]), text(96, 0.5, seed), machine, 96) > 0.97
+
+
+def test_without_its_experts_a_mixture_would_lose_more() -> None:
+    """The first tree would have 16 nodes, and read most experts."""
+    machine = mixture(EXPERTS["32 of 4"], 40.0)
+    assert share_of_plain(unknown(), useless(96, 0), machine, 96) < 0.95
+    assert share_of_plain(unknown_mixture(EXPERTS["32 of 4"]), useless(96, 0), machine, 96) > 0.97
+
+
+@pytest.mark.parametrize("experts", EXPERTS.values(), ids=EXPERTS)
+def test_a_mixture_is_drafted_for_by_long_sure_copies(experts: ExpertGrowth) -> None:
+    machine = mixture(experts, 40.0)
+    copied = replace(text(512, 0.5, 1, copied=0.5), certainty=0.98)
+    done = run(unknown_mixture(experts, PLANS[2:]), copied, machine, 512)
+    assert done.rate * machine.ms(1) / 1e3 > 1.3
+    assert min(size for size in done.sizes if size > 1) >= 16, "a short draft costs as much as it brings"
+    unsure = replace(copied, certainty=0.5)
+    plain = run(unknown_mixture(experts, PLANS[2:]), unsure, machine, 512)
+    assert sum(size > 1 for size in plain.sizes) <= 1, "only before the time of a plain pass is known"
+    assert plain.rate * machine.ms(1) / 1e3 > 0.97
 
 
 def test_where_the_draft_is_poor_and_passes_are_cheap_it_is_off_soon() -> None:

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Candidates
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.guide import Drafted, Guide, LearnedCosts
+from specrun.speculation.planning.pass_times import LearnedTimes
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
@@ -55,3 +58,25 @@ def test_a_pass_may_lose_only_so_much_and_chances_count_once_they_are_known() ->
     assert size() == 16
     guide.most_lost_ms = -np.inf
     assert size() == 1
+
+
+@pytest.mark.parametrize("is_tuned", [True, False], ids=["by a table", "untuned"])
+def test_in_a_mixture_a_node_costs_the_experts_that_it_adds(is_tuned: bool) -> None:
+    """A short draft costs as much as it brings, and a long sure one pays; for a dense model both pay."""
+    experts = ExpertGrowth(128, 8, 0.9)
+    sizes = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+    def best(chance: float, is_mixture: bool) -> int:
+        row = 10 * experts.row(64) if is_mixture else 10 + 0.3 * np.arange(65)
+        if is_tuned:
+            guide = Guide(CostModel(CostTable([PassTime(n, 0, float(row[n])) for n in sizes])), rate=0.1)
+        else:
+            guide = Guide(LearnedCosts(LearnedTimes(experts=experts if is_mixture else None)), rate=0.1)
+            for n in (1, 1) if is_mixture else (1, 1, 64, 64):
+                assert guide.learned
+                guide.learned.target.record(n, 0, float(row[n]))
+        return guide.best_size(chance ** np.arange(64), guide.target_row(0), 64, 0)
+
+    assert best(0.7, is_mixture=False) >= 6
+    assert best(0.7, is_mixture=True) == 1
+    assert best(0.98, is_mixture=True) >= 48

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.speculation.planning.costs import CostTable, PassTime
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
 
@@ -101,3 +102,37 @@ def test_what_was_learned_begins_the_next_run() -> None:
     second = LearnedTimes(first.times)
     assert second.knows_plain
     assert list(second.row(0)) == pytest.approx(list(first.row(0)))
+
+
+def of_mixture(*passes: tuple[int, float]) -> LearnedTimes:
+    times = LearnedTimes(experts=ExpertGrowth(128, 8, 0.9))
+    for n, ms in passes:
+        times.record(n, 64, ms)
+    return times
+
+
+def test_a_mixture_is_expected_to_read_further_experts() -> None:
+    times = of_mixture((1, 10.0), (1, 10.0))
+    assert times.knows_plain
+    assert times.ms(1, 0) == pytest.approx(10.0)
+    assert times.ms(2, 0) == pytest.approx(10 * (0.1 + 0.9 * 1.94), rel=0.01)
+    assert times.ms(8, 0) == pytest.approx(10 * (0.1 + 0.9 * 6.45), rel=0.01)
+    assert learned([(1, 10.0), (1, 10.0)]).ms(8, 0) < 0.3 * times.ms(8, 0)
+
+
+def test_passes_of_a_mixture_correct_what_was_expected() -> None:
+    times = of_mixture((1, 10.0), (1, 10.0), (8, 30.0), (8, 30.0))
+    assert times.ms(8, 0) == pytest.approx(30.0)
+    before = of_mixture((1, 10.0), (1, 10.0))
+    assert 10.0 < times.ms(4, 0) < 30.0 < times.ms(16, 0) < before.ms(16, 0)
+    again = LearnedTimes(times.times, experts=ExpertGrowth(128, 8, 0.9))
+    assert list(again.row(0)) == pytest.approx(list(times.row(0)))
+
+
+def test_a_prompt_tells_how_large_passes_of_a_mixture_grow_beyond_its_experts() -> None:
+    times, computed = of_mixture((1, 10.0), (1, 10.0)), of_mixture((1, 10.0), (1, 10.0))
+    times.read_prompt(512, 10 * (0.1 + 0.9 * 16))
+    computed.read_prompt(512, 1500.0)
+    assert times.ms(64, 0) == pytest.approx(of_mixture((1, 10.0), (1, 10.0)).ms(64, 0), rel=0.01)
+    assert computed.ms(64, 0) > 1.5 * times.ms(64, 0)
+    assert computed.ms(2, 0) == pytest.approx(times.ms(2, 0), rel=0.05)

@@ -7,6 +7,7 @@ import pytest
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.plan_space import PlanSpace, deepest
 
 TARGET = CostTable([PassTime(1, 64, 100.0), PassTime(128, 64, 150.0)])
@@ -38,3 +39,14 @@ def test_plans_reach_as_deep_and_as_wide_as_was_measured() -> None:
     assert (adaptive.depth, adaptive.width) == (64, 32)
     assert max(plan.depth for plan in CHAIN.candidates(PlanSpace(costs(1.0), 128, 64, [0.96]))) == 64
     assert max(plan.depth for plan in CHAIN.candidates(PlanSpace(costs(1.0), 128, 64, [0.6]))) == 16
+
+
+def test_chains_of_a_mixture_must_pay_for_its_experts() -> None:
+    row = 100 * ExpertGrowth(32, 4, 1.0).row(64)
+    target = CostTable([PassTime(n, 64, float(row[n])) for n in (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)])
+    mixture = PlanSpace(CostModel(target, costs(15.0).draft), 64, 64, [0.9])
+    dense = PlanSpace(costs(15.0), 64, 64, [0.9])
+    assert dense.may_pay(2, 1)
+    assert dense.may_pay(5, 4)
+    assert not mixture.may_pay(2, 1), "two tokens take 1.9 times as long, and drafting takes time too"
+    assert mixture.may_pay(17, 16), "in a long chain tokens share experts"

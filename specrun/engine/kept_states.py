@@ -1,0 +1,70 @@
+"""How many recurrent states a context keeps, so that its cache can take back what was not accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.recurrent_layers import is_untried, keeps_snapshots, recurrent_layers, state_bytes
+from specrun.speculation.plan import Plan
+
+# All chosen by hand.
+_MOST_SNAPSHOTS = 16  # of a plan that specrun chooses
+_MOST_ASKED_FOR = 32  # of a plan that the user chose; for longer paths, which copy text, the checkpoint bounds nothing
+_FEWEST = 4  # with fewer snapshots than that, and than the plans' depth, the checkpoint is better
+_SHARE = 0.1  # snapshots take at most this share of the weights' bytes in RAM,
+_STREAMED_SHARE = 0.01  # and this share of streamed weights, as what they take would have to be streamed, too
+_SMALL = 64_000_000  # bytes that they may take in any case
+
+
+@dataclass(frozen=True)
+class KeptStates:
+    """The states of a context with recurrent layers.
+
+    n_sequences: sequences, each with a state: the text's, and the checkpoint's if there is one.
+    n_snapshots: further states of the last pass.
+    """
+
+    n_sequences: int = 1
+    n_snapshots: int = 0
+
+    @property
+    def n_states(self) -> int:
+        """All states, the copy of the one behind the prompt included."""
+        return self.n_sequences * (1 + self.n_snapshots) + 1
+
+
+def of_target(file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bool) -> KeptStates | None:
+    """The states of a target that follows `plans`; None if it has no recurrent layer.
+
+    Snapshots are free to go back to, but each takes the memory of a state. With a checkpoint, committed tokens are
+    decoded again, which costs little where weights are streamed: there memory counts more. Padding is dropped after
+    every pass, which only a checkpoint allows in passes of every size.
+
+    pads: whether passes are padded. is_streamed: whether the weights do not fit into RAM.
+    """
+    if is_untried(file):
+        return KeptStates()
+    if not recurrent_layers(file):
+        return None
+    depth = max((plan.depth for plan in plans), default=0)
+    if not depth and not pads:
+        return KeptStates()
+    is_asked_for = len(plans) == 1
+    wanted = depth if is_asked_for else min(depth, _MOST_SNAPSHOTS)
+    share = _STREAMED_SHARE if is_streamed else _SHARE
+    affordable = int(max(share * file.n_bytes, _SMALL)) // max(sum(state_bytes(file)), 1)
+    n_snapshots = min(wanted, affordable)
+    is_enough = n_snapshots >= (wanted if is_asked_for else min(wanted, _FEWEST))
+    if keeps_snapshots(file) and wanted <= _MOST_ASKED_FOR and is_enough and not pads:
+        return KeptStates(n_snapshots=n_snapshots)
+    return KeptStates(n_sequences=2)
+
+
+def of_draft(file: GgufFile) -> KeptStates | None:
+    """The states of a draft, which returns to the committed text before each tree; None without a recurrent layer.
+
+    A draft drafts in passes over single tokens, of which snapshots take back nothing.
+    """
+    return KeptStates(n_sequences=2) if recurrent_layers(file) or is_untried(file) else None

@@ -1,0 +1,87 @@
+"""Which models fit the memory that is free on this machine now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specrun.catalog.entries import Entry
+from specrun.catalog.gguf_file import GgufFile
+from specrun.errors import ModelFileError
+from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.expected_shape import expected_shape
+from specrun.hardware.fit import CELLS, Fit, Rates, fit
+from specrun.hardware.memory import Memory
+from specrun.hardware.model_shape import ModelShape
+from specrun.llama import devices
+from specrun.llama_settings import UNDECIDED
+from specrun.profiles.known_rates import known_rates
+from specrun.units import size_text
+
+
+@dataclass(frozen=True)
+class LocalFits:
+    """The memory and the rates of a machine, to compare models with."""
+
+    catalog: Mapping[str, Entry]
+    gpus: tuple[Device, ...]
+    ram_bytes: int  # free
+    rates: Rates
+
+    @classmethod
+    def now(cls, catalog: Mapping[str, Entry]) -> LocalFits:
+        """This machine, with what is free now."""
+        gpus = offload_devices(devices.devices())
+        return cls(catalog, gpus, Memory.read().available_bytes, known_rates(catalog))
+
+    def of(self, entry: Entry | None, path: Path | None) -> Fit | None:
+        """How a model fits, with its recommended draft; None if too little is known of it.
+
+        path: its file, whose header tells more than the catalog; None if it is not here.
+        """
+        target, used_share = _shape_of_file(path) if path else (None, 1.0)
+        if target is None and entry:
+            target, used_share = expected_shape(entry, CELLS), _used_share(entry)
+        if target is None:
+            return None
+        draft = self._draft_of(entry) if entry else None
+        return fit(target, draft, self.gpus, self.ram_bytes, self.rates, used_share)
+
+    def _draft_of(self, entry: Entry) -> ModelShape | None:
+        if not entry.drafts:
+            return None
+        alias, _, quantization = entry.drafts[0].partition(":")
+        draft = self.catalog.get(alias)
+        if draft and quantization:
+            draft = replace(draft, quantization=quantization, bytes=None)
+        return expected_shape(draft, CELLS) if draft else None
+
+    @property
+    def explanation(self) -> str:
+        """What `fits` and the rates rest on, for people."""
+        gpus = ", ".join(f"{size_text(gpu.free_bytes)} of {gpu.name}" for gpu in self.gpus)
+        memory = (
+            f"{gpus} and {size_text(self.ram_bytes)} of RAM are" if gpus else f"{size_text(self.ram_bytes)} of RAM is"
+        )
+        named = [("VRAM", "vram", self.rates.vram)] if gpus else []
+        named += [("RAM", "ram", self.rates.ram), ("the disk", "disk", self.rates.disk)]
+        measured = self.rates.measured
+        rates = ", ".join(
+            f"{size_text(rate)}/s from {name} ({'measured by `specrun tune`' if key in measured else 'assumed'})"
+            for name, key, rate in named
+        )
+        return f"fits: {memory} free. tokens/s: an estimate of plain decoding, by reading {rates}"
+
+
+def _shape_of_file(path: Path) -> tuple[ModelShape | None, float]:
+    try:
+        file = GgufFile.read(path)
+    except ModelFileError:
+        return None, 1.0  # `specrun models info` says what is wrong with it
+    share = file.n_experts_used / file.n_experts if file.n_experts else 1.0
+    return ModelShape.of(file, CELLS, UNDECIDED), share
+
+
+def _used_share(entry: Entry) -> float:
+    return entry.shape.experts_used / entry.shape.experts if entry.shape and entry.shape.experts else 1.0

@@ -1,0 +1,121 @@
+"""A draft model with recurrent states: it drafts one path, and returns to the committed text for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specrun.llama.batch import Batch, committed_tokens
+from specrun.llama.context import LlamaContext, Logits
+from specrun.llama.draft import DraftContext
+from specrun.llama.prefix import common_prefix
+from specrun.llama.taking_back import RecurrentStates
+from specrun.speculation.drafter import DraftNode
+from specrun.speculation.tree import ROOT
+
+
+class RecurrentDraft:
+    """The cache of such a draft: the committed text, and behind it the nodes of one path that were expanded.
+
+    The checkpoint of the cache is the committed text. If the path was accepted as far as it was expanded, the cache
+    goes on behind it; else the accepted tokens are decoded again from the checkpoint on, in one pass with the root.
+
+    n_vocab: as in `DraftContext`.
+    """
+
+    def __init__(self, context: LlamaContext, n_vocab: int) -> None:
+        self.context = context
+        self.n_vocab = n_vocab
+        self._cache = RecurrentStates(context)
+        self._tokens: list[int] = []  # what the cache holds: committed text and path
+        self._expanded = [ROOT]  # the nodes of the path
+        self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
+        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
+
+    def start(self, tokens: Sequence[int]) -> Logits:
+        """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
+
+        Returns float32[n_vocab], the logits after the root.
+        """
+        if self._is_in_doubt:
+            self.reset()
+        if self._root_row is not None and self._tokens == list(tokens):
+            return self._root_row  # the state without the root is not there any more
+        self._is_in_doubt = True
+        shared = common_prefix(self._tokens, tokens[:-1])
+        if shared < len(self._tokens):
+            shared = self._cache.take_back(shared)
+        rows = None
+        for begin in range(shared, len(tokens), self.context.config.n_batch):
+            chunk = self.readable(tokens[begin : begin + self.context.config.n_batch])
+            is_last = begin + len(chunk) == len(tokens)
+            rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
+        assert rows is not None, "the root is never in the cache"
+        self._cache.take_back(len(tokens))  # nothing, but the checkpoint follows
+        self._tokens = list(tokens)
+        self._expanded = [ROOT]
+        self._root_row = rows[0, : self.n_vocab].copy()
+        self._is_in_doubt = False
+        return self._root_row
+
+    def readable(self, tokens: Sequence[int]) -> list[int]:
+        """`tokens` with 0 in place of those that the draft does not have."""
+        return [token if token < self.n_vocab else 0 for token in tokens]
+
+    def reset(self) -> None:
+        """Forget all text and empty the cache."""
+        self._is_in_doubt = True
+        self._tokens = []
+        self._expanded = [ROOT]
+        self._root_row = None
+        self._cache.clear()
+        self._is_in_doubt = False
+
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        """Places, ascending, of at most `width` nodes that continue the path in one pass.
+
+        parents: the parent of every node that may still be expanded. One that is not expanded yet is a node of the same
+        pass, and only one child can follow it.
+        """
+        config = self.context.config
+        most = min(width, config.n_batch, config.n_outputs, config.n_ctx - len(self._tokens))
+        closed = set(self._expanded[:-1])  # the path goes on behind them already
+        places: list[int] = []
+        for place, parent in enumerate(parents):
+            if len(places) >= most:
+                break
+            if parent not in closed:
+                closed.add(parent)
+                places.append(place)
+        return places
+
+    def expand(self, nodes: Sequence[DraftNode]) -> Logits:
+        """One pass over `nodes`, which continue the path. Returns float32[len(nodes), n_vocab]; row i predicts the
+        token after nodes[i]. The next pass overwrites the rows.
+        """
+        for parent, node in zip([self._expanded[-1], *(node.id for node in nodes)], nodes, strict=False):
+            if node.parent != parent:
+                raise ValueError(f"node {node.id} does not continue the path")
+        self._is_in_doubt, self._root_row = True, None
+        begin = len(self._tokens)
+        batch = Batch(
+            tokens=np.array(self.readable([node.token for node in nodes]), np.int32),
+            positions=np.arange(begin, begin + len(nodes), dtype=np.int32),
+            first_seq=np.zeros(len(nodes), np.int32),
+            n_seq=np.ones(len(nodes), np.int32),
+            outputs=np.ones(len(nodes), np.bool_),
+        )
+        rows = self.context.decode(batch)
+        self._tokens += [node.token for node in nodes]
+        self._expanded += [node.id for node in nodes]
+        self._is_in_doubt = False
+        return rows[:, : self.n_vocab]
+
+
+AnyDraft = DraftContext | RecurrentDraft
+
+
+def draft_of(context: LlamaContext, n_vocab: int) -> AnyDraft:
+    """The draft that `context` is of. n_vocab: as in `DraftContext`."""
+    return RecurrentDraft(context, n_vocab) if context.model.is_recurrent else DraftContext(context, n_vocab)

@@ -1,0 +1,177 @@
+"""How the target's cache takes tokens back: attention's cells one by one, recurrent states as far as they were kept.
+
+Attention has a cell for each token, and any number of the last ones can be removed. A recurrent layer has one state of
+all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
+
+    snapshots    the states behind the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
+    checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
+                 nothing; the tokens committed since then are decoded again in front of the next pass.
+    prompt state a copy of the state near the end of the prompt, for texts that share it and nothing behind it.
+
+Measured for four architectures: states are the same bits in all of these ways, as long as the sizes of passes are of
+one class (docs/exactness.md).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.errors import LlamaError
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext
+
+_TEXT, _CHECKPOINT = 0, 1  # sequences of a context with recurrent states
+# Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
+# their end, as long as nobody says how long passes take here.
+MOST_PENDING = 16
+# The prompt state lies so many tokens before the prompt's end. Chosen by hand: chat templates write the beginning of an
+# answer, and leave its thoughts out of the next prompt, so the two part a few tokens before that end.
+PROMPT_TAIL = 16
+
+
+class TakingBack(Protocol):
+    """What a target's context needs of its cache.
+
+    max_leaves: most leaf paths that a pass can check.
+    most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
+    most_pending: most committed tokens that wait in front of a pass; None for no bound.
+    drops_padding: whether tokens behind committed ones can be dropped without decoding any of these again.
+    prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
+    """
+
+    max_leaves: int
+    most_back: int | None
+    most_pending: int | None
+    drops_padding: bool
+    prompt_tail: int | None
+
+    def take_back(self, end: int) -> int:
+        """Drop what the last pass wrote from position `end` on, as the text goes on from there.
+
+        Returns the number of leading tokens of the text that the cache then holds. The others up to `end` have to be
+        decoded again.
+        """
+        ...
+
+    def turn_back(self, end: int) -> int:
+        """The same, where another text goes on from `end`. What is held then does not depend on the plan."""
+        ...
+
+    def keep_prompt(self, end: int) -> None:
+        """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
+        ...
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        ...
+
+
+class AttentionCells:
+    """Cells of attention, of which any can be removed."""
+
+    most_back: int | None = None
+    most_pending: int | None = None
+    drops_padding = True
+    prompt_tail: int | None = None
+
+    def __init__(self, context: LlamaContext) -> None:
+        self._context = context
+        self.max_leaves = context.config.n_seq_max
+
+    def take_back(self, end: int) -> int:
+        self._context.remove(ALL_SEQUENCES, end)
+        return end
+
+    def turn_back(self, end: int) -> int:
+        return self.take_back(end)
+
+    def keep_prompt(self, end: int) -> None:
+        pass
+
+    def clear(self) -> None:
+        self._context.remove(ALL_SEQUENCES, 0)
+
+
+class RecurrentStates:
+    """Recurrent states, with or without attention beside them.
+
+    With snapshots, what a pass wrote is taken back at once, up to all tokens but its first. Without, a second sequence
+    of the context is the checkpoint, which is wherever a whole pass was committed. A context with neither decodes
+    plainly.
+    """
+
+    max_leaves = 1
+    drops_padding = False
+    prompt_tail: int | None = PROMPT_TAIL
+
+    def __init__(self, context: LlamaContext) -> None:
+        self._context = context
+        self._n_snapshots = context.n_snapshots
+        self._has_checkpoint = not self._n_snapshots and context.config.n_seq_max > _CHECKPOINT
+        self.most_back = None if self._has_checkpoint else self._n_snapshots
+        self.most_pending: int | None = MOST_PENDING
+        self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
+        self._prompt: tuple[int, NDArray[np.uint8]] | None = None  # tokens of the prompt, and the state behind them
+
+    def take_back(self, end: int) -> int:
+        n_last = self._context.n_last_pass
+        n_behind = int(self._context.sequence_lengths()[_TEXT]) - end
+        # llama.cpp would take back more than that, too, and give a state of another text.
+        if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
+            self._context.forget_last_pass()  # first: a second removal is refused, should Ctrl-C come behind this one
+            self._context.remove(_TEXT, end)
+            return end
+        if n_last is None or n_behind:
+            return self._return_to_checkpoint(end)
+        self._move_checkpoint(end)
+        return end
+
+    def turn_back(self, end: int) -> int:
+        """Go back to the prompt's state, or to the beginning: any plan comes by these."""
+        kept = self._prompt
+        if kept is None or not 0 < kept[0] <= end:
+            self.clear()
+            return 0
+        n_tokens, state = kept
+        try:
+            self._context.return_to(_TEXT, n_tokens, state)
+        except LlamaError:
+            self.clear()
+            return 0
+        self._move_checkpoint(n_tokens)
+        return n_tokens
+
+    def _return_to_checkpoint(self, end: int) -> int:
+        checkpoint = self._checkpoint
+        if checkpoint is None or checkpoint > end:
+            return self.turn_back(end)
+        self._context.remove(_TEXT, 0)
+        self._context.copy(_CHECKPOINT, _TEXT, 0, checkpoint)
+        self._context.forget_last_pass()
+        return checkpoint
+
+    def _move_checkpoint(self, end: int) -> None:
+        if not self._has_checkpoint or self._checkpoint == end:
+            return
+        self._checkpoint = None
+        self._context.remove(_CHECKPOINT, 0)
+        if end:
+            self._context.copy(_TEXT, _CHECKPOINT, 0, end)
+            self._checkpoint = end
+
+    def keep_prompt(self, end: int) -> None:
+        if end and (self._prompt is None or self._prompt[0] != end):
+            self._prompt = None
+            self._prompt = end, self._context.recurrent_state(_TEXT)
+
+    def clear(self) -> None:
+        self._checkpoint = self._prompt = None
+        self._context.remove(ALL_SEQUENCES, 0)
+        self._context.forget_last_pass()
+
+
+def taking_back(context: LlamaContext) -> TakingBack:
+    """How the cache of `context` takes tokens back."""
+    return RecurrentStates(context) if context.model.is_recurrent else AttentionCells(context)

@@ -1,0 +1,81 @@
+"""The catalog as a table: each family under a line that says what it is and what drafts for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specrun.units import size_text
+from specrun.visible import one_line
+
+_HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "")
+_RIGHT = ("size", "tok/s")
+_FITS = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
+_PUBLISHED = {
+    "mtp": "MTP layers",
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash head",
+    "dspark": "a DSpark head",
+}
+
+
+def models_table(rows: Sequence[dict[str, Any]]) -> Group:
+    """The rows of `specrun models list --json`, neighbours of one family under one line."""
+    families = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["family"])]
+    cells = [[_cells(row, members[0]["licence"]) for row in members] for members in families]
+    widths = [max(map(len, column)) for column in zip(_HEADS, *itertools.chain(*cells), strict=True)]
+    parts: list[RenderableType] = [_lines([_HEADS], widths, "bold")]
+    for members, texts in zip(families, cells, strict=True):
+        parts += [Text(), _heading(members), _lines(texts, widths)]
+    return Group(*parts)
+
+
+def _lines(texts: Sequence[Sequence[str]], widths: Sequence[int], style: str = "") -> Table:
+    """Aligned lines; only the last column gives way where a terminal is narrow."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for head, width in zip(_HEADS, widths, strict=True):
+        table.add_column(
+            justify="right" if head in _RIGHT else "left", no_wrap=bool(head), min_width=width if head else None
+        )
+    for line in texts:
+        table.add_row(*[Text(text, style=style) for text in line])
+    return table
+
+
+def _heading(members: Sequence[dict[str, Any]]) -> Text:
+    """What a family is, its licence, and what drafts for it besides the text itself."""
+    row = members[0]
+    companions = {name for member in members for name in member["companions"]}
+    if not row["family"]:
+        return Text("others", style="bold")
+    text = Text.assemble((one_line(row["family"]), "bold"))
+    if row["licence"]:
+        text.append(f" ({one_line(row['licence'])})")
+    if row["about"]:
+        text.append(f": {one_line(row['about'])}")
+    drafts = "Drafts: small siblings" if "sibling" in companions else "Drafts: the text itself"
+    published = [words for name, words in _PUBLISHED.items() if name in companions]
+    also = f"; published too: {', '.join(published)}" if published else ""
+    return text.append(f". {drafts}{also}", style="dim")
+
+
+def _cells(row: dict[str, Any], licence: str | None) -> tuple[str, ...]:
+    name = one_line(row["alias"] or f"{row['repo']}/{row['file']}")
+    mark = "" if row["verified"] or row["cached"] else " ?"
+    size, rate, drafts = row["bytes"] or row["estimated_bytes"], row["tokens_per_second"], row["drafts"]
+    notes = ["here"] if row["cached"] else []
+    notes += [row["licence"]] if row["licence"] and row["licence"] != licence else []
+    return (
+        f"{name}{mark}",
+        f"{'' if row['bytes'] else '~'}{size_text(size)}" if size else "",
+        row["kind"] or "?",
+        _FITS.get(row["fits"], "?"),
+        "" if not rate else f"~{rate:.0f}" if rate >= 10 else f"~{rate:.1f}",
+        f"{drafts[0]} +{len(drafts) - 1}" if len(drafts) > 1 else "".join(drafts),
+        ", ".join(map(one_line, notes)),
+    )

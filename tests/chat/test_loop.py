@@ -1,0 +1,70 @@
+"""What the chat loop keeps when the terminal goes in the middle of an answer."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import specrun
+from specrun import interrupts
+from specrun.chat.conversation_file import LastConversation
+from specrun.chat.loop import ChatLoop, Surroundings
+from specrun.engine.completion import Completion
+from specrun.engine.request import Request
+from specrun.interrupts import Ending
+from specrun.sampling import SamplingParameters
+
+
+class OneMessage:
+    def __init__(self) -> None:
+        self._messages = iter(["sing"])
+
+    def read(self) -> str:
+        for message in self._messages:
+            return message
+        raise EOFError
+
+
+class TerminalThatGoes:
+    def show(self, pieces: Iterable[str], completion: Completion) -> None:
+        for _ in pieces:
+            assert completion.token_ids
+            raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """SIGHUP is caught as the command does it."""
+    monkeypatch.setattr(interrupts, "_ending", None)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupts.catch_endings()
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.usefixtures("caught")
+def test_an_answer_is_kept_when_the_signal_comes_after_the_terminal_has_gone(script: Path) -> None:
+    kept = []
+
+    def keep(conversation: LastConversation) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        kept.append(conversation.messages[-1])
+
+    around = Surroundings(
+        OneMessage(),
+        lambda _: TerminalThatGoes(),
+        Console(),
+        lambda _: specrun.load(script, speculate="off", threads=1),
+        keep,
+    )
+    with ChatLoop(None, Request([], SamplingParameters()), around) as loop, pytest.raises(Ending):
+        loop.run()
+    assert [message["role"] for message in kept] == ["assistant"]
+    assert kept[0]["content"]

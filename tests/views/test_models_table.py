@@ -1,0 +1,58 @@
+"""The table of the catalog."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from specrun.views.models_table import models_table
+
+
+def row(alias: str | None, family: str | None, **changes: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "alias": alias,
+        "family": family,
+        "repo": "org/repo",
+        "file": "m.gguf",
+        "about": "a family",
+    }
+    facts |= {"licence": "mit", "companions": ["sibling", "mtp"], "bytes": 2 * 10**9, "estimated_bytes": 2 * 10**9}
+    facts |= {
+        "kind": "dense",
+        "fits": "vram",
+        "tokens_per_second": 12.4,
+        "drafts": [],
+        "cached": False,
+        "verified": True,
+    }
+    return facts | changes
+
+
+def drawn(*rows: dict[str, Any], width: int = 80) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None).print(models_table(rows))
+    return file.getvalue()
+
+
+def test_families_stand_under_a_line_that_explains_them() -> None:
+    text = drawn(
+        row("a-1b", "a"),
+        row("a-8b", "a", drafts=["a-1b", "a-2b"], licence="other", cached=True),
+        row(
+            "b-30b", "b", companions=[], kind="moe", fits="streamed", tokens_per_second=0.42, bytes=None, verified=False
+        ),
+        row(None, None, kind=None, fits=None, tokens_per_second=None, licence=None, cached=True),
+    )
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert "a (mit): a family. Drafts: small siblings; published too: MTP layers" in lines
+    assert "b (mit): a family. Drafts: the text itself" in lines
+    assert "others" in lines
+    assert max(map(len, lines)) <= 80
+    by_name = {line.split()[0]: line for line in lines if line}
+    assert by_name["a-8b"].endswith("in VRAM     ~12  a-1b +1  here, other")
+    assert by_name["b-30b"].split()[1:] == ["?", "~2.00", "GB", "moe", "streamed", "~0.4"]
+    assert by_name["org/repo/m.gguf"].split() == ["org/repo/m.gguf", "2.00", "GB", "?", "?", "here"]
+    starts = {line.index(" GB") for line in lines if " GB" in line}
+    assert len(starts) == 1, "the tables of families are aligned"
