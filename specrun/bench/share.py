@@ -53,7 +53,10 @@ def cells(rows: Sequence[Row], model: Model) -> list[str]:
     here = Machine.read(None, devices.devices(), devices.system_info())
     target = GgufFile.read(model.llama_model.path)
     gibibytes = here.memory.total_bytes / 2**30
-    cards = ", ".join(f"{gpu.description}, {gpu.total_bytes / 2**30:.0f} GiB" for gpu in here.gpus)
+    gpus = model.placement.request.gpus if model.placement else ()
+    cards = ", ".join(
+        f"{'RPC server' if gpu.is_remote else gpu.description}, {gpu.total_bytes / 2**30:.0f} GiB" for gpu in gpus
+    )
     n_in_vram = model.placement.n_gpu_layers if model.placement else 0
     return [
         f"{here.cpu.name}, {here.cpu.n_usable} cores, {gibibytes:.0f} GiB",

@@ -274,7 +274,7 @@ class ChatLoop:
         self._note(f"{name} is {self._settings.values()[name]}")
 
     def _stats(self, last: Completion) -> str:
-        return report.as_text(last, self._model.exactness, self._model.residency)
+        return report.as_text(last, self._model)
 
     def _draw_tree(self) -> None:
         drafted = self._last.last_drafted if self._last else None

@@ -168,7 +168,7 @@ class _Writer:
             output.note(weights_notice)
         self._weights_notice = weights_notice
         if self._stats:
-            output.note(report.as_text(completion, self._model.exactness, self._model.residency))
+            output.note(report.as_text(completion, self._model))
         elif notice := report.off_notice(completion):
             output.note(notice)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0

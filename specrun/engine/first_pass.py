@@ -22,7 +22,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.placing import plan_placement
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
-from specrun.errors import CrashError, LlamaError, SpecrunError
+from specrun.errors import CrashError, LlamaError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
@@ -181,7 +181,7 @@ def serve(request: str) -> None:
     try:
         _run(options)
         print("{}")
-    except SpecrunError as error:
+    except Exception as error:  # whatever Python raises is no crash of a driver
         print(json.dumps({"error": str(error)}))
 
 
@@ -195,10 +195,9 @@ def _run(options: RunOptions) -> None:
             n = max(min(behind, model.engine.ctx_size - most - _DRAFTED), 2)
             tokens = (text * (n + most))[: n + most]
             target.set_prompt(tokens[:n])
-            sizes = [size for size in _SIZES if size <= target.room()] if not model.llama_model.is_recurrent else [1]
-            for size in sizes:
-                target.score(TokenTree.chain(tokens[n - 1 : n - 1 + size]))
-                if not model.llama_model.is_recurrent:
+            for size in _SIZES:
+                if size <= target.room():
+                    target.score(TokenTree.chain(tokens[n - 1 : n - 1 + size]))
                     target.drop_tree()
         if model.engine.draft:
             plan = FixedPlan(CHAIN.plan(depth=_DRAFTED))

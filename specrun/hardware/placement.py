@@ -30,6 +30,7 @@ class Site:
     description: str
     free_bytes: int  # before loading
     parts: dict[PartName, int]  # bytes
+    is_remote: bool = False  # whether it is an RPC server; the description then is HOST:PORT
 
     @property
     def used_bytes(self) -> int:
@@ -100,7 +101,7 @@ def place(request: PlacementRequest) -> Placement:
         settings=layout.settings,
         draft_settings=draft_settings,
         gpus=tuple(
-            Site(gpu.name, gpu.description, gpu.free_bytes, parts)
+            Site(gpu.name, gpu.description, gpu.free_bytes, parts, gpu.is_remote)
             for gpu, parts in zip(request.gpus, gpu_parts, strict=True)
         ),
         ram=Site("RAM", "", request.ram_bytes, ram_parts),

@@ -161,7 +161,7 @@ def show_log() -> None:
 
 
 def backends() -> list[str]:
-    """Names of the ggml backends in this build, e.g. `["CUDA", "CPU"]`."""
+    """Names of the ggml backends in this build, e.g. `["CUDA", "CPU"]`. An RPC server that was added is none."""
     start()
     libggml.ggml_backend_reg_count.restype = ctypes.c_size_t
     libggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
@@ -169,7 +169,8 @@ def backends() -> list[str]:
     libggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
     libggml.ggml_backend_reg_name.restype = ctypes.c_char_p
     count = libggml.ggml_backend_reg_count()
-    return [libggml.ggml_backend_reg_name(libggml.ggml_backend_reg_get(i)).decode() for i in range(count)]
+    names = [libggml.ggml_backend_reg_name(libggml.ggml_backend_reg_get(i)).decode() for i in range(count)]
+    return [name for name in names if not name.startswith("RPC[")]
 
 
 def build() -> str:

@@ -88,8 +88,11 @@ def greet(server: str) -> None:
         raise LlamaError(f"{server} is no RPC server of llama.cpp as new as this one ({library.build()}); check both")
 
 
-def _lost(_assertion: str) -> str:
-    """Why llama.cpp gave up. It does not say which server it was, so they are tried."""
+def _lost(assertion: str) -> str:
+    """Why llama.cpp gave up. It does not say which server went away, so they are tried."""
+    if "handshake failed" in assertion:
+        server = assertion.rpartition(" ")[2]
+        return f"{server} speaks another version of the RPC protocol; run the same release of llama.cpp there and here"
     servers = sorted(_added)
     gone: list[str] = []
     for _ in range(_TRIES):  # a process that ends closes its connections one by one

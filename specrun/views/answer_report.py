@@ -10,9 +10,8 @@ from specrun.units import rate_text, size_text
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
-    from specrun.engine.exact_passes import ExactPasses
+    from specrun.engine.model import Model
     from specrun.engine.statistics import Statistics
-    from specrun.hardware.residency import Residency
     from specrun.speculation.controllers.chooser import PlanChooser
 
 
@@ -40,11 +39,9 @@ def as_json(completion: Completion) -> dict[str, Any]:
     }
 
 
-def as_text(completion: Completion, exactness: ExactPasses, residency: Residency) -> str:
-    """The lines that `--stats` prints.
-
-    exactness: the sizes to which the model's passes are padded. residency: how its weights in RAM are held.
-    """
+def as_text(completion: Completion, model: Model) -> str:
+    """The lines that `--stats` prints. model: wrote the completion."""
+    exactness, residency, placement = model.exactness, model.residency, model.placement
     s = completion.statistics
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     lines = [
@@ -55,6 +52,10 @@ def as_text(completion: Completion, exactness: ExactPasses, residency: Residency
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]
+    if placement and placement.vram_bytes:
+        from specrun.views.placement_view import PlacementView  # it imports rich
+
+        lines.append(f"layers      {PlacementView(placement).layers()}")
     if residency.mode != "off":
         ms = 1e3 * s.wait_seconds / max(s.passes, 1)
         lines += [

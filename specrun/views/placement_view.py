@@ -36,11 +36,15 @@ class PlacementView:
                 Text(self._contents(site)),
             )
         yield table
-        where, regime = self.layers(), self._placement.regime
+        where, regime = self._target(), self._placement.regime
         yield Text(where if where.endswith(regime) else f"{where}, {regime}")
 
     def layers(self) -> str:
-        """A sentence that says where the target's layers lie."""
+        """A sentence that says where the target's layers lie, and the draft."""
+        draft = "; draft in VRAM" if self._placement.draft_in_vram else ""
+        return f"{self._target()}{draft}"
+
+    def _target(self) -> str:
         placement = self._placement
         n_layers = len(placement.layer_gpus) - 1
         if not placement.n_gpu_layers:
@@ -49,6 +53,8 @@ class PlacementView:
         text = f"target: {in_vram} of {n_layers} layers and the output in VRAM"
         if placement.request.target.is_moe and placement.n_cpu_moe:
             text += f", experts of {placement.n_cpu_moe} layers in RAM"
+        if hosts := [site.description for site in placement.gpus if site.is_remote and site.parts]:
+            text += f" or on {', '.join(hosts)}"
         return text
 
     def _contents(self, site: Site) -> str:

@@ -83,8 +83,12 @@ def test_a_profile_is_of_these_servers(servers: tuple[str, ...]) -> None:
 def test_the_commands(servers: tuple[str, ...], specrun: Specrun) -> None:
     rpc = ("--rpc", ",".join(servers), "-ngl", "all", "-ts", "1,1")
     ask = ("generate", "--raw", "--temp", "0", "-n", "16", "--no-learn", "def read(path):")
-    alone, remote = specrun(*ask, "--draft", "none"), specrun(*ask, *rpc)
+    alone = specrun(*ask, "--speculate", "off")
+    remote = specrun(*ask, "--speculate", "tree", "--budget", "8", *rpc)
     assert (remote.code, remote.stdout, remote.stderr) == (0, alone.stdout, ""), remote
+    shared = specrun("bench", "--share", "--methods", "off", "--kinds", "code", "--repeat", "1", "-n", "4", *rpc)
+    assert shared.stdout.count("RPC server, ") == 2, shared
+    assert not any(server in shared.stdout for server in servers)
     talked = specrun("chat", *rpc, "-n", "4", stdin="hello\n")
     assert talked.code == 0
     assert talked.stdout
