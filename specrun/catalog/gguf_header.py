@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import re
 import stat
 import struct
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,9 @@ Buffer = bytes | mmap.mmap
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
+# Types of intermediate results and of tables. llama.cpp would call a kernel for products with them that is not there.
+_NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
+_TABLE = re.compile(r"[a-z]2[a-z]")  # from tokens to experts (`tid2eid`), or to other tokens (`d2t`)
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _DEFAULT_ALIGNMENT = 32  # bytes; of the weights, if the file has no general.alignment
 _MOST_HEADER_BYTES = 2**28  # a vocabulary of 262,144 tokens with its merges takes 16 MB
@@ -217,6 +221,8 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
         ggml_type = ggml_types.numbered(kind)
     except ValueError as error:
         raise ModelFileError(f"{name} has weights of an unknown type ({tensor}: {kind}); upgrade gguf") from error
+    if ggml_type.name in _NO_WEIGHTS and tensor.endswith(".weight") and not _TABLE.search(tensor):
+        raise broken(name, f"{tensor!r} is of type {ggml_type.name}, in which there are no weights")
     n_bytes = prod(shape) // ggml_type.block * ggml_type.block_bytes
     if not 0 < prod(shape) <= _LARGEST or start + n_bytes > _LARGEST or (shape and shape[0] % ggml_type.block):
         raise broken(name, f"{tensor!r} has an impossible size ({' x '.join(map(str, shape))} of {ggml_type.name})")

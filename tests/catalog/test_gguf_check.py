@@ -117,6 +117,8 @@ def test_parts_put_together_are_the_file(random_model: Path, parts: Parts) -> No
         (first_tensor(shape=(0, 64)), "impossible size"),
         (first_tensor(shape=(33, 64)), "impossible size"),
         (first_tensor(shape=(64, 10**9)), "overlaps"),
+        (first_tensor(kind=26), "in which there are no weights"),
+        (first_tensor(kind=28, shape=(64, 64)), "in which there are no weights"),
         (first_tensor(shape=(1, 1, 1, 1, 1)), "5 dimensions"),
         (first_tensor(kind=4), "unknown type"),
         (first_tensor(kind=2**31), "unknown type"),

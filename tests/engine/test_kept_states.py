@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GgufFile]:
         ((DRAFTLESS.plan(64), CHAIN.plan(depth=4), OFF.plan()), KeptStates(n_snapshots=16)),
         ((OFF.plan(),), KeptStates()),
     ],
-    ids=str,
+    ids=lambda value: " or ".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )
 def test_snapshots_are_as_many_as_a_path_has_tokens(
     files: dict[str, GgufFile], plans: tuple[Plan, ...], expected: KeptStates
