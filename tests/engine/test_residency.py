@@ -194,7 +194,7 @@ def test_beside_layers_on_a_gpu_nothing_is_streamed(
 ) -> None:
     limited(model, 2)
     gpu = Device("Fake0", "a GPU", "GPU", "Fake", 10**9, 10**9)
-    monkeypatch.setattr(devices, "devices", lambda: [gpu])
+    monkeypatch.setattr(devices, "devices", lambda *_: [gpu])
     held, notices = loaded(model, replace(ONE_THREAD, gpu_layers=1))
     assert held == Residency()
     assert any("no layer is kept in VRAM" in notice for notice in notices)

@@ -37,9 +37,9 @@ def test_all_runs_write_the_text(script: ModuleType, tmp_path: Path, monkeypatch
         return str(specrun(own, data, command, *options))
 
     monkeypatch.setattr(script.Bench, "specrun", watched)
-    seconds, tokens = script.seconds_of_runs(bench, 0.0, 32)
-    assert tokens == {"off": 32, "first run": 32, "second run": 32, "tuned": 32}
-    assert all(value > 0 for value in seconds.values())
+    rates = script.rates_of_runs(bench, script.RUNS, 0.0, 32)
+    assert list(rates) == ["off", "first run", "second run", "tuned"]
+    assert all(rate > 0 for rate in rates.values())
     assert [name for name, _ in found] == ["learned", "learned", "learned", "profile-q8_0-ram"]
     assert [len(files) for _, files in found] == [0, 0, 1, 0]
     assert not (tmp_path / "learned").exists()
