@@ -7,13 +7,12 @@ from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import attention_trial
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
-from specrun.hardware.device import offload_devices
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import room_for_weights
-from specrun.llama import devices, tiled_kernels
+from specrun.llama import tiled_kernels
 from specrun.llama_settings import LlamaSettings
 
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
@@ -48,7 +47,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
         keeps = keeps_bits(options.target)
         if keeps and not file.n_experts:
             return options
-        gpus = offload_devices(devices.devices(options.settings.rpc))
+        gpus = gpus_of(options)
         placement = place(placement_request(options, gpus))
         on_cpu = not placement.n_gpu_layers
     except ModelFileError:

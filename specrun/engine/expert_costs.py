@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.device import offload_devices
 from specrun.hardware.fit import expert_share
 from specrun.hardware.placement import place
-from specrun.llama import devices
 from specrun.speculation.planning.expert_growth import ExpertGrowth
 
 
@@ -20,6 +18,6 @@ def expert_growth(options: RunOptions) -> ExpertGrowth | None:
     file = GgufFile.read(options.target)
     if not 0 < file.n_experts_used < file.n_experts:
         return None
-    placement = place(placement_request(options, offload_devices(devices.devices())))
+    placement = place(placement_request(options, gpus_of(options)))
     share = expert_share(placement, file.n_experts_used / file.n_experts)
     return ExpertGrowth(file.n_experts, file.n_experts_used, share)

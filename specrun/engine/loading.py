@@ -13,14 +13,13 @@ from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.kept_states import KeptStates
-from specrun.engine.placing import plan_placement, target_states
+from specrun.engine.placing import gpus_of, plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
-from specrun.hardware.device import offload_devices
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import AnyDraft, LlamaModel, TargetContext, devices, draft_of, library, offload_threshold
+from specrun.llama import AnyDraft, LlamaModel, TargetContext, draft_of, library, offload_threshold
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
@@ -182,7 +181,7 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
 def _states(options: RunOptions) -> KeptStates | None:
     """The recurrent states that the target will keep, by the memory that is free before it is loaded."""
     try:
-        return target_states(options, options.plans, offload_devices(devices.devices()))
+        return target_states(options, options.plans, gpus_of(options))
     except ModelFileError:
         return None  # loading the file says what is wrong with it
 

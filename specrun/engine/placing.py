@@ -22,12 +22,17 @@ from specrun.speculation.plan import Plan
 _ALIKE = SPECEXEC.plan(128, 16)
 
 
+def gpus_of(options: RunOptions) -> tuple[Device, ...]:
+    """The GPUs on which layers may lie, those of the RPC servers that `options` name included."""
+    return offload_devices(devices.devices(options.settings.rpc))
+
+
 def plan_placement(options: RunOptions) -> Placement | None:
     """Which layers of the pair go into VRAM; None without a GPU.
 
     Raises ModelFileError for a file that cannot be read, and UsageError for options that name a GPU that is missing.
     """
-    gpus = offload_devices(devices.devices(options.settings.rpc))
+    gpus = gpus_of(options)
     if not gpus:
         return None
     _check_gpus(options.settings, gpus)

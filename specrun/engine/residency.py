@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from specrun.catalog.expert_pages import ExpertPages, expert_pages
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
-from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.device import Device
 from specrun.hardware.placement import place
 from specrun.hardware.pressure import Pressure
 from specrun.hardware.residency import FEWEST_SLOTS, ResidencyPlan, RingSettings, plan_residency, room_for_weights
-from specrun.llama import LlamaModel, devices
+from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE
@@ -66,7 +66,7 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
     """
     if options.residency == "off":
         return Streaming()
-    gpus = offload_devices(devices.devices(options.settings.rpc))
+    gpus = gpus_of(options)
     pressure = Pressure.watch()
     try:
         room = room_in_ram(options, gpus)

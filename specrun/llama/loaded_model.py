@@ -74,7 +74,7 @@ class LlamaModel:
         """
         self._model = None
         is_stopped = False
-        lost_pages.watch(self.path)
+        lost_pages.watch(self._files())
         self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
         try:
             with interrupts.held() as interrupted, library.captured_errors() as errors:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import signal
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from specrun import sudden_end
-from specrun.catalog.split import shards
 from specrun.errors import LlamaError
 from specrun.llama import library
 from specrun.locations import file_bytes
@@ -20,10 +20,9 @@ from specrun.locations import file_bytes
 _BYTES: dict[str, int] = {}  # size of each model file in use before it was loaded
 
 
-def watch(path: Path) -> None:
-    """From now on a lost page of this file, or of any of its shards, ends the process with one line."""
-    for name in shards(path.name):
-        file = path.with_name(name)
+def watch(files: Iterable[Path]) -> None:
+    """From now on a lost page of any of these files ends the process with one line."""
+    for file in files:
         _BYTES[str(file)] = file_bytes(file)
     _install()
 

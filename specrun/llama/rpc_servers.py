@@ -7,12 +7,11 @@ it is told: they belong into networks that are trusted.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from llama_cpp._ggml import libggml
 
@@ -72,7 +71,7 @@ def greet(server: str) -> None:
     """Ask a server whether it is one, as llama.cpp will do. Raises LlamaError."""
     host, _, port = server.rpartition(":")
     try:
-        with _connected(host, int(port)) as connection:
+        with socket.create_connection((host, int(port)), timeout=_SECONDS) as connection:
             connection.sendall(struct.pack("<BQ", _HELLO, _CAPABILITIES) + bytes(_CAPABILITIES))
             answer = _received(connection, 8 + _VERSIONED + _CAPABILITIES)
     except TimeoutError as error:
@@ -109,13 +108,6 @@ def _is_there(server: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _connected(host: str, port: int) -> Iterator[socket.socket]:
-    with socket.create_connection((host, port), timeout=_SECONDS) as connection:
-        connection.settimeout(_SECONDS)
-        yield connection
 
 
 def _received(connection: socket.socket, n_bytes: int) -> bytes:
