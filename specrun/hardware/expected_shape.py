@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from specrun.catalog.entries import Entry
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, activations, gpu_activations
 
 _FEED_FORWARD = 3.5  # width of a feed-forward layer, or of the experts that a token uses, as a multiple of the model's
 _FLOAT_BYTES = 4
-_MASK_BYTES, _GPU_MASK_BYTES = 6, 2  # as in `model_shape`
 _EXPERT_TENSORS = 3  # matrices of all experts of a layer: up, gate and down
 _DENSE_SHARE = 0.27  # of the largest matrix of a layer without experts
 
@@ -28,9 +27,7 @@ def expected_shape(entry: Entry, n_cells: int) -> ModelShape | None:
     if layer <= 0:
         return None
     largest = experts // _EXPERT_TENSORS if experts else int(layer * _DENSE_SHARE)
-    floats = (4 + 3 * _FEED_FORWARD) * shape.width
-    of_experts = 2 * shape.width * shape.experts_used + 4 * shape.experts
-    gpu_floats = max((2 + 3 * _FEED_FORWARD) * shape.width, of_experts)
+    widest = _FEED_FORWARD * shape.width
     return ModelShape(
         layers=(layer,) * shape.layers,
         experts=(experts,) * shape.layers,
@@ -40,7 +37,7 @@ def expected_shape(entry: Entry, n_cells: int) -> ModelShape | None:
         is_tied=entry.tied,
         largest=max(largest, output),
         n_vocab=entry.vocabulary,
-        activations=int(floats * _FLOAT_BYTES + n_cells * _MASK_BYTES),
-        gpu_activations=int(gpu_floats * _FLOAT_BYTES + n_cells * _GPU_MASK_BYTES),
+        activations=activations(shape.width, widest, n_cells),
+        gpu_activations=gpu_activations(shape.width, widest, shape.experts, shape.experts_used, n_cells),
         state=shape.width * _FLOAT_BYTES,
     )

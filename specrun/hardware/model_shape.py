@@ -40,6 +40,8 @@ class ModelShape:
         n_states: states that each recurrent layer keeps: of every sequence one, and its snapshots.
         """
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
+        widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
+        n_scored = file.n_heads if settings.flash_attn == "off" else 0
         per_token = file.kv_bytes_per_token(settings.type_k or "f16", settings.type_v or "f16")
         return cls(
             layers=tuple(layer - expert for layer, expert in zip(file.layer_bytes, file.expert_bytes, strict=True)),
@@ -52,8 +54,10 @@ class ModelShape:
             is_tied=file.is_tied,
             largest=max((tensor.n_bytes for tensor in file.tensors if layer_of(tensor.name) is not None), default=0),
             n_vocab=file.n_vocab,
-            activations=_activations(file, n_cells, settings),
-            gpu_activations=_gpu_activations(file, n_cells, settings),
+            activations=activations(file.n_embd, widest, n_cells, n_scored),
+            gpu_activations=gpu_activations(
+                file.n_embd, widest, file.n_experts, file.n_experts_used, n_cells, n_scored
+            ),
             state=file.n_embd * _FLOAT_BYTES,
         )
 
@@ -81,29 +85,31 @@ class ModelShape:
         return n_rows * self.n_vocab * _FLOAT_BYTES
 
 
-def _activations(file: GgufFile, n_cells: int, settings: LlamaSettings) -> int:
+def activations(n_embd: float, widest: float, n_cells: int, n_scored: int = 0) -> int:
     """Upper estimate of the bytes per token in the compute buffer; llama.cpp reuses memory between operations.
 
     For a pass of 512 tokens through 8 B parameters with 4k cells this gives 140 MB; llama.cpp takes less.
+
+    n_embd: width of the model. widest: width of a feed-forward layer, or of the experts that a token uses. n_scored:
+    heads whose attention scores are kept, which flash attention avoids.
     """
-    widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
-    n_floats = 4 * file.n_embd + 3 * widest
-    if settings.flash_attn == "off":
-        n_floats += 2 * file.n_heads * n_cells  # attention scores of all heads, before and after the softmax
-    return n_floats * _FLOAT_BYTES + n_cells * _MASK_BYTES
+    n_floats = 4 * n_embd + 3 * widest + 2 * n_scored * n_cells  # scores before and after the softmax
+    return int(n_floats * _FLOAT_BYTES + n_cells * _MASK_BYTES)
 
 
-def _gpu_activations(file: GgufFile, n_cells: int, settings: LlamaSettings) -> int:
+def gpu_activations(
+    n_embd: float, widest: float, n_experts: int, n_experts_used: int, n_cells: int, n_scored: int = 0
+) -> int:
     """Bytes per token in the compute buffer of a GPU: what llama.cpp allocates at the widest place of a layer.
 
     That is the feed-forward layer with the state before and behind the norm, or in a mixture the output of each expert
     that a token uses, twice. Without flash attention it may be the scores of all heads. llama.cpp's own numbers are
-    within 10 % of these, together with weights and KV cache (`tests/gpu/test_memory.py`).
+    within 10 % of these, together with weights and KV cache (`tests/gpu/test_memory.py`). The arguments are those of
+    `activations`, and the experts of a layer.
     """
-    widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
-    experts = 2 * file.n_embd * file.n_experts_used + 4 * file.n_experts
-    n_floats = max(3 * widest + 2 * file.n_embd, experts)
-    if settings.flash_attn == "off":
-        n_floats = max(n_floats, file.n_heads * n_cells + 4 * file.n_embd)
-        return n_floats * _FLOAT_BYTES + n_cells * _FLOAT_BYTES
-    return n_floats * _FLOAT_BYTES + n_cells * _HALF_BYTES
+    n_floats = max(3 * widest + 2 * n_embd, 2 * n_embd * n_experts_used + 4 * n_experts)
+    mask_bytes = _HALF_BYTES
+    if n_scored:
+        n_floats = max(n_floats, n_scored * n_cells + 4 * n_embd)
+        mask_bytes = _FLOAT_BYTES
+    return int(n_floats * _FLOAT_BYTES + n_cells * mask_bytes)
