@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import kept_states
+from specrun.engine.head_sizes import states_bytes
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
@@ -74,6 +75,7 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         n_rows=config.n_outputs,
         settings=options.settings,
         draft_settings=options.draft_settings,
+        states_bytes=states_bytes(draft, config, options.all_plans(options.plans)) if draft else 0,
     )
 
 

@@ -67,6 +67,8 @@ class LlamaContext:
 
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
         closed after the context.
+    other: the target's context, whose embedding and output matrix a head may use; None for a model. Close it later.
+    state_width: floats of the hidden state that a head reads with each token; 0 for a model, which reads none.
     decode_seconds: time spent in `decode` so far.
     n_snapshots: recurrent states that llama.cpp keeps of a pass; 0 for an architecture that keeps none.
     n_passes: passes so far.
@@ -76,7 +78,12 @@ class LlamaContext:
     """
 
     def __init__(
-        self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | ExpertWeights | None = None
+        self,
+        model: LlamaModel,
+        config: ContextConfig,
+        weights: StreamedWeights | ExpertWeights | None = None,
+        other: LlamaContext | None = None,
+        state_width: int = 0,
     ) -> None:
         self.model = model
         self.config = config
@@ -104,6 +111,8 @@ class LlamaContext:
         params.no_perf = True
         if weights:
             params.cb_eval = weights.gate.callback
+        if other:
+            params.ctx_other = other.handle
         self._context = None
         try:
             # llama.cpp logs much here, and no exception can be raised through it.
@@ -118,10 +127,15 @@ class LlamaContext:
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
-        self._buffer = BatchBuffer(config.n_call, config.n_seq_max)
+        self._buffer = BatchBuffer(config.n_call, config.n_seq_max, state_width)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
         self._is_counted = True
+
+    @property
+    def handle(self) -> llama_cpp.llama_context_p:
+        """The C pointer, for heads."""
+        return self._context
 
     def close(self) -> None:
         """Free the cache and the compute buffers. Safe to call twice."""

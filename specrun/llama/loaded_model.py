@@ -12,6 +12,7 @@ from pathlib import Path
 import llama_cpp
 
 from specrun import interrupts
+from specrun.catalog import heads
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
@@ -44,15 +45,22 @@ class LlamaModel:
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
-    progress: called while the weights are loaded, with the share that is done.
+    progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
+    expected, which writes nothing by itself.
 
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
 
     def __init__(
-        self, path: Path, settings: LlamaSettings = UNDECIDED, progress: Callable[[float], None] = lambda _: None
+        self,
+        path: Path,
+        settings: LlamaSettings = UNDECIDED,
+        progress: Callable[[float], None] = lambda _: None,
+        is_head: bool = False,
     ) -> None:
         _check_file(path)
+        if not is_head:
+            heads.check_no_head(GgufFile.read(path))
         library.start()
         self.path = path
         errors = self._load(settings, progress)
@@ -62,7 +70,8 @@ class LlamaModel:
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         try:
-            self._check_generates()
+            if not is_head:
+                self._check_generates()
         except ModelFileError:
             self.close()
             raise
@@ -161,6 +170,11 @@ class LlamaModel:
     def n_ctx_train(self) -> int:
         """Context length in tokens that the model was trained with; 0 if the file does not say."""
         return max(int(llama_cpp.llama_model_n_ctx_train(self._model)), 0)
+
+    @property
+    def n_embd(self) -> int:
+        """Floats of a hidden state."""
+        return int(llama_cpp.llama_model_n_embd(self._model))
 
     @property
     def n_bytes(self) -> int:
