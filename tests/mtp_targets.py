@@ -1,10 +1,11 @@
 """Small targets with MTP layers (llama.cpp also calls them nextn): layers that draft from the target's hidden states.
 
     random_mtp_qwen35     a hybrid: a gated delta net, attention, and one MTP layer (Qwen3.5)
-    random_mtp_step35     attention and dense feed-forward parts alone; one MTP layer for each level of a draft (Step 3.5)
+    random_mtp_step35     attention and dense feed-forward parts; one or more MTP layers, one for each level (Step 3.5)
     random_mtp_glm4_moe   a mixture of experts with one MTP layer, which is a mixture too (GLM 4.5)
     head_alone            the MTP layers of such a file in a file of their own, with the target's embedding and output
     trunk_alone           the target without them
+    quiet                 a copy of any model with random weights, which other heads draft well for
 
 Drafts are right about half of the time, at every level: what a layer adds to its input is made small (`QUIET`), so that
 the next token depends mostly on the token before it, and the MTP layers begin with that token's embedding. No file
@@ -110,6 +111,24 @@ def trunk_alone(path: Path, source: Path) -> Path:
     return _part(path, source, changes, lambda layer: layer < first)
 
 
+def quiet(path: Path, source: Path) -> Path:
+    """A copy of `source` whose next token depends mostly on the token before it, as that of the targets here."""
+    reader = gguf.GGUFReader(source)
+    tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32) for t in reader.tensors}
+    make_quiet(tensors)
+    values = metadata_of(reader)
+    return write_model(path, values.pop("general.architecture"), values, tensors, _Q8, _PLAIN)
+
+
+def make_quiet(tensors: dict[str, Floats]) -> None:
+    """Scale the weights of a random model so that its layers add little to the embedding."""
+    embedding = tensors["token_embd.weight"]
+    tensors["token_embd.weight"] = embedding / np.sqrt((embedding**2).mean())
+    for name in tensors:
+        if name.split(".")[-2] in _WRITERS:
+            tensors[name] = QUIET * tensors[name]
+
+
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -137,11 +156,7 @@ def _with_heads(
             np.float32
         )
         tensors |= ones(block, n_embd, "nextn.enorm", "nextn.hnorm")
-    # As large as what MTP layers begin with, which is normalized.
-    tensors["token_embd.weight"] *= np.float32(n_embd**0.5)
-    for name in tensors:
-        if name.split(".")[-2] in _WRITERS:
-            tensors[name] = QUIET * tensors[name]
+    make_quiet(tensors)
     values |= {f"{architecture}.nextn_predict_layers": n_heads, f"{architecture}.block_count": n_layer + n_heads}
     return write_model(path, architecture, values, tensors, _Q8, _PLAIN)
 
