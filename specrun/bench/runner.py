@@ -22,7 +22,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, EAGLE3_HEAD, OFF, PROFILE, Method
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, EAGLE3_HEAD, MTP_HEAD, OFF, PROFILE, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import ALIASES, METHODS
 from specrun.speculation.shape import TreeShape
@@ -223,16 +223,21 @@ class Bench:
         """The first thing that the method needs and this run does not have; empty if it has all."""
         if self._is_one_path and method.kind == "tree":
             return "passes that check trees, and a pass over a model with recurrent layers checks one path"
+        draft = self._model.engine.draft
+        head = draft.kind if isinstance(draft, HeadDraft) else None
         has = {
             DRAFT: self._model.engine.draft is not None,
-            EAGLE3_HEAD: isinstance(self._model.engine.draft, HeadDraft),
+            EAGLE3_HEAD: head == "eagle3",
+            MTP_HEAD: head == "mtp",
             ACCEPTANCE: True,
             PROFILE: self._model.plans.profile is not None,
             DATASTORE: self._model.has_datastore,
         }
         advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
         need = next((need for need in method.needs if not has[need]), None)
-        return "" if need is None else f"{'an' if need == EAGLE3_HEAD else 'a'} {need}{advice.get(need, '')}"
+        return (
+            "" if need is None else f"{'an' if need in (EAGLE3_HEAD, MTP_HEAD) else 'a'} {need}{advice.get(need, '')}"
+        )
 
     def _measure(
         self,

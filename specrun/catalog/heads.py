@@ -13,8 +13,8 @@ from specrun.errors import ModelFileError, PairError
 if TYPE_CHECKING:
     from specrun.speculation.method import HeadKind
 
-# The architecture of a head's file, and the kind's name for people.
-NAMES: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head"}
+# The kinds, and their names for people.
+NAMES: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head"}
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
 # Architectures whose graph in llama.cpp marks the rows that enter each layer. Another target would end the process in
 # its first pass. Read in src/models of the llama.cpp in llama-cpp-python 0.3.36.
@@ -23,20 +23,28 @@ _MARK_LAYER_INPUTS = {
     *("mimo2", "minimax-01", "minimax-m2", "nemotron_h", "hunyuan_vl", "nanbeige", "bailingmoe3", "deepseek4"),
     "muse-glimmer",
 }
+# Architectures whose MTP layers llama.cpp computes with a plain KV cache of their own. Qwen3.5, Step 3.5 and GLM 4.5
+# were tried here; of the others the same source says so.
+_MTP = {
+    *("qwen35", "qwen35moe", "qwen3next", "step35", "glm4moe", "deepseek2", "mimo2", "hy_v3", "cohere2moe"),
+    *("bailingmoe3", "nemotron_h_moe"),
+}
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a head's file says of itself.
+    """A head that a file holds.
 
-    kind: its architecture.
-    target_layers: the layers of the target whose states it reads, each before that layer.
+    kind: how it drafts.
+    target_layers: the layers of the target whose states it reads, each before that layer; none for the last state.
     target_width: floats of a state of the target.
+    is_own: whether it is in the target's own file.
     """
 
     kind: HeadKind
     target_layers: tuple[int, ...]
     target_width: int
+    is_own: bool = False
 
     @property
     def name(self) -> str:
@@ -45,14 +53,43 @@ class Head:
 
 
 def head_in(file: GgufFile) -> Head | None:
-    """The head that a file holds; None for a model. Raises ModelFileError for a head that llama.cpp cannot load."""
-    kind = next((kind for kind in NAMES if kind == file.architecture), None)
-    if kind is None:
+    """The head that a file holds, and nothing else; None for a model, which may have MTP layers of its own.
+
+    Raises ModelFileError for a head that llama.cpp cannot load.
+    """
+    if _mtp_layers(file) and "blk.0.attn_norm.weight" not in _names(file):
+        return Head("mtp", (), file.n_embd)
+    if file.architecture != "eagle3":
         return None
-    layers = file.metadata.get(f"{kind}.target_layers")
+    layers = file.metadata.get("eagle3.target_layers")
     if not isinstance(layers, list) or len(layers) != _EAGLE3_LAYERS or not all(isinstance(k, int) for k in layers):
         raise ModelFileError(f"{file.path} is broken: its target_layers are not {_EAGLE3_LAYERS} numbers")
-    return Head(kind, tuple(layers), file.number("target_hidden_size") or file.n_embd)
+    return Head("eagle3", tuple(layers), file.number("target_hidden_size") or file.n_embd)
+
+
+def own_head(file: GgufFile) -> Head | None:
+    """The MTP layers of a model that llama.cpp can draft with; None if its file has none."""
+    has_layers = file.architecture in _MTP and _mtp_layers(file) > 0
+    return Head("mtp", (), file.n_embd, is_own=True) if has_layers and head_in(file) is None else None
+
+
+def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:
+    """The head that drafts for a target: its own, if its own file was named as the draft, or that of another file.
+
+    None for a draft model. Raises ModelFileError for a head that llama.cpp cannot load.
+    """
+    return own_head(target) if draft.path.absolute() == target.path.absolute() else head_in(draft)
+
+
+def _mtp_layers(file: GgufFile) -> int:
+    """Number of MTP layers in a file, which come last. Some files without them still count them in their metadata."""
+    n = file.number("nextn_predict_layers")
+    names = _names(file)
+    return sum(f"blk.{file.n_layers - 1 - i}.nextn.eh_proj.weight" in names for i in range(n))
+
+
+def _names(file: GgufFile) -> set[str]:
+    return {tensor.name for tensor in file.tensors}
 
 
 def check_no_head(file: GgufFile) -> None:
@@ -79,15 +116,17 @@ def difference_of(target: GgufFile, file: GgufFile, head: Head) -> str | None:
 
 def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | None:
     """The same, by the sizes and kinds of both alone."""
-    if target.architecture not in _MARK_LAYER_INPUTS:
+    if head.kind == "mtp":
+        if target.architecture not in _MTP or file.architecture != target.architecture:
+            return f"its layers are {file.architecture}'s, and the target is {target.architecture}"
+    elif target.architecture not in _MARK_LAYER_INPUTS:
         return f"llama.cpp gives no states of the layers of {target.architecture} models"
     if head.target_width != target.n_embd:
         return f"it reads states of {head.target_width} numbers, and the target's have {target.n_embd}"
     outside = [layer for layer in head.target_layers if not 0 <= layer < target.n_layers]
     if outside:
         return f"it reads the state before layer {outside[0]}, and the target has {target.n_layers} layers"
-    names = {tensor.name for tensor in file.tensors}
-    if not {EMBEDDING, OUTPUT} <= names and file.n_embd != target.n_embd:
+    if not {EMBEDDING, OUTPUT} <= _names(file) and file.n_embd != target.n_embd:
         return f"it uses the target's embedding or output matrix, but its own states have {file.n_embd} numbers"
     if file.n_vocab != target.n_vocab:
         return f"it has {file.n_vocab} tokens, and the target {target.n_vocab}"

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import NAMES, Head, check_head, head_in
+from specrun.catalog.heads import NAMES, Head, check_head, drafting_head
 from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.head_sizes import head_config
 from specrun.engine.run_options import RunOptions
 from specrun.errors import PairError
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, draft_of
-from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.heads import bindings
 from specrun.llama.heads.eagle3 import eagle3_draft
 from specrun.llama.heads.head_context import HeadContext
+from specrun.llama.heads.mtp import mtp_draft
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.plan import Plan
 
@@ -29,14 +30,15 @@ def checked_head(options: RunOptions) -> Head | None:
     """
     if not options.drafts or options.draft is None:
         return None
-    file = GgufFile.read(options.draft)
-    head = head_in(file)
+    target, file = GgufFile.read(options.target), GgufFile.read(options.draft)
+    head = drafting_head(target, file)
     wanted = next((plan.method.head for plan in options.plans if plan.method.head), None)
     if wanted and (head is None or head.kind != wanted):
         raise PairError(f"--method {wanted} needs an {NAMES[wanted]} as --draft, and {options.draft.name} is none")
     if head:
         bindings.check()
-        check_head(GgufFile.read(options.target), file, head)
+    if head and not head.is_own:
+        check_head(target, file, head)
     return head
 
 
@@ -57,9 +59,13 @@ def make_draft(
     file = GgufFile.read(model.path)
     if head:
         config = head_config(configured(model, settings, None), plans)
-        context = HeadContext(model, config, target.context, model.n_embd)
+        width = model.n_embd_out if head.kind == "mtp" else model.n_embd
+        context = HeadContext(model, config, HeadSetup(target.context, width, head.kind == "mtp"))
         resources.enter_context(context)
-        draft, target.states = eagle3_draft(context, target.context, head.target_layers, n_vocab)
+        if head.kind == "mtp":
+            draft, target.states = mtp_draft(context, target.context, n_vocab)
+        else:
+            draft, target.states = eagle3_draft(context, target.context, head.target_layers, n_vocab)
         return draft
     if not settings.gpu_layers:
         settings = settings.over(attention_of(file, settings))

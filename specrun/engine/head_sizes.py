@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import head_in
+from specrun.catalog.heads import Head
 from specrun.llama.context import ContextConfig
 from specrun.speculation.plan import Plan
 
@@ -31,14 +31,13 @@ def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
     )
 
 
-def states_bytes(draft: GgufFile, config: ContextConfig, plans: Sequence[Plan]) -> int:
-    """Bytes in RAM of hidden states and of the logits of a head's passes; 0 for a draft model.
+def states_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Sequence[Plan]) -> int:
+    """Bytes in RAM of hidden states and of the logits of a head's passes.
 
+    file: the head's.
     config: of the target's context. plans: those that will run. llama.cpp keeps the target's states of a whole call for
     each layer that is read.
     """
-    head = head_in(draft)
-    if head is None:
-        return 0
-    of_text, of_call = config.n_ctx * draft.n_embd, config.n_call * len(head.target_layers) * head.target_width
-    return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * draft.n_vocab)
+    n_layers = max(len(head.target_layers), 1)
+    of_text, of_call = config.n_ctx * file.n_embd, config.n_call * n_layers * head.target_width
+    return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab)

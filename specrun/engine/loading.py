@@ -107,14 +107,19 @@ def _load(
     else:
         settings, draft_settings = (replace(one, gpu_layers=None) for one in (settings, draft_settings))
     head = checked_head(options)
-    streaming = plan_streaming(options, settings)
+    is_own_head = head is not None and head.is_own
+    streaming = plan_streaming(options, settings, is_own_head)
     states = _states(options)
-    model = resources.enter_context(LlamaModel(options.target, settings, _progress(options.target, show)))
-    draft_model = None
-    if options.drafts:
+    model = LlamaModel(options.target, settings, _progress(options.target, show), with_mtp=is_own_head)
+    resources.enter_context(model)
+    draft_model = model if is_own_head else None
+    if is_own_head:
+        draft_settings = replace(draft_settings, gpu_layers=settings.gpu_layers)
+    elif options.drafts:
         assert options.draft
         progress = _progress(options.draft, show)
-        draft_model = LlamaModel(options.draft, draft_settings, progress, is_head=head is not None)
+        is_head = head is not None
+        draft_model = LlamaModel(options.draft, draft_settings, progress, is_head, with_mtp=is_head)
         resources.enter_context(draft_model)
         check_sizes(model.n_bytes, draft_model.n_bytes)
         if head is None:

@@ -30,6 +30,7 @@ from tests.eagle_heads import random_eagle3
 from tests.engines import code_prompts
 from tests.hybrids import random_qwen35
 from tests.models import random_gemma3
+from tests.mtp_targets import random_mtp_step35, trunk_alone
 
 ONE_THREAD = LlamaSettings(threads=1)
 
@@ -127,3 +128,24 @@ def test_the_commands_take_a_head(here: SpecrunHere, head: Path) -> None:
     told = here(*arguments, "--speculate", "tree", "--overlap")
     assert (told.code, told.stdout) == (0, plain.stdout)
     assert "--overlap is left out: small head drafts from the hidden states that the pass gives" in told.stderr
+
+
+def test_the_commands_take_mtp_layers(here: SpecrunHere, tmp_path: Path) -> None:
+    target = random_mtp_step35(tmp_path / "target.gguf")
+    arguments = ("generate", "def f(x):", "--raw", "-n", "16", "--temp", "0", "-m", target)
+    plain = here(*arguments, "--speculate", "off")
+    assert plain.code == 0
+    for more in (["--method", "mtp"], ["--draft", "mtp", "--speculate", "chain"], ["--draft", target], []):
+        result = here(*arguments, *more)
+        assert (result.code, result.stdout) == (0, plain.stdout)
+    trunk = trunk_alone(tmp_path / "trunk.gguf", target)
+    result = here("generate", "x", "--raw", "-m", trunk, "--method", "mtp")
+    result.assert_fails(PairError.exit_code, "trunk.gguf has no MTP layers")
+
+
+def test_mtp_layers_take_no_memory_of_a_draft(tmp_path: Path) -> None:
+    target = random_mtp_step35(tmp_path / "target.gguf")
+    own = placement_request(options(target, CHAIN.plan(), target=target), ())
+    assert own.draft is None
+    assert own.states_bytes > 0
+    assert own.target == placement_request(options(None, OFF.plan(), target=target), ()).target

@@ -38,11 +38,12 @@ class Loads:
         settings: LlamaSettings = UNDECIDED,
         progress: Callable[[float], None] = lambda _: None,
         is_head: bool = False,
+        with_mtp: bool = False,
     ) -> LlamaModel:
         self.settings.append(settings)
         if (settings.gpu_layers or 0) > self.most_layers:
             raise OutOfMemoryError("cannot be loaded: unable to allocate CUDA0 buffer")
-        return LlamaModel(path, settings, progress, is_head)
+        return LlamaModel(path, settings, progress, is_head, with_mtp)
 
 
 @pytest.fixture

@@ -46,4 +46,4 @@ def eagle3_draft(
     """
     reader = LayerInputs(target, layers, target.model.n_embd)
     states = TargetStates(reader, context.encode, context.config.n_batch, context.state_width, context.config.n_ctx)
-    return HeadDraft(context, states, n_vocab, skipped=1), states
+    return HeadDraft("eagle3", context, states, n_vocab, skipped=1), states

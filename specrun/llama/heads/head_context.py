@@ -10,7 +10,7 @@ import numpy as np
 
 from specrun.errors import LlamaError
 from specrun.llama import library
-from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.loaded_model import LlamaModel
@@ -21,17 +21,16 @@ _TEXT = 0  # the sequence whose positions what is encoded pretends to go on with
 class HeadContext(LlamaContext):
     """The KV cache of a head.
 
-    target: the target's context, whose embedding and output matrix the head uses if it has none. Close it later.
-    state_width: floats of a hidden state of the head.
+    setup: see `HeadSetup`.
 
     llama.cpp gives logits for all tokens of a head's pass or for none: where some are wanted and some not, the rows are
     those of other tokens. Raises the errors of `LlamaContext`, and LlamaError if this build cannot run heads.
     """
 
-    def __init__(self, model: LlamaModel, config: ContextConfig, target: LlamaContext, state_width: int) -> None:
+    def __init__(self, model: LlamaModel, config: ContextConfig, setup: HeadSetup) -> None:
         bindings.check()
-        super().__init__(model, config, other=target, state_width=state_width)
-        self.state_width = state_width
+        super().__init__(model, config, head=setup)
+        self.state_width = setup.state_width
         bindings.keep_states(self.handle, masked=True)
 
     def states(self, n_rows: int) -> Floats:

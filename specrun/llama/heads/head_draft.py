@@ -14,6 +14,7 @@ from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.prefix import common_prefix
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
+from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
 
 _WHOLE = 0  # the sequence with all committed text
@@ -27,13 +28,15 @@ class HeadDraft:
     with the head's own state behind its parent, which all its siblings share; a node can be expanded once its parent
     was. These cells are dropped when the tree is: what was accepted of them is read again with the target's states.
 
+    kind: the kind of head.
     states: the target's.
     n_vocab: as in `DraftContext`.
     skipped: tokens at the beginning of a text that are in no cell. EAGLE-3 never reads the first one, as no state lies
         before it; MTP reads it with a state of zeros.
     """
 
-    def __init__(self, context: HeadContext, states: TargetStates, n_vocab: int, skipped: int) -> None:
+    def __init__(self, kind: HeadKind, context: HeadContext, states: TargetStates, n_vocab: int, skipped: int) -> None:
+        self.kind = kind
         self.context = context
         self.n_vocab = n_vocab
         self._target = states

@@ -7,7 +7,7 @@ draft model. These methods are for asking for a head, and for nothing else if th
 from __future__ import annotations
 
 from specrun.speculation.drafters.specexec import specexec
-from specrun.speculation.method import EAGLE3_HEAD, Method
+from specrun.speculation.method import EAGLE3_HEAD, MTP_HEAD, Method
 
 EAGLE3 = Method(
     name="eagle3",
@@ -17,4 +17,14 @@ EAGLE3 = Method(
     drafter=specexec,
     needs=(EAGLE3_HEAD,),
     head="eagle3",
+)
+
+MTP = Method(
+    name="mtp",
+    kind="tree",
+    paper="Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437, in trees of SpecExec",
+    pays="where drafting pays and the target has MTP layers, which take the memory of a layer or two",
+    drafter=specexec,
+    needs=(MTP_HEAD,),
+    head="mtp",
 )

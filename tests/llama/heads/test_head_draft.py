@@ -19,6 +19,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.eagle_heads import random_eagle3
 from tests.engines import engine
+from tests.mtp_targets import head_alone, random_mtp_glm4_moe, random_mtp_step35, trunk_alone
 from tests.soak.failing import MOMENTS, Moment, OnPurposeError, failing
 
 TEXT = list(range(40, 60))
@@ -50,11 +51,24 @@ class Head:
         return rows
 
 
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    file = random_eagle3(tmp_path_factory.mktemp("heads") / "head.gguf")
-    with engine(embedded.TARGET, file, SPECEXEC.plan(32, 8)) as e:
+def pair_of(folder: Path, kind: str) -> tuple[Path, Path]:
+    """A target and its head."""
+    if kind == "eagle3":
+        return embedded.TARGET, random_eagle3(folder / "head.gguf")
+    whole = {"mtp": random_mtp_step35, "mtp of a mixture": random_mtp_glm4_moe}.get(kind, random_mtp_step35)(
+        folder / "whole.gguf"
+    )
+    if kind == "mtp beside the target":
+        return trunk_alone(folder / "trunk.gguf", whole), head_alone(folder / "mtp.gguf", whole)
+    return whole, whole
+
+
+@pytest.fixture(scope="module", params=["eagle3", "mtp", "mtp of a mixture", "mtp beside the target"])
+def head(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    target, file = pair_of(tmp_path_factory.mktemp("heads"), request.param)
+    with engine(target, file, SPECEXEC.plan(32, 8)) as e:
         assert isinstance(e.draft, HeadDraft)
+        assert e.draft.kind == request.param[: len(e.draft.kind)]
         yield Head(e, e.draft)
 
 
@@ -131,9 +145,10 @@ def test_a_node_waits_until_its_parent_was_expanded(head: Head) -> None:
     assert list(head.draft.expandable([1, ROOT, 2], 16)) == [0, 1]
 
 
-def test_a_text_of_one_token_has_no_state_to_draft_from(head: Head) -> None:
-    assert not head.after([40]).any()
-    assert list(head.draft.expandable([ROOT], 16)) == []
+def test_an_eagle_has_no_state_to_draft_from_in_a_text_of_one_token(head: Head) -> None:
+    is_eagle = head.draft.kind == "eagle3"
+    assert head.after([40]).any() != is_eagle
+    assert list(head.draft.expandable([ROOT], 16)) == ([] if is_eagle else [0])
     assert_close(head.after([40, 41]), head.after([40, 41]))
     assert len(head.draft.expandable([ROOT], 16)) == 1
 
