@@ -16,13 +16,23 @@ from specrun.engine.overlap import why_no_overlap
 from specrun.engine.request import Request
 from specrun.engine.statistics import Statistics
 from specrun.errors import PromptError
-from specrun.llama import HeadDraft
+from specrun.llama import AnyHead
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, EAGLE3_HEAD, MTP_HEAD, OFF, PROFILE, Method
+from specrun.speculation.method import (
+    ACCEPTANCE,
+    DATASTORE,
+    DFLASH_HEAD,
+    DRAFT,
+    EAGLE3_HEAD,
+    MTP_HEAD,
+    OFF,
+    PROFILE,
+    Method,
+)
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import ALIASES, METHODS
 from specrun.speculation.shape import TreeShape
@@ -224,11 +234,12 @@ class Bench:
         if self._is_one_path and method.kind == "tree":
             return "passes that check trees, and a pass over a model with recurrent layers checks one path"
         draft = self._model.engine.draft
-        head = draft.kind if isinstance(draft, HeadDraft) else None
+        head = draft.kind if isinstance(draft, AnyHead) else None
         has = {
             DRAFT: self._model.engine.draft is not None,
             EAGLE3_HEAD: head == "eagle3",
             MTP_HEAD: head == "mtp",
+            DFLASH_HEAD: head == "dflash",
             ACCEPTANCE: True,
             PROFILE: self._model.plans.profile is not None,
             DATASTORE: self._model.has_datastore,

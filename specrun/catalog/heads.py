@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from specrun.speculation.method import HeadKind
 
 # The kinds, and their names for people.
-NAMES: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head"}
+NAMES: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
+_BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
 # Architectures whose graph in llama.cpp marks the rows that enter each layer. Another target would end the process in
 # its first pass. Read in src/models of the llama.cpp in llama-cpp-python 0.3.36.
 _MARK_LAYER_INPUTS = {
@@ -51,6 +52,16 @@ class Head:
         """The kind's name for people."""
         return NAMES[self.kind]
 
+    @property
+    def article(self) -> str:
+        """That of the name."""
+        return article(self.kind)
+
+
+def article(kind: HeadKind) -> str:
+    """The article of the kind's name."""
+    return "a" if kind == "dflash" else "an"
+
 
 def head_in(file: GgufFile) -> Head | None:
     """The head that a file holds, and nothing else; None for a model, which may have MTP layers of its own.
@@ -59,12 +70,34 @@ def head_in(file: GgufFile) -> Head | None:
     """
     if _mtp_layers(file) and "blk.0.attn_norm.weight" not in _names(file):
         return Head("mtp", (), file.n_embd)
-    if file.architecture != "eagle3":
+    if file.architecture not in ("eagle3", "dflash"):
         return None
-    layers = file.metadata.get("eagle3.target_layers")
-    if not isinstance(layers, list) or len(layers) != _EAGLE3_LAYERS or not all(isinstance(k, int) for k in layers):
-        raise ModelFileError(f"{file.path} is broken: its target_layers are not {_EAGLE3_LAYERS} numbers")
-    return Head("eagle3", tuple(layers), file.number("target_hidden_size") or file.n_embd)
+    layers = file.metadata.get(f"{file.architecture}.target_layers")
+    if not isinstance(layers, list) or not layers or not all(isinstance(k, int) for k in layers):
+        raise ModelFileError(f"{file.path} is broken: its target_layers are no numbers")
+    if file.architecture == "eagle3":
+        if len(layers) != _EAGLE3_LAYERS:
+            raise ModelFileError(f"{file.path} is broken: its target_layers are not {_EAGLE3_LAYERS} numbers")
+        return Head("eagle3", tuple(layers), file.number("target_hidden_size") or file.n_embd)
+    if file.metadata.get("dflash.rope.dimension_sections") or "selector_hidden.weight" in _names(file):
+        raise ModelFileError(f"{file.path} is a DFlash head of a kind (M-RoPE or DFlash 2) that specrun cannot run")
+    fused = next((tensor for tensor in file.tensors if tensor.name == "fc.weight"), None)
+    return Head("dflash", tuple(layers), fused.shape[0] // len(layers) if fused else file.n_embd)
+
+
+def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
+    """Of a DFlash head's file: tokens of a block, the mask token, the row that gives the token behind the root, and
+    whether rows see only those before them. Raises ModelFileError for a file without a mask token, or other sizes.
+    """
+    mask, size = file.metadata.get("tokenizer.ggml.mask_token_id"), file.number("block_size", _BLOCK)
+    if not isinstance(mask, int) or not 0 <= mask < file.n_vocab:
+        raise ModelFileError(f"{file.path} is broken: it names no mask token")
+    if not 1 < size <= _MOST_BLOCK:
+        raise ModelFileError(f"{file.path} is broken: its blocks have {size} tokens")
+    is_dspark = "markov_w1.weight" in _names(file)
+    # A DSpark's first row is already that of the token behind the root, unless the file says otherwise.
+    first = 0 if is_dspark and file.metadata.get("dflash.sample_from_anchor", True) else 1
+    return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))
 
 
 def own_head(file: GgufFile) -> Head | None:
@@ -95,7 +128,9 @@ def _names(file: GgufFile) -> set[str]:
 def check_no_head(file: GgufFile) -> None:
     """Raise ModelFileError for a head where a model is expected, which can write."""
     if head := head_in(file):
-        raise ModelFileError(f"{file.path} is an {head.name}, which writes nothing by itself; give it as --draft")
+        raise ModelFileError(
+            f"{file.path} is {head.article} {head.name}, which writes nothing by itself; give it as --draft"
+        )
 
 
 def check_head(target: GgufFile, file: GgufFile, head: Head) -> None:
@@ -123,9 +158,10 @@ def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | Non
         return f"llama.cpp gives no states of the layers of {target.architecture} models"
     if head.target_width != target.n_embd:
         return f"it reads states of {head.target_width} numbers, and the target's have {target.n_embd}"
-    outside = [layer for layer in head.target_layers if not 0 <= layer < target.n_layers]
+    n_layers = target.n_computed_layers
+    outside = [layer for layer in head.target_layers if not 0 <= layer < n_layers]
     if outside:
-        return f"it reads the state before layer {outside[0]}, and the target has {target.n_layers} layers"
+        return f"it reads the state before layer {outside[0]}, and the target has {n_layers} layers"
     if not {EMBEDDING, OUTPUT} <= _names(file) and file.n_embd != target.n_embd:
         return f"it uses the target's embedding or output matrix, but its own states have {file.n_embd} numbers"
     if file.n_vocab != target.n_vocab:

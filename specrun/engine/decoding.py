@@ -11,7 +11,7 @@ from specrun.engine.request import Request
 from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
 from specrun.errors import PromptError
 from specrun.interrupts import never
-from specrun.llama import AnyDraft, DraftContext, HeadDraft, TargetContext
+from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.speculation.accept import accept
@@ -73,7 +73,7 @@ class Engine:
         A head needs the target's hidden states, for which the target reads the text. A draft model needs nothing. The
         target's cache may be empty afterwards.
         """
-        if isinstance(self.draft, HeadDraft):
+        if self.target.states:
             self.target.set_prompt(list(tokens))
             self.target.reset()
 

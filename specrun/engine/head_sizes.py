@@ -38,6 +38,8 @@ def states_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Seque
     config: of the target's context. plans: those that will run. llama.cpp keeps the target's states of a whole call for
     each layer that is read.
     """
-    n_layers = max(len(head.target_layers), 1)
-    of_text, of_call = config.n_ctx * file.n_embd, config.n_call * n_layers * head.target_width
+    of_token = max(len(head.target_layers), 1) * head.target_width
+    # A DFlash head's states are the rows themselves, in half precision.
+    of_text = config.n_ctx * (of_token // 2 if head.kind == "dflash" else file.n_embd)
+    of_call = config.n_call * of_token
     return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab)

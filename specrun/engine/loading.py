@@ -119,10 +119,13 @@ def _load(
         assert options.draft
         progress = _progress(options.draft, show)
         is_head = head is not None
+        if is_head and settings.gpu_layers and not draft_settings.gpu_layers:
+            # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
+            draft_settings = replace(draft_settings, gpu_layers=1)
         draft_model = LlamaModel(options.draft, draft_settings, progress, is_head, with_mtp=is_head)
         resources.enter_context(draft_model)
-        check_sizes(model.n_bytes, draft_model.n_bytes)
         if head is None:
+            check_sizes(model.n_bytes, draft_model.n_bytes)
             check_pair(model.vocabulary, draft_model.vocabulary)
     plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 
-from specrun.llama import AnyDraft, DraftContext, HeadDraft, TargetContext
+from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.sampling import Candidates, Sampler
@@ -29,7 +29,7 @@ LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen b
 
 def why_no_overlap(draft: AnyDraft | None) -> str | None:
     """Why this draft drafts nothing while a pass of the target runs; None where it can."""
-    if isinstance(draft, HeadDraft):
+    if isinstance(draft, AnyHead):
         return f"{draft.context.model.name} drafts from the hidden states that the pass gives"
     if isinstance(draft, RecurrentDraft):
         return f"{draft.context.model.name} has recurrent layers, and drafts for one text"

@@ -58,7 +58,7 @@ class PositionalMeter:
         assert draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)
         engine.read_for_draft(tokens)
-        for p, row in zip(distributions, islice(draft.rows_along(tokens), skip, None), strict=False):
+        for p, row in zip(distributions, draft.rows_along(tokens, skip), strict=False):
             self._count(p, row, sampler)
         engine.reset()
 

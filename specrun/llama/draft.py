@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -78,13 +79,15 @@ class DraftContext:
         """`tokens` with 0 in place of those that the draft does not have."""
         return [token if token < self.n_vocab else 0 for token in tokens]
 
-    def rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
-        """float32[n_vocab] for each of `tokens`: the logits after it; the pass after the next overwrites a row.
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+        """float32[n_vocab] for each of `tokens` but the first `skip`: the logits after it. The pass after the next
+        overwrites a row.
 
         The cache is emptied before, and must be emptied afterwards.
         """
         self.reset()
-        return (row[: self.n_vocab] for row in rows_along(self.context, self.readable(tokens)))
+        rows = rows_along(self.context, self.readable(tokens))
+        return (row[: self.n_vocab] for row in islice(rows, skip, None))
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

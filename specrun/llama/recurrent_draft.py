@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -64,10 +65,11 @@ class RecurrentDraft:
         """`tokens` with 0 in place of those that the draft does not have."""
         return [token if token < self.n_vocab else 0 for token in tokens]
 
-    def rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`."""
         self.reset()
-        return (row[: self.n_vocab] for row in rows_along(self.context, self.readable(tokens)))
+        rows = rows_along(self.context, self.readable(tokens))
+        return (row[: self.n_vocab] for row in islice(rows, skip, None))
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

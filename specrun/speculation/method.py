@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Needed = TypeVar("Needed")
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
-HeadKind = Literal["eagle3", "mtp"]
+HeadKind = Literal["eagle3", "mtp", "dflash"]
 
 # What a method may need besides the target.
 DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
-EAGLE3_HEAD, MTP_HEAD = "EAGLE-3 head", "MTP head"
+EAGLE3_HEAD, MTP_HEAD, DFLASH_HEAD = "EAGLE-3 head", "MTP head", "DFlash head"
 
 # Default bounds of a plan; chosen by hand.
 _DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from specrun.engine.decoding import Engine
-from specrun.llama import TargetContext
+from specrun.llama import BlockDraft, TargetContext
 from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode
@@ -91,6 +91,10 @@ class DraftTimer:
     def ms(self, n: int) -> float:
         draft = self.engine.draft
         assert draft is not None, "only pairs are timed"
+        if isinstance(draft, BlockDraft):  # one pass for all levels, so each takes its share of it
+            started = time.perf_counter()
+            draft.start(repeated(self.tokens, self._ctx))
+            return (time.perf_counter() - started) * 1e3 / draft.block.n_levels
         draft.start(repeated(self.tokens, self._ctx))
         is_tree = not isinstance(draft, RecurrentDraft)
         nodes = [DraftNode(i + 1, ROOT if is_tree else i, token) for i, token in enumerate(repeated(self.tokens, n))]

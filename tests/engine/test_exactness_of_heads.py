@@ -14,21 +14,23 @@ from specrun.engine import residency
 from specrun.engine.decoding import Engine
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
-from specrun.llama import HeadDraft
+from specrun.llama import AnyHead, HeadDraft
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
-from specrun.speculation.drafters.heads import EAGLE3
+from specrun.speculation.drafters.heads import DFLASH, EAGLE3, MTP
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.shape import TreeShape
+from tests.dflash_heads import random_dspark
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.engines import Written, code_prompts, engine, first_difference, write
-from tests.mtp_targets import head_alone, random_mtp_glm4_moe, random_mtp_qwen35, random_mtp_step35, trunk_alone
+from tests.models import random_llama
+from tests.mtp_targets import head_alone, quiet, random_mtp_glm4_moe, random_mtp_qwen35, random_mtp_step35, trunk_alone
 from tests.streams import planned
 
 GREEDY = SamplingParameters(temperature=0.0)
@@ -37,14 +39,13 @@ LARGEST = SPECEXEC.plan(64, 8)
 PLANS = [
     CHAIN.plan(depth=4),
     LARGEST,
-    EAGLE3.plan(16, 6),
     ADAPTIVE.plan(32, 8, 8),
     MERGED.plan(32, 16),
     SEQUOIA_MATCH.plan().shaped(TreeShape.branching((3, 2, 1))),
 ]
 N_TOKENS = 60
 
-KINDS = ["eagle3", "mtp"]
+KINDS = ["eagle3", "mtp", "dspark"]
 
 Pair = tuple[Path, Path]
 
@@ -54,6 +55,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("pair")
     if request.param == "eagle3":
         return agreeing_pair(folder)
+    if request.param == "dspark":
+        target = quiet(folder / "target.gguf", random_llama(folder / "plain.gguf", n_layer=8))
+        return target, random_dspark(folder / "head.gguf", target)
     target = random_mtp_step35(folder / "target.gguf")
     return target, target
 
@@ -61,7 +65,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def running(pair: Pair) -> Iterator[Engine]:
     with engine(*pair, LARGEST) as e:
-        assert isinstance(e.draft, HeadDraft)
+        assert isinstance(e.draft, AnyHead)
         yield e
 
 
@@ -88,6 +92,12 @@ def test_every_kind_of_plan_writes_the_same(running: Engine, pair: Pair, samplin
         assert_same(results, plain)
         n_passes = sum(result.n_passes for result in results)
         assert n_passes < 0.85 * sum(result.n_passes for result in plain), f"{plan}: little was accepted"
+
+
+def test_the_methods_by_name_write_the_same(running: Engine) -> None:
+    method = {"eagle3": EAGLE3, "mtp": MTP, "dflash": DFLASH}[running.draft.kind]  # type: ignore[union-attr]
+    plain = written(running, OFF.plan(), SAMPLED, 24)
+    assert_same(written(running, method.plan(16, 6), SAMPLED, 24), plain)
 
 
 def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
@@ -191,8 +201,10 @@ def test_weights_that_are_streamed_draft_the_same(tmp_path: Path, kind: str, mon
         in_ram = written(e, LARGEST, SAMPLED)
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: room)
     with engine(target, head, LARGEST) as e:
+        assert e.target.context.weights is not None
         streamed = written(e, LARGEST, SAMPLED)
     assert_same(streamed, in_ram)
     # Were a layer that drafts not in memory, its drafts would be others.
     assert [one.n_passes for one in streamed] == [one.n_passes for one in in_ram]
-    assert all(one.statistics.bytes_read > 0 for one in streamed)
+    # Experts are read where they are not in the page cache already.
+    assert kind != "eagle3" or all(one.statistics.bytes_read > 0 for one in streamed)

@@ -218,9 +218,9 @@ def test_memory_is_looked_at_before_the_weights_take_it(model: Path, monkeypatch
         order.append("planned")
 
     class Loading(LlamaModel):
-        def __init__(self, path: Path, *rest: Any) -> None:
+        def __init__(self, path: Path, *rest: Any, **named: Any) -> None:
             order.append("loaded")
-            super().__init__(path, *rest)
+            super().__init__(path, *rest, **named)
 
     monkeypatch.setattr(residency, "room_in_ram", planning)
     monkeypatch.setattr(loading, "LlamaModel", Loading)

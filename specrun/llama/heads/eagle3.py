@@ -5,36 +5,11 @@ Its cells lag one behind: a cell at position p is of the token at p + 1 and the 
 
 from __future__ import annotations
 
-import numpy as np
-
 from specrun.llama.context import LlamaContext
-from specrun.llama.heads import bindings
-from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.head_draft import HeadDraft
-from specrun.llama.heads.target_states import Indices, TargetStates
-
-
-class LayerInputs:
-    """Reads the rows that entered some of the target's layers, one behind the other.
-
-    layers: which ones; row k of a layer is the state before it.
-    """
-
-    def __init__(self, target: LlamaContext, layers: tuple[int, ...], layer_width: int) -> None:
-        bindings.keep_layer_inputs(target.handle, layers)
-        self._target = target
-        self._layers = layers
-        self._layer_width = layer_width
-
-    @property
-    def width(self) -> int:
-        return len(self._layers) * self._layer_width
-
-    def rows(self, tokens: Indices) -> Floats:
-        n = int(tokens.max()) + 1
-        by_layer = [bindings.layer_inputs(self._target.handle, layer, n, self._layer_width) for layer in self._layers]
-        return np.hstack([rows[tokens] for rows in by_layer])
+from specrun.llama.heads.layer_inputs import LayerInputs
+from specrun.llama.heads.target_states import TargetStates
 
 
 def eagle3_draft(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 
 import llama_cpp
-import numpy as np
 
 from specrun.errors import LlamaError
 from specrun.llama import library
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
+from specrun.llama.heads.rows_batch import RowsBatch
 from specrun.llama.loaded_model import LlamaModel
 
 _TEXT = 0  # the sequence whose positions what is encoded pretends to go on with
@@ -48,25 +47,11 @@ class HeadContext(LlamaContext):
         n = len(rows)
         if not 0 < n <= self.config.n_batch:  # llama.cpp would end the process
             raise ValueError(f"{n} rows to encode; the context takes 1 to {self.config.n_batch}")
-        rows = np.ascontiguousarray(rows, np.float32)
         # llama.cpp checks the positions, though it does not use them.
-        positions = int(self.sequence_lengths()[_TEXT]) + np.arange(n, dtype=np.int32)
-        counts, outputs = np.ones(n, np.int32), np.ones(n, np.int8)
-        sequence = np.array([_TEXT], np.int32)
-        sequences = np.full(n, sequence.ctypes.data, np.uintp)
-        pointer = ctypes.POINTER
-        batch = llama_cpp.llama_batch(
-            n_tokens=n,
-            token=None,
-            embd=rows.ctypes.data_as(pointer(ctypes.c_float)),
-            pos=positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
-            n_seq_id=counts.ctypes.data_as(pointer(ctypes.c_int32)),
-            seq_id=sequences.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
-            logits=outputs.ctypes.data_as(pointer(ctypes.c_int8)),
-        )
+        batch = RowsBatch(rows, int(self.sequence_lengths()[_TEXT]), _TEXT, outputs=True)
         started = time.perf_counter()
         with library.captured_errors() as errors:
-            code = llama_cpp.llama_encode(self.handle, batch)
+            code = llama_cpp.llama_encode(self.handle, batch.struct)
             llama_cpp.llama_synchronize(self.handle)
         self.decode_seconds += time.perf_counter() - started
         if code != 0:

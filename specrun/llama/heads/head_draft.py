@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -98,11 +99,11 @@ class HeadDraft:
         """`tokens` with 0 in place of those that the head does not have."""
         return [token if token < self.n_vocab else 0 for token in tokens]
 
-    def rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
-        """float32[n_vocab] for each of `tokens`: the logits after it; the pass after the next overwrites a row.
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+        """As `DraftContext.rows_along`. The target must have read all but the last token."""
+        return islice(self._rows_along(tokens), skip, None)
 
-        The cache is emptied before, and must be emptied afterwards. The target must have read all but the last token.
-        """
+    def _rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
         self.reset()
         self._is_in_doubt = True
         for _ in tokens[: self._skipped]:

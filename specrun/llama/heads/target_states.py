@@ -8,7 +8,7 @@ states are kept as long as the text is. They take a few percent of what the targ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,20 +41,27 @@ class TargetStates:
 
     reader: reads the rows of a pass.
     encode: makes states, float32[n, state_width], from at most `most` rows; None where rows are states.
-    n_ctx: most tokens of the text.
+    n_ctx: most tokens of the text. dtype: that of the states while they are kept.
 
     Ctrl-C may come between any two lines of the methods; `tokens` then has no token without its row.
     """
 
     def __init__(
-        self, reader: StateReader, encode: Callable[[Floats], Floats] | None, most: int, state_width: int, n_ctx: int
+        self,
+        reader: StateReader,
+        encode: Callable[[Floats], Floats] | None,
+        most: int,
+        state_width: int,
+        n_ctx: int,
+        dtype: type[np.floating[Any]] = np.float32,
     ) -> None:
         self.tokens: list[int] = []
         self.state_width = state_width
         self._reader = reader
         self._encode = encode
         # Pages of memory that nothing was written to yet take no room.
-        self._states = np.empty((n_ctx, state_width), np.float32)
+        self._states = np.empty((n_ctx, state_width), dtype)
+        self._largest = float(np.finfo(dtype).max)
         self._n_encoded = 0  # tokens whose states are there; the rows of the others are in `_rows`
         self._rows = np.empty((most, reader.width), np.float32)
 
@@ -83,11 +90,12 @@ class TargetStates:
         self._n_encoded = min(self._n_encoded, len(self.tokens))
         rows = self._rows[: len(self.tokens) - self._n_encoded]
         if len(rows):
-            self._states[self._n_encoded : len(self.tokens)] = self._encode(rows) if self._encode else rows
+            states = self._encode(rows) if self._encode else rows
+            self._states[self._n_encoded : len(self.tokens)] = np.clip(states, -self._largest, self._largest)
             self._n_encoded = len(self.tokens)
 
-    def of(self, text: Sequence[int], begin: int, end: int) -> Floats:
-        """float32[end - begin, state_width]: the states behind the tokens begin .. end - 1 of `text`.
+    def of(self, text: Sequence[int], begin: int, end: int) -> NDArray[np.floating[Any]]:
+        """dtype[end - begin, state_width]: the states behind the tokens begin .. end - 1 of `text`.
 
         Position -1 stands for the beginning, whose state is 0. Raises ValueError if the target has not read the text so
         far (see `Engine.read_for_draft`).

@@ -7,7 +7,7 @@ draft model. These methods are for asking for a head, and for nothing else if th
 from __future__ import annotations
 
 from specrun.speculation.drafters.specexec import specexec
-from specrun.speculation.method import EAGLE3_HEAD, MTP_HEAD, Method
+from specrun.speculation.method import DFLASH_HEAD, EAGLE3_HEAD, MTP_HEAD, Method
 
 EAGLE3 = Method(
     name="eagle3",
@@ -27,4 +27,14 @@ MTP = Method(
     drafter=specexec,
     needs=(MTP_HEAD,),
     head="mtp",
+)
+
+DFLASH = Method(
+    name="dflash",
+    kind="tree",
+    paper="DFlash, arXiv 2602.06036, in trees of SpecExec",
+    pays="where a head was trained for this target, and draft passes take time: a whole tree needs one",
+    drafter=specexec,
+    needs=(DFLASH_HEAD,),
+    head="dflash",
 )

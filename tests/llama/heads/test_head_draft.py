@@ -155,7 +155,7 @@ def test_an_eagle_has_no_state_to_draft_from_in_a_text_of_one_token(head: Head) 
 
 def test_rows_along_a_text_are_those_behind_each_token(head: Head) -> None:
     head.engine.read_for_draft(TEXT)
-    rows = [row.copy() for row in head.draft.rows_along(TEXT)]
+    rows = [row.copy() for row in head.draft.rows_along(TEXT, 0)]
     assert len(rows) == len(TEXT)
     for n in (1, 2, 3, len(TEXT)):
         assert_close(rows[n - 1], head.after(TEXT[:n]))
