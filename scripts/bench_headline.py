@@ -66,6 +66,7 @@ class Bench:
     target: Path
     draft: Path
     work: Path
+    n_tokens: int  # of each text
 
     @property
     def tuned(self) -> Path:
@@ -121,7 +122,7 @@ class Bench:
         command = [
             SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, "--kinds", "code", "-o", "json",
             "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
-            "-n", N_TOKENS[self.place], *sampling,
+            "-n", self.n_tokens, *sampling,
             # Re-ordered weights would have to lie in RAM.
             *(["--no-repack"] if self.place == "streamed" else []),
         ]  # fmt: skip
@@ -132,7 +133,7 @@ class Bench:
         found: list[dict[str, Any]] = json.loads(
             self.specrun(
                 data, "bench", "--kinds", "code", "--methods", methods, "--repeat", "1", "-o", "json",
-                "-n", f"{N_TOKENS[self.place]}", *sampling,
+                "-n", f"{self.n_tokens}", *sampling,
             )
         )  # fmt: skip
         return found
@@ -196,6 +197,7 @@ def main() -> None:
     parser.add_argument("--types", default=",".join(TYPES), metavar="LIST")
     parser.add_argument("--places", default=",".join(PLACES), metavar="LIST")
     parser.add_argument("--temps", default="0,0.8", metavar="LIST")
+    parser.add_argument("-n", type=int, metavar="N", help="tokens of a text (96; streamed 40)")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON file that keeps what was measured")
     parser.add_argument("--print", action="store_true", help="measure nothing, print what --rows keeps")
     options = parser.parse_args()
@@ -209,7 +211,8 @@ def main() -> None:
         for weights in options.types.split(","):
             target, draft = ensure_models(options.work, weights)
             for place in options.places.split(","):
-                for row in Bench(weights, place, target, draft, options.work).rows(temperatures):
+                n_tokens = options.n or N_TOKENS[place]
+                for row in Bench(weights, place, target, draft, options.work, n_tokens).rows(temperatures):
                     key = (row.weights, row.place, row.temperature, row.name)
                     kept = [one for one in kept if (one.weights, one.place, one.temperature, one.name) != key] + [row]
                     if options.rows:
