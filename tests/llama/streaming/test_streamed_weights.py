@@ -20,7 +20,7 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import address_space
+from specrun.llama.streaming import address_space, read_buffer
 from specrun.llama.streaming.address_space import mappings_of
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
@@ -140,6 +140,15 @@ def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeyp
 
     monkeypatch.setattr(os, "open", refusing)
     with streamed_context(model) as streamed:
+        assert written(streamed) == expected
+
+
+@pytest.mark.parametrize("is_huge", [True, False])
+def test_reads_through_a_buffer_and_without_one_are_the_same(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, is_huge: bool
+) -> None:
+    monkeypatch.setattr(read_buffer, "_is_huge", lambda *_: is_huge)
+    with streamed_context(model, 2) as streamed:
         assert written(streamed) == expected
 
 
