@@ -5,8 +5,11 @@ when a model is needed.
 """
 
 from specrun.llama.draft import DraftContext
+from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.recurrent_draft import AnyDraft, draft_of
+from specrun.llama.recurrent_draft import RecurrentDraft, draft_of
 from specrun.llama.target import TargetContext
 
-__all__ = ["AnyDraft", "DraftContext", "LlamaModel", "TargetContext", "draft_of"]
+AnyDraft = DraftContext | RecurrentDraft | HeadDraft
+
+__all__ = ["AnyDraft", "DraftContext", "HeadDraft", "LlamaModel", "TargetContext", "draft_of"]

@@ -1,0 +1,73 @@
+"""Loading a draft: a model with the target's tokenizer, or a head that was trained for this target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import NAMES, Head, check_head, drafting_head
+from specrun.engine import kept_states
+from specrun.engine.default_settings import attention_of
+from specrun.engine.head_sizes import head_config
+from specrun.engine.run_options import RunOptions
+from specrun.errors import PairError
+from specrun.llama import AnyDraft, LlamaModel, TargetContext, draft_of
+from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
+from specrun.llama.heads import bindings
+from specrun.llama.heads.eagle3 import eagle3_draft
+from specrun.llama.heads.head_context import HeadContext
+from specrun.llama.heads.mtp import mtp_draft
+from specrun.llama_settings import LlamaSettings
+from specrun.speculation.plan import Plan
+
+
+def checked_head(options: RunOptions) -> Head | None:
+    """The head that will draft, by the headers of the files; None for a draft model, or where nothing drafts.
+
+    Raises ModelFileError for a file that cannot be read, PairError for a head of another target or another kind than
+    the method asks for, and LlamaError if this build of llama.cpp cannot run heads.
+    """
+    if not options.drafts or options.draft is None:
+        return None
+    target, file = GgufFile.read(options.target), GgufFile.read(options.draft)
+    head = drafting_head(target, file)
+    wanted = next((plan.method.head for plan in options.plans if plan.method.head), None)
+    if wanted and (head is None or head.kind != wanted):
+        raise PairError(f"--method {wanted} needs an {NAMES[wanted]} as --draft, and {options.draft.name} is none")
+    if head:
+        bindings.check()
+    if head and not head.is_own:
+        check_head(target, file, head)
+    return head
+
+
+def make_draft(
+    model: LlamaModel,
+    head: Head | None,
+    target: TargetContext,
+    plans: Sequence[Plan],
+    settings: LlamaSettings,
+    configured: Callable[[LlamaModel, LlamaSettings, kept_states.KeptStates | None], ContextConfig],
+    resources: ExitStack,
+) -> AnyDraft:
+    """The draft with its context, which `resources` frees. Of a head, the target keeps hidden states from now on.
+
+    plans: those that will run. configured: gives the size of a context.
+    """
+    n_vocab = min(target.n_vocab, model.n_vocab)
+    file = GgufFile.read(model.path)
+    if head:
+        config = head_config(configured(model, settings, None), plans)
+        width = model.n_embd_out if head.kind == "mtp" else model.n_embd
+        context = HeadContext(model, config, HeadSetup(target.context, width, head.kind == "mtp"))
+        resources.enter_context(context)
+        if head.kind == "mtp":
+            draft, target.states = mtp_draft(context, target.context, n_vocab)
+        else:
+            draft, target.states = eagle3_draft(context, target.context, head.target_layers, n_vocab)
+        return draft
+    if not settings.gpu_layers:
+        settings = settings.over(attention_of(file, settings))
+    config = configured(model, settings, kept_states.of_draft(file))
+    return draft_of(resources.enter_context(LlamaContext(model, config)), n_vocab)
