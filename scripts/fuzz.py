@@ -118,6 +118,7 @@ def _load(path: Path) -> int:
     import specrun
     from specrun.catalog.expert_pages import expert_pages
     from specrun.catalog.gguf_file import GgufFile
+    from specrun.catalog.heads import block_of, head_in, own_head
     from specrun.catalog.info import facts, lines
     from specrun.catalog.resolve import Model
     from specrun.catalog.vocabulary import read_vocabulary
@@ -131,6 +132,9 @@ def _load(path: Path) -> int:
             read_vocabulary(file)
             weight_pages(file, 4096)
             expert_pages(file, 4096)
+            if (head := head_in(file)) and head.kind == "dflash":
+                block_of(file)
+            own_head(file)
         except SpecrunError as error:
             _check_line(error)
         with specrun.load(path, threads=1, ctx_size=64, speculate="off") as model:

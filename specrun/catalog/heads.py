@@ -9,6 +9,7 @@ from specrun.catalog.gguf_file import EMBEDDING, OUTPUT, GgufFile
 from specrun.catalog.pairs import first_difference
 from specrun.catalog.vocabulary import read_vocabulary
 from specrun.errors import ModelFileError, PairError
+from specrun.visible import one_line
 
 if TYPE_CHECKING:
     from specrun.speculation.method import HeadKind
@@ -82,7 +83,7 @@ def head_in(file: GgufFile) -> Head | None:
     if file.metadata.get("dflash.rope.dimension_sections") or "selector_hidden.weight" in _names(file):
         raise ModelFileError(f"{file.path} is a DFlash head of a kind (M-RoPE or DFlash 2) that specrun cannot run")
     fused = next((tensor for tensor in file.tensors if tensor.name == "fc.weight"), None)
-    return Head("dflash", tuple(layers), fused.shape[0] // len(layers) if fused else file.n_embd)
+    return Head("dflash", tuple(layers), fused.shape[0] // len(layers) if fused and fused.shape else 0)
 
 
 def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
@@ -153,9 +154,9 @@ def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | Non
     """The same, by the sizes and kinds of both alone."""
     if head.kind == "mtp":
         if target.architecture not in _MTP or file.architecture != target.architecture:
-            return f"its layers are {file.architecture}'s, and the target is {target.architecture}"
+            return one_line(f"its layers are {file.architecture}'s, and the target is {target.architecture}")
     elif target.architecture not in _MARK_LAYER_INPUTS:
-        return f"llama.cpp gives no states of the layers of {target.architecture} models"
+        return one_line(f"llama.cpp gives no states of the layers of {target.architecture} models")
     if head.target_width != target.n_embd:
         return f"it reads states of {head.target_width} numbers, and the target's have {target.n_embd}"
     n_layers = target.n_computed_layers

@@ -17,6 +17,7 @@ from specrun.catalog.expert_pages import expert_pages
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import parse_header
+from specrun.catalog.heads import head_in, own_head
 from specrun.catalog.info import facts, lines
 from specrun.catalog.resolve import Model
 from specrun.catalog.vocabulary import read_vocabulary
@@ -66,6 +67,8 @@ def read_everything(path: Path) -> None:
     read_vocabulary(file)
     weight_pages(file, 4096)
     expert_pages(file, 4096)
+    head_in(file)
+    own_head(file)
 
 
 def failure(call: Callable[[], object]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from specrun.catalog import embedded
 from specrun.engine.positional_meter import PositionalMeter
 from specrun.llama import HeadDraft
@@ -13,17 +15,33 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.tuning.acceptance_meter import AcceptanceMeter
 from specrun.tuning.pass_timer import DraftTimer
+from tests.dflash_heads import random_dspark
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.engines import code_prompts, engine
+from tests.models import random_llama
+from tests.mtp_targets import quiet, random_mtp_step35
 
+KINDS = ["eagle3", "mtp", "dspark"]
 COSTS = CostModel(
     CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),
     CostTable([PassTime(1, 64, 1.0), PassTime(16, 64, 2.0)]),
 )
 
 
-def test_acceptance_is_measured_along_texts_that_the_target_wrote(tmp_path: Path) -> None:
-    with engine(*agreeing_pair(tmp_path), SPECEXEC.plan(16, 8)) as e:
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """A target, and a head that drafts much of what it writes."""
+    if request.param == "eagle3":
+        return agreeing_pair(tmp_path)
+    if request.param == "mtp":
+        target = random_mtp_step35(tmp_path / "target.gguf")
+        return target, target
+    target = quiet(tmp_path / "target.gguf", random_llama(tmp_path / "plain.gguf", n_layer=8))
+    return target, random_dspark(tmp_path / "head.gguf", target)
+
+
+def test_acceptance_is_measured_along_texts_that_the_target_wrote(pair: tuple[Path, Path]) -> None:
+    with engine(*pair, SPECEXEC.plan(16, 8)) as e:
         prompts = [("code", prompt) for prompt in code_prompts(e, 2, 40)]
         for one in AcceptanceMeter(e, COSTS, 16, 4).measure(prompts, [0.0, 0.8], 20, Run()):
             assert one.acceptance.positional[0] > 0.2
@@ -46,8 +64,8 @@ def test_what_is_recorded_is_what_is_drafted(tmp_path: Path) -> None:
             assert position.children[()].tokens[:4].tolist() == candidates.tokens.tolist()
 
 
-def test_texts_from_elsewhere_are_measured_with_one_pass_of_each(tmp_path: Path) -> None:
-    with engine(*agreeing_pair(tmp_path), SPECEXEC.plan(16, 8)) as e:
+def test_texts_from_elsewhere_are_measured(pair: tuple[Path, Path]) -> None:
+    with engine(*pair, SPECEXEC.plan(16, 8)) as e:
         meter = PositionalMeter(SamplingParameters(temperature=0.8))
         for prompt in code_prompts(e, 2, 100):
             meter.add(e, prompt, skip=8)
@@ -56,8 +74,8 @@ def test_texts_from_elsewhere_are_measured_with_one_pass_of_each(tmp_path: Path)
         assert match[0] > 0.2
 
 
-def test_passes_of_a_head_are_timed(tmp_path: Path) -> None:
-    with engine(*agreeing_pair(tmp_path), SPECEXEC.plan(32, 8)) as e:
+def test_passes_of_a_head_are_timed(pair: tuple[Path, Path]) -> None:
+    with engine(*pair, SPECEXEC.plan(32, 8)) as e:
         timer = DraftTimer(e, code_prompts(e, 1, 50)[0])
         for ctx in (16, 200):
             timer.fill(ctx)
