@@ -125,7 +125,7 @@ def _compared(models: ModelOptions) -> Sequence[ModelOptions]:
 
     here = drafts_here(models.target) if models.draft is None else []
     if here == [OWN_HEAD]:
-        here.append(NO_DRAFT)  # whether they pay, for which nothing else is here to compare with
+        here.insert(0, NO_DRAFT)  # the first is kept unless another one is clearly faster
     if len(here) < 2:
         return _listed(models)
     # The embedded target has to be named where its draft is.

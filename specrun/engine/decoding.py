@@ -22,7 +22,7 @@ from specrun.speculation.method import Drafting
 from specrun.speculation.plan import Plan
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import TokenTree, n_in_order
+from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
 class Engine:
@@ -73,9 +73,14 @@ class Engine:
         A head needs the target's hidden states, for which the target reads the text. A draft model needs nothing. The
         target's cache may be empty afterwards.
         """
-        if self.target.states:
-            self.target.set_prompt(list(tokens))
-            self.target.reset()
+        target = self.target
+        if target.states:
+            target.set_prompt(list(tokens))
+            if not target.has_states:
+                tree = TokenTree.root_only(tokens[-1])
+                target.score(tree)
+                target.commit(tree, [ROOT], tokens[-1])
+            target.reset()
 
     def reset(self) -> None:
         """Empty both KV caches."""
@@ -157,7 +162,7 @@ class Generation:
         if not self._target.has_read_prompt:
             return False
         self._plans.read_prompt(n_decoded, time.perf_counter() - started)
-        if draft and self._plans.needs_draft:
+        if draft and self._plans.needs_draft and self._target.has_states:
             draft.start(prompt)
         return True
 
@@ -213,7 +218,9 @@ class Generation:
         return Drafting(plan, self._request.sampling.temperature, candidates, self._plans.guide, sources)
 
     def _draft_tree(self, drafting: Drafting, limits: DraftLimits) -> TokenTree:
-        if limits.depth >= 1 and limits.budget >= 2:
+        # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
+        can_draft = self._target.has_states or not drafting.plan.method.needs_draft
+        if limits.depth >= 1 and limits.budget >= 2 and can_draft:
             overlap = self._engine.overlap
             if overlap and (ready := overlap.take(drafting.plan, limits)):
                 self.statistics.ready += 1

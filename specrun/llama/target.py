@@ -87,6 +87,11 @@ class TargetContext:
         """Whether the cache holds all of the prompt but what the first pass decodes."""
         return self._whole(len(self.tokens) - 1 - self.n_cached) == 0
 
+    @property
+    def has_states(self) -> bool:
+        """Whether a head can draft, for which it needs the states of all tokens before the root."""
+        return self.states is None or len(self.states.tokens) >= len(self.tokens) - 1
+
     def room(self) -> int:
         """Most nodes, root included, of the next tree, given the cells, batch and rows of logits that are left.
 
@@ -269,8 +274,10 @@ class TargetContext:
         kept = n_in_order(path)
         end = root_position + kept
         if self.states:
-            accepted = np.array(path)
-            self.states.note(root_position, tree.tokens[accepted].tolist(), self._n_before + accepted)
+            # Pending tokens were in no pass before, where a prompt's last ones wait for a pass of a whole class.
+            first = root_position - self._n_before
+            tokens = [*self.tokens[first:root_position], *tree.tokens[path].tolist()]
+            self.states.note(first, tokens, np.append(np.arange(self._n_before), self._n_before + np.array(path)))
         n_cached = self._cache.take_back(end)
         if kept > 1:
             self._share_first_path(root_position + 1, end)

@@ -13,9 +13,12 @@ import pytest
 
 from specrun.catalog import embedded, made
 from specrun.catalog.local_pair import drafts_here
+from specrun.cli import tune
 from specrun.hardware.machine import fingerprint
+from specrun.options.model_options import ModelOptions
 from tests.conftest import Result, Specrun, SpecrunHere
 from tests.models import random_llama
+from tests.mtp_targets import random_mtp_step35
 
 PROMPT = "def read_config(path):\n"
 
@@ -160,6 +163,13 @@ def test_the_drafts_of_the_embedded_target_can_be_compared(here: SpecrunHere, tm
         assert len(drafts_here(None)) == 2
     (tmp_path / "profiles").write_text("")
     here("tune", "--quick", SPECRUN_DATA_DIR=str(tmp_path)).assert_fails(9, "SPECRUN_DATA_DIR")
+
+
+def test_mtp_layers_are_compared_with_no_draft(tmp_path: Path) -> None:
+    target = str(random_mtp_step35(tmp_path / "target.gguf"))
+    compared = tune._compared(ModelOptions(target))
+    assert [(one.target, one.draft) for one in compared] == [(target, "none"), (target, "mtp")]
+    assert [one.draft for one in tune._compared(ModelOptions(str(embedded.TARGET)))] == [None]
 
 
 @pytest.mark.usefixtures("tuned")
