@@ -6,6 +6,7 @@ from typing import Any
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import head_in, own_head
 from specrun.catalog.resolve import Model
 from specrun.units import size_text
 
@@ -37,6 +38,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
     metadata = file.metadata
     ctx_size = min(file.n_ctx_train or _CTX_SIZE, _CTX_SIZE)
     kv_bytes = sum(file.kv_bytes_per_token()) * ctx_size
+    head = head_in(file)
     return {
         "title": file.name,
         "files": [path.name for path in file.shards],
@@ -60,6 +62,10 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         },
         "chat_template": metadata.get("tokenizer.chat_template"),
         "licence": metadata.get("general.license"),
+        "head": {"name": head.name, "target_layers": list(head.target_layers), "target_width": head.target_width}
+        if head
+        else None,
+        "mtp": own_head(file) is not None,
         "needs": {
             "ctx_size": ctx_size,
             "kv_cache": kv_bytes,
@@ -90,6 +96,11 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("tokenizer", f"{tokenizer['model']}, {tokenizer['pre']}, {tokenizer['tokens']:,} tokens"))
         template = values["chat_template"]
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
+    if head := values.get("head"):
+        layers = ", ".join(map(str, head["target_layers"])) or "the last one"
+        rows.append(("drafts for", f"targets {head['target_width']:,} wide, by the states of their layers {layers}"))
+    if values.get("mtp"):
+        rows.append(("MTP layers", "can draft (--draft mtp)"))
     if values.get("drafts"):
         rows.append(("drafts", ", ".join(values["drafts"])))
     if draft := values.get("made_draft"):

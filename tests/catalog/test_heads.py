@@ -10,6 +10,8 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, head_in
+from specrun.catalog.info import facts, lines
+from specrun.catalog.resolve import Model
 from specrun.errors import ModelFileError, PairError
 from tests.eagle_heads import random_eagle3
 from tests.models import TOKENS, random_gemma3, random_llama, tokenizer
@@ -26,6 +28,8 @@ def test_what_a_head_says_of_itself(target: Path, tmp_path: Path) -> None:
     head = head_in(GgufFile.read(random_eagle3(tmp_path / "head.gguf", target)))
     assert head == Head("eagle3", (1, N_LAYER // 2, N_LAYER - 1), N_EMBD)
     assert head.name == "EAGLE-3 head"
+    shown = dict(lines(facts(Model("head", tmp_path / "head.gguf"))))
+    assert shown["drafts for"] == "targets 64 wide, by the states of their layers 1, 2, 3"
     assert head_in(GgufFile.read(embedded.TARGET)) is None
 
 

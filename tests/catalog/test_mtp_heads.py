@@ -9,7 +9,9 @@ import pytest
 from specrun.catalog import embedded, expert_pages, weight_pages
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, drafting_head, head_in, own_head
+from specrun.catalog.info import facts, lines
 from specrun.catalog.local_pair import SilentFetcher, drafts_here, local_pair
+from specrun.catalog.resolve import Model
 from specrun.errors import ModelFileError, PairError
 from specrun.llama.streaming.address_space import PAGE
 from tests.mtp_targets import head_alone, random_mtp_glm4_moe, random_mtp_qwen35, random_mtp_step35, trunk_alone
@@ -29,6 +31,7 @@ def test_a_target_with_such_layers_is_a_model_that_has_a_head(whole: Path, tmp_p
     assert own_head(read(whole)) == Head("mtp", (), n_embd, is_own=True)
     assert head_in(read(whole)) is None
     check_no_head(read(whole))
+    assert dict(lines(facts(Model("whole", whole))))["MTP layers"] == "can draft (--draft mtp)"
     trunk, alone = trunk_alone(tmp_path / "trunk.gguf", whole), head_alone(tmp_path / "mtp.gguf", whole)
     assert own_head(read(trunk)) is None
     assert head_in(read(trunk)) is None
