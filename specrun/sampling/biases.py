@@ -7,12 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.errors import UsageError
+
 
 class Biases:
-    """pairs: (token id, what is added to its logit). Those of the same token add up, as in llama.cpp."""
+    """pairs: (token id, what is added to its logit). Those of the same token add up, as in llama.cpp.
 
-    def __init__(self, pairs: Sequence[tuple[int, float]]) -> None:
+    Raises UsageError for an id that is not below `n_vocab`.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[int, float]], n_vocab: int) -> None:
         ids, places = np.unique(np.array([token for token, _ in pairs], np.int64), return_inverse=True)
+        if ids[-1] >= n_vocab:
+            raise UsageError(f"--logit-bias must be for the ids of tokens, below {n_vocab}; got {ids[-1]}")
         self._tokens = ids
         self._added = np.bincount(places, [bias for _, bias in pairs]).astype(np.float32)
 

@@ -33,7 +33,7 @@ def logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob
     highest = float(logits.max())
     filters.check(highest)
     log_total = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
-    top = filters.top_k(logits, n_top) if n_top else []
+    top = filters.top_k(logits, n_top).tolist() if n_top else []
     return TokenLogprob(
-        token, float(logits[token]) - log_total, tuple((int(one), float(logits[one]) - log_total) for one in top)
+        token, float(logits[token]) - log_total, tuple((one, float(logits[one]) - log_total) for one in top)
     )

@@ -73,6 +73,8 @@ class Sampler:
     with penalties or a constraint, the tokens before it. It does not depend on how the logits were computed.
 
     constraint: decides what may follow the first `n_prompt` tokens. The filters see allowed tokens only.
+
+    Raises UsageError for a bias of a token that there is not.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Sampler:
         self.parameters = parameters
         self.n_vocab = n_vocab
         self._noise = SharedNoise(parameters.seed, n_vocab)
-        self._biases = Biases(parameters.logit_bias) if parameters.logit_bias else None
+        self._biases = Biases(parameters.logit_bias, n_vocab) if parameters.logit_bias else None
         self._constraint = constraint
         self._n_prompt = n_prompt
 
@@ -172,7 +174,10 @@ class Sampler:
         possible = weights > 0
         return Distribution(tokens[possible], weights[possible] / weights.sum())
 
-    def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
+    def _adjusted(self, logits: Logits, recent: Sequence[int]) -> Logits:
+        """The logits with biases and penalties."""
+        if self._biases:
+            logits = self._biases.added(logits)
         if not self.parameters.has_penalties or not recent:
             return logits
         return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
