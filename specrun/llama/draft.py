@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.prefix import common_prefix
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
+
+
+@dataclass(frozen=True, eq=False)
+class SavedDraft:
+    """tokens: committed text. state: uint8[n], the sequence that has it, as llama.cpp saves it."""
+
+    tokens: list[int]
+    state: NDArray[np.uint8]
 
 
 class DraftContext:
@@ -95,6 +105,22 @@ class DraftContext:
         self._is_in_doubt = True
         self._tokens = []
         self.context.remove(ALL_SEQUENCES, 0)
+        self._begin_tree()
+        self._is_in_doubt = False
+
+    def save(self) -> SavedDraft | None:
+        """A copy of the committed text in the cache, to be called between passes; None if there is none."""
+        if self._is_in_doubt or not self._tokens:
+            return None
+        return SavedDraft(list(self._tokens), self.context.sequence_state(self._whole))
+
+    def restore(self, saved: SavedDraft) -> None:
+        """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
+        self.reset()
+        self._is_in_doubt = True
+        self.context.set_sequence_state(0, saved.state)
+        self.context.remove(0, len(saved.tokens))  # nodes of a tree may have been behind the text
+        self._tokens, self._whole = list(saved.tokens), 0
         self._begin_tree()
         self._is_in_doubt = False
 
