@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError
 
-MOST_BYTES = 32 * 2**20  # conversations of a million tokens are a fraction of it
+MOST_BYTES = 16 * 2**20  # conversations of a million tokens are a fraction of it
 MOST_SECONDS = 60.0
 
 

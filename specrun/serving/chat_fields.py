@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specrun.engine.request import Request
 from specrun.llama.chat_template import Message
 from specrun.serving.fields import Fields
-from specrun.serving.request_fields import read_request
+from specrun.serving.request_fields import MOST_LOGPROBS, Defaults, read_request
 
 MOST_ANSWERS = 16
 _MOST_MESSAGES = 10_000
@@ -17,15 +17,16 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 @dataclass(frozen=True)
 class Sending:
-    """How answers are sent.
+    """How many answers are sent, and how.
 
     n: number of answers. stream: whether pieces are sent as they are written. include_usage: whether a stream ends with
-    the numbers of tokens.
+    the numbers of tokens. anew: whether the prompt is split into tokens and read again, whatever was kept of it.
     """
 
     n: int
     stream: bool
     include_usage: bool
+    anew: bool
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,27 @@ class ChatCall:
     sending: Sending
 
 
-def read_chat_call(body: dict[str, Any], defaults: Request) -> ChatCall:
-    """What the JSON asks for. defaults: what absent fields mean. Raises ApiError for wrong fields."""
+def read_chat_call(body: dict[str, Any], defaults: Defaults, n_vocab: int) -> ChatCall:
+    """What the JSON asks for. n_vocab: tokens that the model has. Raises ApiError for wrong fields."""
     fields = Fields(body)
-    return ChatCall(_messages(fields), read_request(fields, defaults), read_sending(fields))
+    request = replace(read_request(fields, defaults, n_vocab), logprobs=_logprobs(fields))
+    return ChatCall(_messages(fields), request, read_sending(fields))
+
+
+def _logprobs(fields: Fields) -> int | None:
+    top = fields.integer("top_logprobs", 0, MOST_LOGPROBS)
+    if not fields.flag("logprobs"):
+        if top:
+            fields.refuse("top_logprobs", "needs logprobs to be true")
+        return None
+    return top or 0
 
 
 def read_sending(fields: Fields) -> Sending:
     """How the answers are to be sent."""
     n = fields.integer("n", 1, MOST_ANSWERS) or 1
     include_usage = fields.inner("stream_options").flag("include_usage")
-    return Sending(n, bool(fields.flag("stream")), bool(include_usage))
+    return Sending(n, bool(fields.flag("stream")), bool(include_usage), fields.flag("cache_prompt") is False)
 
 
 def _messages(fields: Fields) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import threading
 
@@ -11,7 +12,7 @@ from starlette.types import ASGIApp
 
 from specrun.errors import SpecrunError, UsageError
 
-_MOST_CONNECTIONS = 512
+_MOST_CONNECTIONS = 128  # each may bring a body of the largest size
 _KEEP_CONNECTION_S = 75  # longer than clients keep theirs, so that they never use one that is being closed
 _SECONDS_TO_END = 10  # for clients to read the end of their answers
 
@@ -60,6 +61,8 @@ class HttpServer:
             timeout_keep_alive=_KEEP_CONNECTION_S,
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
+        # What it would say is said elsewhere: failures by `app`, bad requests by what they are answered with.
+        logging.getLogger("uvicorn.error").disabled = True
         self._server = uvicorn.Server(config)
         self._bound = bound
         self._failure: BaseException | None = None

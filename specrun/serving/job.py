@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from specrun.engine.completion import Completion
 from specrun.engine.request import Request
 from specrun.sampling.logprobs import TokenLogprob
+from specrun.serving.api_error import ApiError
 from specrun.serving.prompts import Prompt
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One answer that is wanted. prompt: as text and tokens. request: the engine's, with the prompt's tokens."""
+    """One answer that is wanted.
+
+    prompt: as text and tokens. request: the engine's, with the prompt's tokens.
+    anew: whether the whole prompt is read, whatever the caches hold of it.
+    """
 
     prompt: Prompt
     request: Request
+    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,14 @@ Event = Piece | Answered
 
 
 class Job:
-    """Answers that are written one after the other, without others between them. Make it where the event loop runs."""
+    """Answers that are written one after the other, without others between them. Make it where the event loop runs.
 
-    def __init__(self, asked: Sequence[Asked]) -> None:
+    leave: takes the job out of the queue, and says whether it was there.
+    """
+
+    def __init__(self, asked: Sequence[Asked], leave: Callable[[Job], bool]) -> None:
         self.asked = asked
+        self._leave = leave
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self._cancelled = threading.Event()
@@ -61,8 +71,10 @@ class Job:
     # --- the event loop's thread ---
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more: it ends with the pass that is running."""
+        """Nobody waits for the answer any more. It leaves the queue, or ends with the pass that is running."""
         self._cancelled.set()
+        if self._leave(self):
+            self._events.put_nowait(ApiError("the client has gone away"))
 
     async def events(self, keep_alive_s: float | None = None) -> AsyncIterator[Event | None]:
         """Everything that happens until all answers are complete; pieces that wait are put together.

@@ -12,7 +12,10 @@ _LATEST = 8  # jobs whose mean time says when a place may be free
 
 
 class JobQueue:
-    """Safe to use from several threads. most: jobs that may wait, besides the one that is being answered."""
+    """Safe to use from several threads.
+
+    most: jobs that may wait, besides the one that is being answered. n_refused: those for which there was no room.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -20,6 +23,7 @@ class JobQueue:
         self._changed = threading.Condition()
         self._is_closed = False
         self._is_busy = False
+        self.n_refused = 0
         self._seconds: deque[float] = deque(maxlen=_LATEST)
 
     def put(self, job: Job) -> None:
@@ -28,6 +32,7 @@ class JobQueue:
             if self._is_closed:
                 raise _closed()
             if len(self._waiting) >= self._most + (not self._is_busy):
+                self.n_refused += 1
                 raise ApiError(
                     f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue",
                     UNAVAILABLE,
@@ -49,11 +54,13 @@ class JobQueue:
             self._is_busy = True
             return self._waiting.popleft()
 
-    def drop(self, job: Job) -> None:
-        """Take a job out that nobody waits for any more. It may be out already."""
+    def drop(self, job: Job) -> bool:
+        """Take a job out that nobody waits for any more. False if it was out already."""
         with self._changed:
-            if job in self._waiting:
-                self._waiting.remove(job)
+            if job not in self._waiting:
+                return False
+            self._waiting.remove(job)
+            return True
 
     def took(self, seconds: float) -> None:
         """Note how long a job took."""

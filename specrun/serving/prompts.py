@@ -7,6 +7,7 @@ on.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import chat_template, prompt_tokens
+from specrun.errors import ModelFileError
 from specrun.llama.chat_template import ChatTemplate, Message
 from specrun.serving.api_error import ApiError
 
+_LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
 _MOST_KEPT = 64  # conversations whose tokens are remembered
 
 
@@ -38,8 +41,9 @@ class Prompts:
         self._model = model.llama_model
         self._ctx_size = model.engine.ctx_size
         self._template = chat_template(self._model)
-        self._template_in_use = threading.Lock()  # its process has one line for requests
-        self._kept: OrderedDict[str, list[int]] = OrderedDict()  # text -> tokens, the one used last at the end
+        # The template's process has one line for requests, and many prompts at once would take cores from the model.
+        self._one_at_a_time = threading.Lock()
+        self._kept: OrderedDict[str, array[int]] = OrderedDict()  # text -> tokens, the one used last at the end
         self._kept_in_use = threading.Lock()
 
     @property
@@ -47,17 +51,42 @@ class Prompts:
         """The model's chat template."""
         return self._template
 
-    def of_messages(self, messages: Sequence[Message]) -> Prompt:
-        """The prompt of a conversation. Raises ApiError if the template refuses it, or it does not fit the context."""
+    def of_messages(self, messages: Sequence[Message], anew: bool = False) -> Prompt:
+        """The prompt of a conversation; `anew` splits text that was written before again.
+
+        Raises ApiError if the template refuses the messages, or the prompt does not fit the context.
+        """
         if self._template is None:
             raise ApiError("the model has no chat template; use /v1/completions")
-        with self._template_in_use:
-            text = self._template.render(messages)
-        return self.of_text(text)
+        for message in messages:
+            self.check_length(message["content"])
+        try:
+            with self._one_at_a_time:
+                text = self._template.render(messages)
+        except ModelFileError as error:  # as "roles must alternate"
+            raise ApiError(str(error), param="messages") from error
+        return self.of_text(text, anew)
 
-    def of_text(self, text: str) -> Prompt:
-        """The prompt that continues `text`. Raises ApiError if it does not fit the context."""
-        return self._checked(Prompt(text, self._tokens(text)))
+    def of_text(self, text: str, anew: bool = False) -> Prompt:
+        """The prompt that continues `text`; `anew` is as above. Raises ApiError if it does not fit the context."""
+        self.check_length(text)
+        with self._one_at_a_time:
+            tokens = prompt_tokens(self._model, text) if anew else self._tokens(text)
+        return self._checked(Prompt(text, tokens))
+
+    def check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit, without the time that splitting it would take. Raises ApiError."""
+        if len(text) > self._ctx_size * _LONGEST_TOKEN:
+            raise ApiError(
+                f"a text of {len(text)} characters does not fit the context of {self._ctx_size} tokens",
+                code="context_length_exceeded",
+            )
+
+    def of_tokens(self, tokens: list[int]) -> Prompt:
+        """The prompt of these tokens. Raises ApiError for tokens that there are not, or too many."""
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self._model.n_vocab:
+            raise ApiError(f"prompt must have token ids below {self._model.n_vocab}", param="prompt")
+        return self._checked(Prompt(None, tokens))
 
     def _checked(self, prompt: Prompt) -> Prompt:
         n_tokens = len(prompt.tokens)
@@ -78,7 +107,7 @@ class Prompts:
                 return prompt_tokens(self._model, text)
             tokens = self._kept[before]
             self._kept.move_to_end(before)
-        return tokens + self._model.tokenize(text[len(before) :], add_special=False)
+        return tokens.tolist() + self._model.tokenize(text[len(before) :], add_special=False)
 
     def keep(self, prompt: Prompt, completion: Completion) -> None:
         """Remember the tokens of an answer and of what it answered."""
@@ -87,6 +116,6 @@ class Prompts:
         if prompt.text is None or decoded.decode("utf-8", errors="replace") != completion.text:
             return
         with self._kept_in_use:
-            self._kept[prompt.text + completion.text] = prompt.tokens + completion.token_ids
+            self._kept[prompt.text + completion.text] = array("i", prompt.tokens + completion.token_ids)
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)

@@ -12,7 +12,9 @@ from specrun.sampling.parameters import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Asked, Job
 from specrun.serving.job_queue import JobQueue
+from specrun.serving.metrics import Totals
 from specrun.serving.prompts import Prompt, Prompts
+from specrun.serving.request_fields import Defaults
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,12 @@ class LoadedService:
 
 
 class Service:
-    """queue: the jobs that wait. defaults: what absent fields of a request mean."""
+    """queue: the jobs that wait. defaults: what absent fields of a request mean. totals: sums over all answers."""
 
-    def __init__(self, queue: JobQueue, defaults: Request) -> None:
+    def __init__(self, queue: JobQueue, defaults: Defaults) -> None:
         self.queue = queue
         self.defaults = defaults
+        self.totals = Totals()
         self._loaded: LoadedService | None = None
 
     def begin(self, loaded: LoadedService) -> None:
@@ -51,17 +54,17 @@ class Service:
             raise ApiError("the model is being loaded", UNAVAILABLE, headers={"Retry-After": "5"})
         return self._loaded
 
-    def submit(self, prompts: Sequence[Prompt], request: Request, n: int) -> Job:
-        """Put a job into the queue: for each prompt, `n` answers with consecutive seeds.
+    def submit(self, prompts: Sequence[Prompt], request: Request, n: int, anew: bool = False) -> Job:
+        """Put a job into the queue: for each prompt, `n` answers with consecutive seeds. anew: see `Asked`.
 
         Raises ApiError if the queue has no room.
         """
         asked = [
-            Asked(prompt, replace(request, prompt=prompt.tokens, sampling=sampling))
+            Asked(prompt, replace(request, prompt=prompt.tokens, sampling=sampling), anew)
             for prompt in prompts
             for sampling in _seeded(request.sampling, n)
         ]
-        job = Job(asked)
+        job = Job(asked, self.queue.drop)
         self.queue.put(job)
         return job
 

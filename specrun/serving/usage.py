@@ -7,13 +7,17 @@ from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.statistics import Statistics
+from specrun.serving.job import Job
 
 
-def usage(completions: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens of the answers to one prompt, which is counted once."""
-    prompt = completions[0].statistics.prompt_tokens if completions else 0
+def usage(job: Job, completions: Sequence[Completion]) -> dict[str, Any]:
+    """Tokens of a job whose answers are `completions`. A prompt that has several answers is counted once."""
+    first: dict[int, Completion] = {}  # of each prompt
+    for asked, completion in zip(job.asked, completions, strict=False):
+        first.setdefault(id(asked.prompt), completion)
+    prompt = sum(completion.statistics.prompt_tokens for completion in first.values())
+    cached = sum(cached_tokens(completion.statistics) for completion in first.values())
     written = sum(len(completion.token_ids) for completion in completions)
-    cached = cached_tokens(completions[0].statistics) if completions else 0
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,

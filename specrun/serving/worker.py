@@ -6,27 +6,28 @@ import time
 from collections.abc import Callable, Iterator
 
 from specrun.engine.completion import Completion
-from specrun.engine.model import Model
 from specrun.errors import SpecrunError
 from specrun.serving.api_error import SERVER_ERROR, ApiError
+from specrun.serving.conversations import Conversations
 from specrun.serving.job import Answered, Job, Piece
-from specrun.serving.job_queue import JobQueue
-from specrun.serving.prompts import Prompts
 from specrun.serving.released import Released
+from specrun.serving.service import Service
 
 _POLL_S = 0.2  # between looks at whether the server shall stop, while there is nothing to do
 
 
 class Worker:
-    """model: writes the answers. prompts: remembers them. queue: where the jobs come from.
+    """service: its model must be loaded. conversations: those of its engine.
 
     report: is told of an error that is none of a request's.
     """
 
-    def __init__(self, model: Model, prompts: Prompts, queue: JobQueue, report: Callable[[Exception], None]) -> None:
-        self._model = model
-        self._prompts = prompts
-        self._queue = queue
+    def __init__(self, service: Service, conversations: Conversations, report: Callable[[Exception], None]) -> None:
+        self._conversations = conversations
+        self._model = service.loaded.model
+        self._prompts = service.loaded.prompts
+        self._queue = service.queue
+        self._totals = service.totals
         self._report = report
 
     def run(self, interrupted: Callable[[], bool]) -> None:
@@ -44,17 +45,24 @@ class Worker:
     def _answer(self, job: Job, interrupted: Callable[[], bool]) -> None:
         try:
             for asked in job.asked:
+                if asked.anew:
+                    self._conversations.set_aside()
+                else:
+                    self._conversations.take_up(asked.request.prompt)
                 completion = self._model.complete(asked.request)
                 for piece in self._pieces(completion, lambda: job.is_cancelled() or interrupted()):
                     job.emit(piece)
+                self._totals.add(completion)
                 self._prompts.keep(asked.prompt, completion)
                 job.emit(Answered(completion))
                 if completion.finish_reason == "interrupted":
                     job.emit(ApiError("the server is stopping", SERVER_ERROR))
                     break
         except SpecrunError as error:
+            self._totals.failed()
             job.emit(error)
         except BaseException as error:
+            self._totals.failed()
             job.emit(ApiError("the server failed", SERVER_ERROR))
             if not isinstance(error, Exception):
                 raise
