@@ -10,6 +10,7 @@ from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar
+from specrun.sampling.logprobs import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 
 
@@ -18,6 +19,7 @@ class Completion:
 
     text: the text so far, without the stop text.
     token_ids: the committed tokens without end-of-generation. With a stop text, up to the token that completed it.
+    logprobs: those of `token_ids`, if the request asks for them.
     finish_reason: "stop" (the model or a stop text ended it), "length" (max_tokens), "context" (the context is full)
         or "interrupted".
     statistics: counts and times.
@@ -30,6 +32,7 @@ class Completion:
         self.plans = plans
         self.text = ""
         self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.finish_reason: FinishReason = "interrupted"
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
         self.last_drafted: Pass | None = None
@@ -59,7 +62,7 @@ class Completion:
         for done in passes:
             if len(done.tree) > 1:
                 self.last_drafted = done
-            yield self._append(done.tokens, text)
+            yield self._append(done, text)
             if text.stopped:
                 self.finish_reason = "stop"
                 return
@@ -75,12 +78,13 @@ class Completion:
             pass
         return self
 
-    def _append(self, tokens: list[int], text: TextStream) -> str:
-        piece = ""
-        for token in tokens:
+    def _append(self, done: Pass, text: TextStream) -> str:
+        piece, n_before = "", len(self.token_ids)
+        for token in done.tokens:
             self.token_ids.append(token)
             piece += text.push(token)
             if text.stopped:
                 break
+        self.logprobs += done.logprobs[: len(self.token_ids) - n_before]
         self.text += piece
         return piece

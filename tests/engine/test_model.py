@@ -33,6 +33,12 @@ def test_it_generates_and_streams_the_same_text_for_a_seed(model: specrun.Model)
     assert model.generate(PROMPT, max_tokens=24, seed=6).text != whole.text
 
 
+def test_a_bias_forbids_a_token(model: specrun.Model) -> None:
+    first = model.generate(PROMPT, max_tokens=1, temp=0).token_ids[0]
+    for bias in ({first: -100}, [f"{first}-inf"]):
+        assert first not in model.generate(PROMPT, max_tokens=24, temp=0, logit_bias=bias).token_ids
+
+
 def test_every_way_of_speculating_writes_the_same_text(model: specrun.Model) -> None:
     expected = model.generate(PROMPT, max_tokens=32, temp=0).text
     for speculate in ("off", "chain", "tree"):
