@@ -22,6 +22,7 @@ from specrun.serving.completions import Completions
 from specrun.serving.facts import Facts
 from specrun.serving.guard import Guard
 from specrun.serving.metrics import Metrics
+from specrun.serving.page import page
 from specrun.serving.service import Service
 from specrun.serving.tokenizing import Tokenizing
 
@@ -49,6 +50,7 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         return JSONResponse({"status": "ok"})
 
     routes = [
+        Route("/", page),
         *_both("/health", health, "GET"),
         *_both("/chat/completions", chat.answer, "POST"),
         Route("/v1/completions", completions.answer, methods=["POST"]),
