@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -113,7 +114,7 @@ def serve(
             output.note(notice)
         unusable_gpu.say_once()
         output.hint(report.plan_line(model.plans.at(sampling.temp), sampling.temp))
-        name = alias or models.target or model.llama_model.name
+        name = alias or (Path(models.target).name if models.target else model.llama_model.name)
         service.begin(LoadedService(model, Prompts(model), name))
         with InterruptFlag() as interrupted:
             output.note(f"{name} listens on {url(host, bound)}; Ctrl-C ends it")

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import llama_cpp
@@ -18,6 +18,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
 from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
 from specrun.llama import library, lost_pages
+from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.visible import one_line
@@ -187,13 +188,17 @@ class LlamaModel:
         """Token ids of `text`.
 
         add_special: add the tokens that the model wants around a text, such as BOS. parse_special: read the name of a
-        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates, ModelFileError for a
-        tokenizer that lacks what it needs, such as a token for unknown characters.
+        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates and for a run of a
+        million letters, digits, signs or spaces, ModelFileError for a tokenizer that lacks what it needs, such as a
+        token for unknown characters.
         """
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:  # Python turns non-UTF-8 bytes of the command line into surrogates
             raise PromptError("the prompt is not UTF-8; convert it first") from error
+        return with_stack_for(text, partial(self._tokenize, data, add_special, parse_special))
+
+    def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         size = len(data) + 16
         while True:
             buffer = (llama_cpp.llama_token * size)()
