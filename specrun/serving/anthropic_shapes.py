@@ -12,6 +12,7 @@ from specrun.serving.answer_reader import FinishName
 from specrun.serving.api_error import ApiError
 from specrun.serving.event_stream import frame
 from specrun.serving.reading.deltas import Delta
+from specrun.serving.reading.json_call import whole_characters
 from specrun.serving.usage import cached_tokens
 
 _ERRORS = {
@@ -120,7 +121,7 @@ def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], dict[str, Any
 def _object(text: str) -> dict[str, Any]:
     """A call's arguments; none for half an object, of an answer that was cut off."""
     try:
-        value = json.loads(text)
+        value = json.loads(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

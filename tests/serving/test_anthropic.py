@@ -10,6 +10,8 @@ from typing import Any
 import anthropic
 import pytest
 
+from specrun.serving.anthropic_shapes import content_json
+from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, scripted_llama
 from tests.serving.running import NAME, Access, Server, running
@@ -110,3 +112,17 @@ def test_the_key(script: Path) -> None:
             pytest.raises(anthropic.AuthenticationError),
         ):
             client.messages.create(model=NAME, max_tokens=8, messages=ASK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
+        ('{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+        ('{"a": 1', {}),
+        ("[1]", {}),
+    ],
+)
+def test_arguments_are_objects_of_whole_characters(arguments: str, value: Any) -> None:
+    deltas = [Delta(call=CallDelta(0, "", "c1", "f")), Delta(call=CallDelta(0, arguments))]
+    assert content_json(deltas) == [{"type": "tool_use", "id": "c1", "name": "f", "input": value}]

@@ -95,10 +95,15 @@ class JsonCall:
             value = json.loads(self._part)
         except ValueError:
             return None
-        return value if isinstance(value, str) else None
+        return whole_characters(value) if isinstance(value, str) else None
 
     def _end(self) -> None:
         self.is_complete = self.name is not None
         self.is_none = self.name is None
         if not self._has_arguments:
             self._arguments = "{}"
+
+
+def whole_characters(text: str) -> str:
+    """`text` with U+FFFD for halves of surrogate pairs, which JSON can escape and UTF-8 cannot represent."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

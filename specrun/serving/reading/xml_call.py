@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]{1,200})>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,200})>\n?")
@@ -80,10 +80,16 @@ class XmlCall:
         argument = properties.get(name) if isinstance(properties, dict) else None
         if not isinstance(argument, dict) or argument.get("type") != "string":
             try:
-                return json.dumps(json.loads(text), ensure_ascii=False)
+                json.loads(text, parse_constant=_refuse)
+                return text.strip()
             except (ValueError, RecursionError):
                 pass
         return json.dumps(text, ensure_ascii=False)
+
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and infinities are Python's, not JSON's."""
+    raise ValueError(constant)
 
 
 def _may_begin(text: str, tag: str) -> bool:

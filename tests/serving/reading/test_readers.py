@@ -70,6 +70,7 @@ def test_thinking_that_the_prompt_began() -> None:
         ('<tool_call>{"name": "weather", "arguments": {"city": "Os', Told(calls=[("weather", '{"city": "Os')])),
         ('a<tool_call>{"nam', Told('a<tool_call>{"nam')),
         ("a <tool_call>\n", Told("a<tool_call>\n")),
+        ('<tool_call>{"name": "\\ud83d", "arguments": "\\ud83d\\ude00"}', Told(calls=[("\ufffd", "\U0001f600")])),
         ("<tool_call>\nno JSON</tool_call> b", Told("<tool_call>\nno JSON</tool_call> b")),
         ('<tool_call>{"a": 1}</tool_call>', Told('<tool_call>{"a": 1}</tool_call>')),
     ],
@@ -88,6 +89,10 @@ def test_calls_of_qwens_coders() -> None:
     )
     arguments = '{"city": "12", "days": 3, "note": "a \\"b\\"\\nc"}'
     assert told_however_cut(hermes, text) == Told("Look:", calls=[("weather", arguments), ("clock", "{}")])
+    numbers = (
+        "<tool_call><function=f><parameter=a>NaN</parameter><parameter=b> [1.50]</parameter></function></tool_call>"
+    )
+    assert told_however_cut(hermes, numbers) == Told(calls=[("f", '{"a": "NaN", "b": [1.50]}')])
     broken = "<tool_call><other>"
     assert told_however_cut(hermes, broken) == Told(broken)
     cut_off = text[: text.index("3\n")]
