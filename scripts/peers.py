@@ -26,6 +26,7 @@ from peer_tools.running import Runner
 from peer_tools.tools import Job, Row
 
 from specrun.bench.bench_prompts import KINDS, load, shipped
+from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
 
@@ -145,7 +146,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--target", type=Path, metavar="GGUF", help="the model that writes")
-    add("--draft", type=Path, metavar="GGUF", help="the model that drafts")
+    add("--draft", type=Path, metavar="GGUF", help="the model or the head that drafts")
     add("--prompts", type=Path, metavar="FILE", help='JSONL of {"prompt": ...}; default: those of specrun bench')
     add(
         "--kinds",
@@ -197,7 +198,8 @@ def compare(options: argparse.Namespace) -> None:
               options.threads, options.ctx_size, not options.no_repack, options.extra)  # fmt: skip
     depths = options.depths or (tools.QUICK_N_MAX if options.quick else tools.N_MAX)
     p_min = options.p_min or (tools.QUICK_P_MIN if options.quick else tools.P_MIN)
-    tried = (tools.rows(name, options.quick, options.temp == 0, depths, p_min) for name in names)
+    spec_type = tools.HEADS.get(GgufFile.read(options.draft).architecture, tools.DRAFT_MODEL)
+    tried = (tools.rows(name, options.quick, options.temp == 0, depths, p_min, spec_type) for name in names)
     rows = [tools.PLAIN, *(row for of_tool in tried for row in of_tool)]
     with tempfile.TemporaryDirectory() as scratch:
         runner = Runner(programs, job, Path(scratch))

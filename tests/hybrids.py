@@ -13,6 +13,7 @@ the same bits in passes of every size.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -48,7 +49,15 @@ def random_qwen35(
     float_gates: the small matrices of the gates stay in F32, as some quantizers leave them. A state then gets other
     last bits in passes of one token, which logits show much later.
     """
-    rng = np.random.default_rng(seed)
+    values, tensors = qwen35_parts(np.random.default_rng(seed), n_embd=n_embd, n_layer=n_layer, n_silent=n_silent)
+    plain = ("conv1d", "ssm_alpha", "ssm_beta") if float_gates else ("conv1d",)
+    return write_model(path, "qwen35", values | dict(metadata or {}), tensors, _Q8, plain)
+
+
+def qwen35_parts(
+    rng: np.random.Generator, *, n_embd: int, n_layer: int, n_silent: int = 0
+) -> tuple[dict[str, Any], dict[str, Floats]]:
+    """Metadata and tensors of `random_qwen35`."""
     n_ff, n_head_dim, n_head, interval = 2 * n_embd, 32, n_embd // 32, 2
     n_state, n_key_heads, n_value_heads, n_conv = 32, n_embd // 64, n_embd // 32, 4
     n_key, n_inner = n_state * n_key_heads, n_state * n_value_heads
@@ -72,7 +81,7 @@ def random_qwen35(
         "qwen35.ssm.group_count": n_key_heads,
         "qwen35.full_attention_interval": interval,
     }
-    tensors = _ends(rng, values, n_embd)
+    tensors = ends(rng, values, n_embd)
     for layer in range(n_layer + n_silent):
         block = f"blk.{layer}"
         if (layer + 1) % interval == 0:  # attn_q has the query and its gate
@@ -82,7 +91,7 @@ def random_qwen35(
                 "attn_v": (n_head_dim, n_embd),
                 "attn_output": (n_embd, n_head * n_head_dim),
             }
-            tensors |= _ones(block, n_head_dim, "attn_q_norm", "attn_k_norm")
+            tensors |= ones(block, n_head_dim, "attn_q_norm", "attn_k_norm")
         else:
             shapes = {
                 "attn_qkv": (2 * n_key + n_inner, n_embd),
@@ -91,7 +100,7 @@ def random_qwen35(
                 "ssm_beta": (n_value_heads, n_embd),
                 "ssm_alpha": (n_value_heads, n_embd),
             }
-            tensors |= _ones(block, n_state, "ssm_norm") | {
+            tensors |= ones(block, n_state, "ssm_norm") | {
                 f"{block}.ssm_conv1d.weight": _vectors(rng, 2 * n_key + n_inner, n_conv),
                 f"{block}.ssm_dt.bias": rng.standard_normal(n_value_heads).astype(np.float32),
                 f"{block}.ssm_a": -np.exp(rng.standard_normal(n_value_heads) - 2).astype(np.float32),
@@ -101,9 +110,8 @@ def random_qwen35(
             tensors |= _matrices(rng, block, shapes)
         else:
             tensors |= {f"{block}.{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        tensors |= _ones(block, n_embd, "attn_norm", "post_attention_norm")
-    plain = ("conv1d", "ssm_alpha", "ssm_beta") if float_gates else ("conv1d",)
-    return write_model(path, "qwen35", values | dict(metadata or {}), tensors, _Q8, plain)
+        tensors |= ones(block, n_embd, "attn_norm", "post_attention_norm")
+    return values, tensors
 
 
 def random_lfm2(path: Path, *, seed: int = 0, metadata: Metadata | None = None) -> Path:
@@ -123,7 +131,7 @@ def random_lfm2(path: Path, *, seed: int = 0, metadata: Metadata | None = None) 
         "lfm2.attention.layer_norm_rms_epsilon": 1e-5,
         "lfm2.shortconv.l_cache": n_conv,
     }
-    tensors = _ends(rng, values, n_embd)
+    tensors = ends(rng, values, n_embd)
     tensors["token_embd_norm.weight"] = tensors.pop("output_norm.weight")
     for layer, n_kv_heads in enumerate(kv_heads):
         block = f"blk.{layer}"
@@ -134,12 +142,12 @@ def random_lfm2(path: Path, *, seed: int = 0, metadata: Metadata | None = None) 
                 "attn_v": (n_head_dim, n_embd),
                 "attn_output": (n_embd, n_embd),
             }
-            tensors |= _ones(block, n_head_dim, "attn_q_norm", "attn_k_norm")
+            tensors |= ones(block, n_head_dim, "attn_q_norm", "attn_k_norm")
         else:
             shapes = {"shortconv.in_proj": (3 * n_embd, n_embd), "shortconv.out_proj": (n_embd, n_embd)}
             tensors[f"{block}.shortconv.conv.weight"] = _vectors(rng, n_embd, n_conv)
         tensors |= _matrices(rng, block, shapes | _feed_forward(n_embd, n_ff))
-        tensors |= _ones(block, n_embd, "attn_norm", "ffn_norm")
+        tensors |= ones(block, n_embd, "attn_norm", "ffn_norm")
     return write_model(path, "lfm2", values | dict(metadata or {}), tensors, _Q8, plain=("shortconv.conv",))
 
 
@@ -162,7 +170,7 @@ def random_jamba(path: Path, *, seed: int = 0, metadata: Metadata | None = None)
         "jamba.ssm.state_size": n_state,
         "jamba.ssm.time_step_rank": n_rank,
     }
-    tensors = _ends(rng, values, n_embd)
+    tensors = ends(rng, values, n_embd)
     for layer, n_kv_heads in enumerate(kv_heads):
         block = f"blk.{layer}"
         if n_kv_heads:
@@ -179,7 +187,7 @@ def random_jamba(path: Path, *, seed: int = 0, metadata: Metadata | None = None)
                 "ssm_dt": (n_inner, n_rank),
                 "ssm_out": (n_embd, n_inner),
             }
-            tensors |= _ones(block, n_rank, "ssm_dt_norm") | _ones(block, n_state, "ssm_b_norm", "ssm_c_norm")
+            tensors |= ones(block, n_rank, "ssm_dt_norm") | ones(block, n_state, "ssm_b_norm", "ssm_c_norm")
             tensors |= {
                 f"{block}.ssm_conv1d.weight": _vectors(rng, n_inner, n_conv),
                 f"{block}.ssm_conv1d.bias": np.zeros(n_inner, np.float32),
@@ -188,7 +196,7 @@ def random_jamba(path: Path, *, seed: int = 0, metadata: Metadata | None = None)
                 f"{block}.ssm_d": np.ones(n_inner, np.float32),
             }
         tensors |= _matrices(rng, block, shapes | _feed_forward(n_embd, n_ff))
-        tensors |= _ones(block, n_embd, "attn_norm", "ffn_norm")
+        tensors |= ones(block, n_embd, "attn_norm", "ffn_norm")
     return write_model(path, "jamba", values | dict(metadata or {}), tensors, _Q8, plain=("conv1d", "ssm_a"))
 
 
@@ -210,7 +218,7 @@ def noisy(path: Path, source: Path, noise: float = 0.02, seed: int = 9) -> Path:
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _ends(rng: np.random.Generator, values: Metadata, n_embd: int) -> dict[str, Floats]:
+def ends(rng: np.random.Generator, values: Metadata, n_embd: int) -> dict[str, Floats]:
     """Embedding and output."""
     n_vocab = len(values[TOKENS])
     output = random_matrix(rng, n_vocab, n_embd)
@@ -235,5 +243,5 @@ def _vectors(rng: np.random.Generator, count: int, length: int) -> Floats:
     return (rng.standard_normal((count, length)) / 2).astype(np.float32)
 
 
-def _ones(block: str, n: int, *names: str) -> dict[str, Floats]:
+def ones(block: str, n: int, *names: str) -> dict[str, Floats]:
     return {f"{block}.{name}.weight": np.ones(n, np.float32) for name in names}

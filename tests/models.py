@@ -347,10 +347,14 @@ def split(path: Path, source: Path, n_shards: int) -> Path:
 def edited(path: Path, source: Path, metadata: Metadata) -> Path:
     """A copy of `source` with the keys of `metadata` set, or removed where the value is None; tensors as they are."""
     reader = gguf.GGUFReader(source)
-    values = metadata_of(reader) | dict(metadata)
+    return write_tensors(path, metadata_of(reader) | dict(metadata), reader.tensors)
+
+
+def write_tensors(path: Path, values: dict[str, Any], tensors: Sequence[gguf.ReaderTensor]) -> Path:
+    """A file of tensors that were read from another one, as they are there."""
     writer = gguf.GGUFWriter(path, values.pop("general.architecture"))
     _add_metadata(writer, values)
-    for tensor in reader.tensors:
+    for tensor in tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     return _finish(writer, path)
 

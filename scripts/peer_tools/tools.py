@@ -30,6 +30,11 @@ PARSERS: dict[str, parsing.Parser] = {
 }
 
 
+# --spec-type for a file that drafts, by its architecture; a model has any other.
+DRAFT_MODEL = "draft-simple"
+HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
+
+
 @dataclass(frozen=True)
 class Row:
     """A tool with one choice of settings."""
@@ -59,30 +64,39 @@ class Job:
 PLAIN = Row(COMPLETION)
 
 
-def rows(tool: str, quick: bool, greedy: bool, n_max: Sequence[int], p_min: Sequence[float]) -> list[Row]:
+def rows(
+    tool: str,
+    quick: bool,
+    greedy: bool,
+    n_max: Sequence[int],
+    p_min: Sequence[float],
+    spec_type: str = DRAFT_MODEL,
+) -> list[Row]:
     """The settings of a tool that are tried, fewer kinds of them if `quick`, at the depths and least probabilities
-    given.
+    given. spec_type: of the file that drafts; `llama-speculative` knows only models, so a head gets no rows of it.
     """
     if tool == SPECULATIVE_SIMPLE:
-        return [Row(tool, ("--spec-type", "draft-simple", *_depth(n), "--spec-draft-p-min", str(p)))
+        return [Row(tool, ("--spec-type", spec_type, *_depth(n), "--spec-draft-p-min", str(p)))
                 for n in n_max for p in p_min]  # fmt: skip
     if tool == SPECULATIVE:
+        if spec_type != DRAFT_MODEL:
+            return []
         # Greedy sampling leaves its draft one candidate, so that it never branches; one row shows that.
         branches = (1, 4) if quick or greedy else (1, 2, 4, 8)
         return [Row(tool, (*_depth(n), "--parallel", str(branch))) for n in n_max for branch in branches]
     if tool == LOOKUP:
         return [Row(tool, _depth(n)) for n in n_max]
-    return _server_rows(n_max, p_min, quick)
+    return _server_rows(n_max, p_min, quick, spec_type)
 
 
 def _depth(n: int) -> tuple[str, ...]:
     return ("--spec-draft-n-max", str(n))
 
 
-def _server_rows(n_max: Sequence[int], p_min: Sequence[float], quick: bool) -> list[Row]:
-    """Plain, the draft model, and the types of drafting from the text itself, from short to long matches."""
+def _server_rows(n_max: Sequence[int], p_min: Sequence[float], quick: bool, spec_type: str) -> list[Row]:
+    """Plain, the draft model or head, and the types of drafting from the text itself, from short to long matches."""
     settings: list[tuple[str, ...]] = [()]
-    settings += [("--spec-type", "draft-simple", *_depth(n), "--spec-draft-p-min", str(p))
+    settings += [("--spec-type", spec_type, *_depth(n), "--spec-draft-p-min", str(p))
                  for n in n_max for p in p_min if p in (0.0, 0.75)]  # fmt: skip
     settings.append(("--spec-type", "ngram-cache"))  # always 8 deep
     for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v"):
@@ -97,8 +111,8 @@ def _server_rows(n_max: Sequence[int], p_min: Sequence[float], quick: bool) -> l
 
 
 def needs_draft(row: Row) -> bool:
-    """Whether the row is given the draft model."""
-    return row.tool in (SPECULATIVE_SIMPLE, SPECULATIVE) or "draft-simple" in row.settings
+    """Whether the row is given the draft model or the head."""
+    return row.tool in (SPECULATIVE_SIMPLE, SPECULATIVE) or not {DRAFT_MODEL, *HEADS.values()}.isdisjoint(row.settings)
 
 
 def options(row: Row, job: Job) -> list[str]:

@@ -12,15 +12,27 @@ from specrun.bench.bench_prompts import BenchPrompt
 from specrun.bench.rows import Row, Sample, summarise
 from specrun.engine import growth_maps
 from specrun.engine.model import Model
+from specrun.engine.overlap import why_no_overlap
 from specrun.engine.request import Request
 from specrun.engine.statistics import Statistics
 from specrun.errors import PromptError
+from specrun.llama import AnyHead
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, OFF, PROFILE, Method
+from specrun.speculation.method import (
+    ACCEPTANCE,
+    DATASTORE,
+    DFLASH_HEAD,
+    DRAFT,
+    EAGLE3_HEAD,
+    MTP_HEAD,
+    OFF,
+    PROFILE,
+    Method,
+)
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import ALIASES, METHODS
 from specrun.speculation.shape import TreeShape
@@ -191,7 +203,7 @@ class Bench:
             if lacking := self._lacking(method):
                 self._run.note(f"left out {name}: it needs {lacking}")
             elif OVERLAP in name and self._model.engine.overlap is None:
-                self._run.note(f"left out {name}: a draft with recurrent layers drafts for one text at a time")
+                self._run.note(f"left out {name}: {why_no_overlap(self._model.engine.draft)}")
             else:
                 runnable[name] = method
         return runnable
@@ -221,14 +233,22 @@ class Bench:
         """The first thing that the method needs and this run does not have; empty if it has all."""
         if self._is_one_path and method.kind == "tree":
             return "passes that check trees, and a pass over a model with recurrent layers checks one path"
+        draft = self._model.engine.draft
+        head = draft.kind if isinstance(draft, AnyHead) else None
         has = {
             DRAFT: self._model.engine.draft is not None,
+            EAGLE3_HEAD: head == "eagle3",
+            MTP_HEAD: head == "mtp",
+            DFLASH_HEAD: head == "dflash",
             ACCEPTANCE: True,
             PROFILE: self._model.plans.profile is not None,
             DATASTORE: self._model.has_datastore,
         }
         advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
-        return next((f"a {need}{advice.get(need, '')}" for need in method.needs if not has[need]), "")
+        need = next((need for need in method.needs if not has[need]), None)
+        return (
+            "" if need is None else f"{'an' if need in (EAGLE3_HEAD, MTP_HEAD) else 'a'} {need}{advice.get(need, '')}"
+        )
 
     def _measure(
         self,

@@ -30,8 +30,12 @@ class ExpertPages:
     experts: tuple[PageRange, ...]  # all pages that hold experts; those at the edges may be dense as well
 
 
-def expert_pages(file: GgufFile, page: int) -> ExpertPages:
-    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError if a file cannot be read."""
+def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPages:
+    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError if a file cannot be read.
+
+    with_mtp: whether MTP layers are loaded. All of their experts then count as what every token uses; without, their
+    pages are left out.
+    """
     layers: dict[int, list[ExpertTensor]] = {}
     dense: list[PageRange] = []
     experts: list[PageRange] = []
@@ -39,7 +43,10 @@ def expert_pages(file: GgufFile, page: int) -> ExpertPages:
         for tensor in read_header(path).tensors:
             pages = _outer(index, tensor.offset, tensor.n_bytes, page)
             layer = layer_of(tensor.name)
-            if layer is None or not is_expert(tensor.name) or not _is_of_all(tensor, file.n_experts):
+            is_mtp = layer is not None and layer >= file.n_computed_layers
+            if is_mtp and not with_mtp:
+                continue
+            if is_mtp or layer is None or not is_expert(tensor.name) or not _is_of_all(tensor, file.n_experts):
                 dense.append(pages)
                 continue
             experts.append(pages)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog import cache, pairs, resolve
+from specrun.catalog import cache, heads, pairs, resolve
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.resolve import Model
@@ -65,8 +65,13 @@ def _pair(target: Model, draft: Model, recommended: bool) -> Pair:
         return pair
     try:
         target_vocabulary, draft_vocabulary = _read(target.path)[1], _read(draft.path)[1]
+        file = GgufFile.read(draft.path)
+        head = heads.head_in(file)
     except ModelFileError as error:
         return Pair(target.name, draft.name, recommended, True, True, str(error))
+    if head:
+        difference = heads.difference_of(GgufFile.read(target.path), file, head)
+        return Pair(target.name, draft.name, recommended, True, True, difference)
     difference = pairs.first_difference(target_vocabulary, draft_vocabulary)
     warnings = () if difference else pairs.warnings(target_vocabulary, draft_vocabulary)
     return Pair(target.name, draft.name, recommended, True, True, difference, warnings)

@@ -77,8 +77,13 @@ class GgufFile:
 
     @property
     def n_layers(self) -> int:
-        """Number of layers."""
+        """Number of layers, MTP layers included."""
         return self.number("block_count")
+
+    @property
+    def n_computed_layers(self) -> int:
+        """Number of layers that every pass computes. MTP layers, which draft, come behind them."""
+        return self.n_layers - self.number("nextn_predict_layers")
 
     @property
     def n_ctx_train(self) -> int:

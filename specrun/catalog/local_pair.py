@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 from specrun.catalog import download, embedded, fastest, made, resolve
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import own_head
 from specrun.catalog.hub import RemoteModel
 from specrun.catalog.names import HubName
+from specrun.errors import PairError
 
 
 class Fetcher(Protocol):
@@ -63,13 +66,19 @@ def local_pair(
 ) -> tuple[Path, Path | None]:
     """The files of a target and its draft.
 
-    target: its name; None is the embedded pair. draft: its name, "none" for no draft, or None for the one that `specrun
+    target: its name; None is the embedded pair. draft: its name, "none" for no draft, "mtp" for the target's own MTP
+    layers, for which the target's file is given as the draft's, or None for the one that `specrun
     tune` measured as the fastest, else the one that was made from this target, else the one that the catalog
     recommends. drafting: whether a draft is needed. note: is told which draft was chosen.
 
     Raises MissingModelError where something is missing and not fetched, PairError before fetching what would not fit,
     HubError, and UsageError for an unknown name.
     """
+    if draft == resolve.OWN_HEAD:
+        path, _ = local_pair(target, resolve.NO_DRAFT, drafting, fetcher, note)
+        if own_head(GgufFile.read(path)) is None:
+            raise PairError(f"{path.name} has no MTP layers that llama.cpp can draft with; give another --draft")
+        return path, path if drafting else None
     if draft is None and drafting and (pair := _fastest_pair(target, note) or _made_pair(target, note)):
         return pair
     if not target:
@@ -88,16 +97,20 @@ def local_pair(
         choice = resolve.Choice(choice.target, None, recommended=True)
     assert choice.target.path is not None
     _note_draft(choice, note)
+    if draft is None and drafting and choice.draft is None and own_head(GgufFile.read(choice.target.path)):
+        name = choice.target.path.name
+        note(f"{name} has MTP layers that can draft: `specrun tune` measures whether they pay (--draft mtp)")
     return choice.target.path, choice.draft.path if choice.draft else None
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of all drafts for a target that are on this machine: the one made from it, and those that the catalog
-    recommends. Raises UsageError for an unknown name.
+    """Names of all drafts for a target that are on this machine: the one made from it, its own MTP layers, and those
+    that the catalog recommends. Raises UsageError for an unknown name.
     """
     path = _target_path(target)
     made_draft = made.find(path) if path else None
     names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
+    names += [resolve.OWN_HEAD] if path and own_head(GgufFile.read(path)) else []
     if target is None:
         return [*names, str(embedded.DRAFT)]
     recommended = resolve.recommended_drafts(resolve.locate(target))

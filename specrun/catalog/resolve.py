@@ -18,6 +18,7 @@ from specrun.locations import file_bytes
 from specrun.units import size_text
 
 NO_DRAFT = "none"  # the value of --draft that means no draft
+OWN_HEAD = "mtp"  # the value of --draft that means the target's own MTP layers
 
 
 @dataclass(frozen=True)

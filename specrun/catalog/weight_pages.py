@@ -43,19 +43,24 @@ def n_bytes(ranges: Iterable[PageRange]) -> int:
     return sum(pages.n_bytes for pages in ranges)
 
 
-def weight_pages(file: GgufFile, page: int) -> WeightPages:
+def weight_pages(file: GgufFile, page: int, with_mtp: bool = False) -> WeightPages:
     """The pages of a model's weights. page: bytes of a page.
+
+    with_mtp: whether MTP layers are loaded. They are computed while drafting, so they count as weights outside the
+    layers; without, their pages are left out.
 
     A layer's tensors need not lie together, and may lie in several files. Raises ModelFileError if a file cannot be
     read.
     """
-    layers: list[list[PageRange]] = [[] for _ in range(file.n_layers)]
+    layers: list[list[PageRange]] = [[] for _ in range(file.n_computed_layers)]
     others: list[PageRange] = []
     for index, path in enumerate(file.shards):
         for layer, start, end in _runs(read_header(path).tensors):
+            if layer is not None and layer >= file.n_computed_layers and not with_mtp:
+                continue
             first, last = -(-start // page) * page, end // page * page  # the whole pages
             outer_first, outer_last = start // page * page, -(-end // page) * page
-            if layer is None or layer >= file.n_layers or last <= first:
+            if layer is None or layer >= file.n_computed_layers or last <= first:
                 others.append(PageRange(index, outer_first, outer_last - outer_first))
                 continue
             layers[layer].append(PageRange(index, first, last - first))

@@ -121,8 +121,11 @@ def _compared(models: ModelOptions) -> Sequence[ModelOptions]:
     """The pairs to compare: the target with each draft of a list, or with each that is here if there are several."""
     from specrun.catalog import embedded
     from specrun.catalog.local_pair import drafts_here
+    from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
 
     here = drafts_here(models.target) if models.draft is None else []
+    if here == [OWN_HEAD]:
+        here.append(NO_DRAFT)  # whether they pay, for which nothing else is here to compare with
     if len(here) < 2:
         return _listed(models)
     # The embedded target has to be named where its draft is.

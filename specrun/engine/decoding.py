@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from specrun.engine.overlap import Overlap
@@ -48,7 +48,8 @@ class Engine:
         self.draft = draft
         self.sources = sources
         self.ctx_size = ctx_size
-        # Drafting ahead goes back and forth between texts, for which a recurrent draft keeps too few states.
+        # Drafting ahead goes back and forth between texts, for which a recurrent draft keeps too few states. And a head
+        # needs the states that the pass gives.
         self.overlap = Overlap(target, draft) if isinstance(draft, DraftContext) else None
         self.wants_overlap = overlap
 
@@ -66,6 +67,16 @@ class Engine:
         the text ends.
         """
         return Generation(self, request, plans, constraint, interrupted)
+
+    def read_for_draft(self, tokens: Sequence[int]) -> None:
+        """Give the draft what it needs to draft anywhere along a text that the target did not write just now.
+
+        A head needs the target's hidden states, for which the target reads the text. A draft model needs nothing. The
+        target's cache may be empty afterwards.
+        """
+        if self.target.states:
+            self.target.set_prompt(list(tokens))
+            self.target.reset()
 
     def reset(self) -> None:
         """Empty both KV caches."""

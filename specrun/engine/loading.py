@@ -8,19 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_pair, check_sizes
-from specrun.engine import kept_states
-from specrun.engine.default_settings import attention_of
+from specrun.engine.draft_loading import checked_head, make_draft
 from specrun.engine.kept_states import KeptStates
+from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import AnyDraft, LlamaModel, TargetContext, draft_of, library, offload_threshold
-from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama import AnyDraft, LlamaModel, TargetContext, library, offload_threshold
+from specrun.llama.context import ContextConfig
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
@@ -107,15 +106,27 @@ def _load(
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
     else:
         settings, draft_settings = (replace(one, gpu_layers=None) for one in (settings, draft_settings))
-    streaming = plan_streaming(options, settings)
+    head = checked_head(options)
+    is_own_head = head is not None and head.is_own
+    streaming = plan_streaming(options, settings, is_own_head)
     states = _states(options)
-    model = resources.enter_context(LlamaModel(options.target, settings, _progress(options.target, show)))
-    draft_model = None
-    if options.drafts:
+    model = LlamaModel(options.target, settings, _progress(options.target, show), with_mtp=is_own_head)
+    resources.enter_context(model)
+    draft_model = model if is_own_head else None
+    if is_own_head:
+        draft_settings = replace(draft_settings, gpu_layers=settings.gpu_layers)
+    elif options.drafts:
         assert options.draft
-        draft_model = resources.enter_context(LlamaModel(options.draft, draft_settings, _progress(options.draft, show)))
-        check_sizes(model.n_bytes, draft_model.n_bytes)
-        check_pair(model.vocabulary, draft_model.vocabulary)
+        progress = _progress(options.draft, show)
+        is_head = head is not None
+        if is_head and settings.gpu_layers and not draft_settings.gpu_layers:
+            # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
+            draft_settings = replace(draft_settings, gpu_layers=1)
+        draft_model = LlamaModel(options.draft, draft_settings, progress, is_head, with_mtp=is_head)
+        resources.enter_context(draft_model)
+        if head is None:
+            check_sizes(model.n_bytes, draft_model.n_bytes)
+            check_pair(model.vocabulary, draft_model.vocabulary)
     plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)
     notices += further
@@ -150,14 +161,9 @@ def _load(
     target.wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
     draft = None
     if draft_model:
-        if not draft_settings.gpu_layers:
-            draft_settings = draft_settings.over(attention_of(GgufFile.read(draft_model.path), draft_settings))
-        states = kept_states.of_draft(GgufFile.read(draft_model.path))
-        config = configured(draft_model, draft_settings, states)
-        context = resources.enter_context(LlamaContext(draft_model, config))
-        draft = draft_of(context, min(model.n_vocab, draft_model.n_vocab))
-        if options.overlap and draft_model.is_recurrent:
-            notices.append(f"--overlap is left out: {draft_model.name} has recurrent layers, and drafts for one text")
+        draft = make_draft(draft_model, head, target, plans, draft_settings, configured, resources)
+        if options.overlap and (reason := why_no_overlap(draft)):
+            notices.append(f"--overlap is left out: {reason}")
     return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
 
 

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 
-from specrun.llama import DraftContext, TargetContext
+from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
+from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.sampling import Candidates, Sampler
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
@@ -24,6 +25,15 @@ from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen by hand, as few passes last longer
+
+
+def why_no_overlap(draft: AnyDraft | None) -> str | None:
+    """Why this draft drafts nothing while a pass of the target runs; None where it can."""
+    if isinstance(draft, AnyHead):
+        return f"{draft.context.model.name} drafts from the hidden states that the pass gives"
+    if isinstance(draft, RecurrentDraft):
+        return f"{draft.context.model.name} has recurrent layers, and drafts for one text"
+    return None if draft else "there is no draft model"
 
 
 class Overlap:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import drafting_head
 from specrun.engine import kept_states
+from specrun.engine.head_sizes import states_bytes
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
@@ -65,6 +67,9 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
     alike = options.pads and bool(gpus)
     config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), file.n_ctx_train, states)
     draft = GgufFile.read(options.draft) if options.draft and (options.drafts or alike) else None
+    head = drafting_head(file, draft) if draft else None
+    of_head = states_bytes(head, draft, config, options.all_plans(options.plans)) if head and draft else 0
+    draft = None if head and head.is_own else draft  # its layers are counted as the target's
     return PlacementRequest(
         target=ModelShape.of(file, config.n_ctx, options.settings, states.n_states if states else 1),
         draft=_shape_of_draft(draft, config.n_ctx, options.draft_settings) if draft else None,
@@ -74,6 +79,7 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         n_rows=config.n_outputs,
         settings=options.settings,
         draft_settings=options.draft_settings,
+        states_bytes=of_head,
     )
 
 

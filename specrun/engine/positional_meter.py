@@ -57,10 +57,9 @@ class PositionalMeter:
         draft = engine.draft
         assert draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)
-        draft.reset()
-        rows = islice(rows_along(draft.context, draft.readable(tokens)), skip, None)
-        for p, row in zip(distributions, rows, strict=False):
-            self._count(p, row[: draft.n_vocab], sampler)
+        engine.read_for_draft(tokens)
+        for p, row in zip(distributions, draft.rows_along(tokens, skip), strict=False):
+            self._count(p, row, sampler)
         engine.reset()
 
     def _count(self, p: Distribution, draft_row: Logits, sampler: Sampler) -> None:

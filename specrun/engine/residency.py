@@ -59,10 +59,10 @@ class Streaming:
         return None
 
 
-def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
+def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool) -> Streaming:
     """What is to be streamed, by the memory that is free before the models are loaded.
 
-    settings: those that the target will be loaded with.
+    settings: those that the target will be loaded with. with_mtp: whether its MTP layers will be.
     """
     if options.residency == "off":
         return Streaming()
@@ -75,8 +75,8 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
         file = GgufFile.read(options.target)
         _check(settings)
         if file.n_experts:
-            return _of_mixture(file, room, options.ring)
-        pages = weight_pages(file, PAGE)
+            return _of_mixture(expert_pages(file, PAGE, with_mtp), file.n_experts_used, room, options.ring)
+        pages = weight_pages(file, PAGE, with_mtp)
         # When the settings were measured there may have been more memory.
         for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
             plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
@@ -92,13 +92,12 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings) -> Streaming:
     return Streaming(ring, pages, plan, pressure) if plan.streamed else Streaming()
 
 
-def _of_mixture(file: GgufFile, room: int, ring: RingSettings) -> Streaming:
-    experts = expert_pages(file, PAGE)
+def _of_mixture(experts: ExpertPages, n_used: int, room: int, ring: RingSettings) -> Streaming:
     if not experts.layers:
         raise CannotStreamError("its experts lie in the file in an unknown way")
     if n_bytes(experts.dense) > room:
         raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-    return Streaming(ring, experts=experts, n_used=file.n_experts_used)
+    return Streaming(ring, experts=experts, n_used=n_used)
 
 
 def target_context(

@@ -8,6 +8,7 @@ from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.local_pair import Fetcher, local_pair
+from specrun.catalog.resolve import OWN_HEAD
 from specrun.engine import growth_maps
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
@@ -36,7 +37,9 @@ def run_options(
     plans = speculation.plans()
     settings, draft_settings = machine.target_settings(), machine.draft_settings()
     drafting = any(plan.drafts and plan.method.needs_draft for plan in plans)
-    target, draft = local_pair(models.target, models.draft, drafting, fetcher, note)
+    wants_own_head = models.draft is None and any(plan.method.head == "mtp" for plan in plans)
+    named = OWN_HEAD if wants_own_head else models.draft
+    target, draft = local_pair(models.target, named, drafting, fetcher, note)
     return RunOptions(
         target=target,
         draft=draft,

@@ -12,8 +12,9 @@ from specrun.llama.held_text import HeldText, SavedText
 
 @dataclass(frozen=True, eq=False)
 class SavedCaches:
-    """A text as both models hold it. draft: None without a draft model, and for one with recurrent layers, which reads
-    the text again.
+    """A text as both models hold it.
+
+    draft: None without a draft model, and for a head or a draft with recurrent layers, which read the text again.
     """
 
     target: SavedText

@@ -180,6 +180,7 @@ def _ram_parts(request: PlacementRequest, layout: TargetLayout, n_draft_units: i
         _add(parts, "draft", draft.embedding + sum(draft.layers[:end]) + sum(draft.experts[:end]) + output)
         _add(parts, "KV cache", sum(draft.kv[:end]))
         _add(parts, "compute", draft.logits(request.n_rows) + (draft.activations * request.n_tokens if end else 0))
+    _add(parts, "draft", request.states_bytes)
     _add(parts, "target", target.embedding)
     for index, gpu in enumerate(layout.gpus):
         if index == len(target.layers):

@@ -26,6 +26,7 @@ class PlacementRequest:
     n_rows: int  # of logits, the largest number in a pass
     settings: LlamaSettings = UNDECIDED  # that the user decided for the target; kept even if they do not fit
     draft_settings: LlamaSettings = UNDECIDED  # that the user decided for the draft
+    states_bytes: int = 0  # in RAM, of the hidden states that a head reads
     margin_bytes: int = 0  # to keep free on each GPU beyond the usual margin
 
     def budget(self, gpu: int) -> int:

@@ -5,8 +5,13 @@ when a model is needed.
 """
 
 from specrun.llama.draft import DraftContext
+from specrun.llama.heads.dflash import BlockDraft
+from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.recurrent_draft import AnyDraft, draft_of
+from specrun.llama.recurrent_draft import RecurrentDraft, draft_of
 from specrun.llama.target import TargetContext
 
-__all__ = ["AnyDraft", "DraftContext", "LlamaModel", "TargetContext", "draft_of"]
+AnyHead = HeadDraft | BlockDraft
+AnyDraft = DraftContext | RecurrentDraft | AnyHead
+
+__all__ = ["AnyDraft", "AnyHead", "BlockDraft", "DraftContext", "HeadDraft", "LlamaModel", "TargetContext", "draft_of"]

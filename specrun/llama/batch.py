@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int32Array = NDArray[np.int32]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Batch:
 
     tokens, positions, first_seq, n_seq: int32[n].
     outputs: bool[n], true where a row of logits is wanted.
+    states: float32[n, width], the hidden state that a head reads with each token; None for a model, which reads none.
     """
 
     tokens: Int32Array
@@ -31,6 +33,7 @@ class Batch:
     first_seq: Int32Array
     n_seq: Int32Array
     outputs: NDArray[np.bool_]
+    states: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -92,9 +95,13 @@ class Batch:
 
 
 class BatchBuffer:
-    """The arrays that `llama_decode` reads, allocated once per context."""
+    """The arrays that `llama_decode` reads, allocated once per context.
 
-    def __init__(self, n_batch: int, n_seq_max: int) -> None:
+    state_width: floats of the hidden state that is read with each token; 0 for none.
+    """
+
+    def __init__(self, n_batch: int, n_seq_max: int, state_width: int = 0) -> None:
+        self._states = np.zeros((n_batch, state_width), np.float32)
         self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
         self._tokens = np.zeros(n_batch, np.int32)
         self._positions = np.zeros(n_batch, np.int32)
@@ -105,7 +112,7 @@ class BatchBuffer:
         self._struct = llama_cpp.llama_batch(
             n_tokens=0,
             token=self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
-            embd=None,
+            embd=self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None,
             pos=self._positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
             n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
             seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
@@ -120,6 +127,8 @@ class BatchBuffer:
         self._n_seq[:n] = batch.n_seq
         self._seq_pointers[:n] = self._all_seqs.ctypes.data + batch.first_seq.astype(np.uintp) * np.uintp(4)
         self._outputs[:n] = batch.outputs
+        if batch.states is not None:
+            self._states[:n] = batch.states
         self._struct.n_tokens = n
         return self._struct
 

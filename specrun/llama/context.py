@@ -62,11 +62,26 @@ class ContextConfig:
         return max(self.n_batch, (self.settings.batch_size or 0) // self.n_batch * self.n_batch if is_cut_alike else 0)
 
 
+@dataclass(frozen=True)
+class HeadSetup:
+    """What makes a context one of a head.
+
+    target: the target's context, whose embedding and output matrix the head may use. It is closed later.
+    state_width: floats of the hidden state that each token is read with.
+    is_mtp: whether the head is the MTP layers of the model, and the others are not computed.
+    """
+
+    target: LlamaContext
+    state_width: int
+    is_mtp: bool = False
+
+
 class LlamaContext:
     """One KV cache of `model`. Close it before the model.
 
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
         closed after the context.
+    head: what makes it the context of a head; None for a model.
     decode_seconds: time spent in `decode` so far.
     n_snapshots: recurrent states that llama.cpp keeps of a pass; 0 for an architecture that keeps none.
     n_passes: passes so far.
@@ -76,7 +91,11 @@ class LlamaContext:
     """
 
     def __init__(
-        self, model: LlamaModel, config: ContextConfig, weights: StreamedWeights | ExpertWeights | None = None
+        self,
+        model: LlamaModel,
+        config: ContextConfig,
+        weights: StreamedWeights | ExpertWeights | None = None,
+        head: HeadSetup | None = None,
     ) -> None:
         self.model = model
         self.config = config
@@ -104,6 +123,9 @@ class LlamaContext:
         params.no_perf = True
         if weights:
             params.cb_eval = weights.gate.callback
+        if head:
+            params.ctx_other = head.target.handle
+            params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP if head.is_mtp else params.ctx_type
         self._context = None
         try:
             # llama.cpp logs much here, and no exception can be raised through it.
@@ -118,10 +140,15 @@ class LlamaContext:
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
-        self._buffer = BatchBuffer(config.n_call, config.n_seq_max)
+        self._buffer = BatchBuffer(config.n_call, config.n_seq_max, head.state_width if head else 0)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
         self._is_counted = True
+
+    @property
+    def handle(self) -> llama_cpp.llama_context_p:
+        """The C pointer, for heads."""
+        return self._context
 
     def close(self) -> None:
         """Free the cache and the compute buffers. Safe to call twice."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.llama.heads.target_states import SavedStates
 from specrun.llama.prefix import common_prefix
 from specrun.llama.taking_back import PromptState
 
@@ -38,13 +39,16 @@ class SavedText:
     """A copy of what a cache held.
 
     held: the text. state: uint8[n], positions, all K and V and recurrent states, as llama.cpp saves them.
+    for_head: the hidden states that a head reads; None without one.
     """
 
     held: HeldText
     state: NDArray[np.uint8]
+    for_head: SavedStates | None = None
 
     @property
     def n_bytes(self) -> int:
         """Bytes of the copy. Token ids count with those of a Python integer in a list."""
-        prompt = self.held.prompt
-        return self.state.nbytes + (prompt.state.nbytes if prompt else 0) + 36 * len(self.held.tokens)
+        prompt, for_head = self.held.prompt, self.for_head
+        further = (prompt.state.nbytes if prompt else 0) + (for_head.states.nbytes if for_head else 0)
+        return self.state.nbytes + further + 36 * len(self.held.tokens)

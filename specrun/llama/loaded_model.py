@@ -13,6 +13,7 @@ from pathlib import Path
 import llama_cpp
 
 from specrun import interrupts
+from specrun.catalog import heads
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
@@ -46,30 +47,39 @@ class LlamaModel:
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
-    progress: called while the weights are loaded, with the share that is done.
+    progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
+    expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
 
     def __init__(
-        self, path: Path, settings: LlamaSettings = UNDECIDED, progress: Callable[[float], None] = lambda _: None
+        self,
+        path: Path,
+        settings: LlamaSettings = UNDECIDED,
+        progress: Callable[[float], None] = lambda _: None,
+        is_head: bool = False,
+        with_mtp: bool = False,
     ) -> None:
         _check_file(path)
+        if not is_head:
+            heads.check_no_head(GgufFile.read(path))
         library.start()
         self.path = path
-        errors = self._load(settings, progress)
+        errors = self._load(settings, progress, with_mtp)
         if not self._model:
             failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
             raise failure(f"{path} cannot be loaded: {_load_failure(errors)}")
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         try:
-            self._check_generates()
+            if not is_head:
+                self._check_generates()
         except ModelFileError:
             self.close()
             raise
 
-    def _load(self, settings: LlamaSettings, progress: Callable[[float], None]) -> list[str]:
+    def _load(self, settings: LlamaSettings, progress: Callable[[float], None], with_mtp: bool) -> list[str]:
         """Load the weights, as far as that is possible. Returns llama.cpp's error lines.
 
         Ctrl-C ends it at the next progress: no exception can be raised through llama.cpp, which calls Python meanwhile.
@@ -87,7 +97,7 @@ class LlamaModel:
                     is_stopped = interrupted()
                     return not is_stopped
 
-                self._parameters = ModelParameters(settings, goes_on)
+                self._parameters = ModelParameters(settings, goes_on, with_mtp)
                 self._model = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), self._parameters.struct)
         except BaseException:
             self.close()
@@ -163,6 +173,16 @@ class LlamaModel:
     def n_ctx_train(self) -> int:
         """Context length in tokens that the model was trained with; 0 if the file does not say."""
         return max(int(llama_cpp.llama_model_n_ctx_train(self._model)), 0)
+
+    @property
+    def n_embd(self) -> int:
+        """Floats of a hidden state."""
+        return int(llama_cpp.llama_model_n_embd(self._model))
+
+    @property
+    def n_embd_out(self) -> int:
+        """Floats of the hidden state behind the last layer."""
+        return int(llama_cpp.llama_model_n_embd_out(self._model))
 
     @property
     def n_bytes(self) -> int:

@@ -36,10 +36,14 @@ class ModelParameters:
     """struct: what llama.cpp takes. It points into this object, which must live as long as the model.
 
     progress: called while the weights are loaded, with the share that is done. Loading ends when it returns False.
+    with_mtp: whether MTP layers are loaded, too.
     """
 
-    def __init__(self, settings: LlamaSettings, progress: Callable[[float], bool] = lambda _: True) -> None:
+    def __init__(
+        self, settings: LlamaSettings, progress: Callable[[float], bool] = lambda _: True, with_mtp: bool = False
+    ) -> None:
         self.struct = llama_cpp.llama_model_default_params()
+        self.struct.load_mtp = with_mtp
 
         def goes_on(share: float, _user_data: object) -> bool:
             return progress(share)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.draft import DraftContext
 from specrun.llama.prefix import common_prefix
 from specrun.llama.taking_back import RecurrentStates
+from specrun.llama.teacher_forced import rows_along
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
@@ -63,6 +65,12 @@ class RecurrentDraft:
         """`tokens` with 0 in place of those that the draft does not have."""
         return [token if token < self.n_vocab else 0 for token in tokens]
 
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+        """As `DraftContext.rows_along`."""
+        self.reset()
+        rows = rows_along(self.context, self.readable(tokens))
+        return (row[: self.n_vocab] for row in islice(rows, skip, None))
+
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         self._is_in_doubt = True
@@ -113,9 +121,6 @@ class RecurrentDraft:
         return rows[:, : self.n_vocab]
 
 
-AnyDraft = DraftContext | RecurrentDraft
-
-
-def draft_of(context: LlamaContext, n_vocab: int) -> AnyDraft:
-    """The draft that `context` is of. n_vocab: as in `DraftContext`."""
+def draft_of(context: LlamaContext, n_vocab: int) -> DraftContext | RecurrentDraft:
+    """The draft that the context of a model is of. n_vocab: as in `DraftContext`."""
     return RecurrentDraft(context, n_vocab) if context.model.is_recurrent else DraftContext(context, n_vocab)

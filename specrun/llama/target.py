@@ -16,6 +16,8 @@ Of a model with recurrent states a pass checks one path, on one sequence, and it
 to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once they
 are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are as
 many as a pass of the class has.
+
+Where a head drafts, the hidden states of each committed token are kept when it is committed (`heads.target_states`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import LlamaContext, Logits
+from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.prefix import common_prefix
 from specrun.llama.taking_back import taking_back
@@ -44,6 +47,7 @@ class TargetContext:
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
     padding: the sizes that passes are padded to. The passes over new text of a prompt are the same with every plan, so
         they may be larger than the largest of these sizes. The context needs room for the padding.
+    states: keeps the hidden states of the committed text for a head; None without one. It has those of what is cached.
     """
 
     def __init__(self, context: LlamaContext) -> None:
@@ -52,6 +56,8 @@ class TargetContext:
         self.tokens: list[int] = []
         self.n_cached = 0
         self.padding: PassSizes = ANY_SIZE
+        self.states: TargetStates | None = None
+        self._n_before = 0  # pending tokens in front of the tree scored last
         self._n_sequences = 1  # the first ones, which hold what is cached; the others are empty
         self._n_needed = 1  # most leaves of a tree since the number of sequences was last reconsidered
         self._n_passes = 0  # since then
@@ -176,6 +182,8 @@ class TargetContext:
             rest = n - whole
             size = whole + self.padding.padded(rest) if whole and rest else self.padding.padded(n)
             self.context.decode(batch.padded(size, last_seq, after))
+            if self.states:
+                self.states.note(self.n_cached, chunk, np.arange(n))
             self.n_cached = self._cache.take_back(after)
 
     def _whole(self, n: int) -> int:
@@ -242,6 +250,7 @@ class TargetContext:
         n_rows = self.padding.padded(len(tree))
         first_row = min(n_before, len(batch) - n_rows)
         batch.outputs[first_row : first_row + n_rows] = True
+        self._n_before = n_before
         return self.context.decode(batch)[n_before - first_row :][: len(tree)]
 
     def _provide_sequences(self, n_leaves: int) -> None:
@@ -261,6 +270,9 @@ class TargetContext:
         root_position = len(self.tokens) - 1
         kept = n_in_order(path)
         end = root_position + kept
+        if self.states:
+            accepted = np.array(path)
+            self.states.note(root_position, tree.tokens[accepted].tolist(), self._n_before + accepted)
         n_cached = self._cache.take_back(end)
         if kept > 1:
             self._share_first_path(root_position + 1, end)
@@ -285,7 +297,8 @@ class TargetContext:
         """
         if self.context.n_last_pass is None or int(self.context.sequence_lengths()[0]) != self.n_cached:
             return None
-        return SavedText(replace(self.held(), tokens=list(self.tokens)), self.context.sequence_state(0))
+        held = replace(self.held(), tokens=list(self.tokens))
+        return SavedText(held, self.context.sequence_state(0), self.states.save() if self.states else None)
 
     def restore(self, saved: SavedText) -> None:
         """Hold what was saved, instead of what is held now. The context must be the one that it was saved of.
@@ -298,6 +311,8 @@ class TargetContext:
         except BaseException:
             self.reset()
             raise
+        if self.states and saved.for_head:
+            self.states.restore(saved.for_head)
         self._cache.restored(saved.held.n_cached, saved.held.prompt)
         self.tokens, self.n_cached = list(saved.held.tokens), saved.held.n_cached
 

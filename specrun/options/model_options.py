@@ -33,8 +33,9 @@ class ModelOptions:
     # fmt: off
     draft: Annotated[str | None, _option(
         "--draft", "-md", envvar="SPECRUN_DRAFT", metavar="MODEL",
-        help="A small model with the same tokenizer, or none. By default the fastest that `specrun "
-        "tune` measured, else the one that the catalog recommends."
+        help="A small model with the same tokenizer, a head that was trained for the target, mtp for the "
+        "target's own MTP layers, or none. By default the fastest that `specrun tune` measured, else the one that the "
+        "catalog recommends."
     )] = None
     # fmt: on
     pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 Needed = TypeVar("Needed")
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
+HeadKind = Literal["eagle3", "mtp", "dflash"]
 
 # What a method may need besides the target.
 DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
+EAGLE3_HEAD, MTP_HEAD, DFLASH_HEAD = "EAGLE-3 head", "MTP head", "DFlash head"
 
 # Default bounds of a plan; chosen by hand.
 _DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves
@@ -97,6 +99,7 @@ class Method:
     width: nodes that one of its draft passes expands; None is the mean width of a level.
     shape: gives the shape of its trees from budget and depth; None if these do not decide it.
     sources: names of the draft sources that it uses.
+    head: the kind of head that drafts for it; None where any draft may.
     lossless: whether the text is the target's, token for token or in distribution.
     candidates: gives the plans of it that `specrun tune` considers.
     with_sources: the same method with draft sources, which `specrun tune` tries as well; None if there is none.
@@ -116,6 +119,7 @@ class Method:
     width: int | None = None
     shape: Callable[[int, int], TreeShape] | None = None
     sources: tuple[str, ...] = ()
+    head: HeadKind | None = None
     lossless: bool = True
     candidates: Callable[[PlanSpace], Sequence[Plan]] = lambda _: ()
     with_sources: Method | None = None
@@ -132,15 +136,15 @@ class Method:
 
     @property
     def needs_draft(self) -> bool:
-        """Whether it uses a draft model."""
-        return DRAFT in self.needs
+        """Whether it uses a draft model or a head."""
+        return DRAFT in self.needs or self.head is not None
 
     @property
     def can_overlap(self) -> bool:
         """Whether drafting may run during a target pass. Only methods with a draft model whose text does not depend on
-        the trees may do so, because the time decides how many trees are drafted.
+        the trees may do so, because the time decides how many trees are drafted. A head needs the states of that pass.
         """
-        return self.needs_draft and not self.samples
+        return DRAFT in self.needs and not self.samples
 
     @property
     def is_adaptive(self) -> bool:

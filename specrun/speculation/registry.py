@@ -6,14 +6,14 @@ from specrun.errors import UsageError
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
+from specrun.speculation.drafters.heads import DFLASH, EAGLE3, MTP
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Method
 from specrun.speculation.papers.compared import PAPERS
 
-METHODS = {
-    method.name: method for method in (OFF, CHAIN, SPECEXEC, SEQUOIA_MATCH, ADAPTIVE, MERGED, DRAFTLESS, *PAPERS)
-}
+_OWN = (OFF, CHAIN, SPECEXEC, SEQUOIA_MATCH, ADAPTIVE, MERGED, DRAFTLESS, EAGLE3, MTP, DFLASH)
+METHODS = {method.name: method for method in (*_OWN, *PAPERS)}
 # Other names of methods: that of `--speculate`, and those of the multi-candidate paper for the same rules.
 ALIASES = {"tree": SPECEXEC.name, "multi-candidate": "specinfer", "multi-candidate-without-replacement": "rsd"}
 

@@ -119,6 +119,7 @@ class AcceptanceMeter:
     def _record(self, text: Text, n_positions: int, limits: DraftLimits) -> Trace:
         source = _CountingSource(ModelCandidates(self._draft, Sampler(text.sampling, self._engine.target.n_vocab)))
         context = self._draft.context
+        self._engine.read_for_draft(text.prompt + text.written)
         started, decode_seconds = time.perf_counter(), context.decode_seconds
         sharpness = sharpness_at(text.sampling.temperature)
         trace = record(source, text.prompt, text.written, n_positions, limits, sharpness)

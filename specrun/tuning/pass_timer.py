@@ -15,7 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from specrun.llama import AnyDraft, DraftContext, TargetContext
+from specrun.engine.decoding import Engine
+from specrun.llama import BlockDraft, TargetContext
+from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime
@@ -78,19 +80,26 @@ class DraftTimer:
     A draft with recurrent states expands one path, so its passes are timed over paths.
     """
 
-    draft: AnyDraft
+    engine: Engine
     tokens: Sequence[int]  # a text to decode, repeated where it is too short
     _ctx: int = 0
 
     def fill(self, ctx: int) -> None:
         self._ctx = ctx
+        self.engine.read_for_draft(repeated(self.tokens, ctx))
 
     def ms(self, n: int) -> float:
-        self.draft.start(repeated(self.tokens, self._ctx))
-        is_tree = isinstance(self.draft, DraftContext)
+        draft = self.engine.draft
+        assert draft is not None, "only pairs are timed"
+        if isinstance(draft, BlockDraft):  # one pass for all levels, so each takes its share of it
+            started = time.perf_counter()
+            draft.start(repeated(self.tokens, self._ctx))
+            return (time.perf_counter() - started) * 1e3 / draft.block.n_levels
+        draft.start(repeated(self.tokens, self._ctx))
+        is_tree = not isinstance(draft, RecurrentDraft)
         nodes = [DraftNode(i + 1, ROOT if is_tree else i, token) for i, token in enumerate(repeated(self.tokens, n))]
         started = time.perf_counter()
-        self.draft.expand(nodes)
+        draft.expand(nodes)
         return (time.perf_counter() - started) * 1e3
 
 

@@ -151,10 +151,10 @@ class Tuner:
         return self._stages.target
 
     def _draft_table(self) -> CostTable | None:
-        draft = self._model.engine.draft
-        if draft is None or self._stages.draft:
+        engine = self._model.engine
+        if engine.draft is None or self._stages.draft:
             return self._stages.draft
-        timer = DraftTimer(draft, self._tokens)
+        timer = DraftTimer(engine, self._tokens)
         timer.fill(_CONTEXTS[0])
         self._stages.draft = self._table("draft", timer, _DRAFT_SIZES, timer.ms(1) * 20, _DRAFT_TABLE)
         self._unfinished.save()

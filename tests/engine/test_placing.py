@@ -33,12 +33,17 @@ class Loads:
         self.most_layers = 1000
 
     def __call__(
-        self, path: Path, settings: LlamaSettings = UNDECIDED, progress: Callable[[float], None] = lambda _: None
+        self,
+        path: Path,
+        settings: LlamaSettings = UNDECIDED,
+        progress: Callable[[float], None] = lambda _: None,
+        is_head: bool = False,
+        with_mtp: bool = False,
     ) -> LlamaModel:
         self.settings.append(settings)
         if (settings.gpu_layers or 0) > self.most_layers:
             raise OutOfMemoryError("cannot be loaded: unable to allocate CUDA0 buffer")
-        return LlamaModel(path, settings, progress)
+        return LlamaModel(path, settings, progress, is_head, with_mtp)
 
 
 @pytest.fixture

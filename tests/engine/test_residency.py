@@ -25,6 +25,7 @@ from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import LlamaModel, devices
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -218,9 +219,9 @@ def test_memory_is_looked_at_before_the_weights_take_it(model: Path, monkeypatch
         order.append("planned")
 
     class Loading(LlamaModel):
-        def __init__(self, path: Path, *rest: Any) -> None:
+        def __init__(self, path: Path, *rest: Any, **named: Any) -> None:
             order.append("loaded")
-            super().__init__(path, *rest)
+            super().__init__(path, *rest, **named)
 
     monkeypatch.setattr(residency, "room_in_ram", planning)
     monkeypatch.setattr(loading, "LlamaModel", Loading)
@@ -309,12 +310,12 @@ def test_a_disk_that_fails_ends_the_command_with_one_line(
     limited(model, 2)
     read, n_read = WeightFile.read, 0
 
-    def failing(file: WeightFile, into: memoryview, offset: int) -> int:
+    def failing(file: WeightFile, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
         nonlocal n_read
         n_read += 1
         if n_read > 60:  # some passes after loading
             raise LlamaError(f"{file.path} cannot be read any more: Input/output error")
-        return read(file, into, offset)
+        return read(file, into, offset, buffer)
 
     monkeypatch.setattr(WeightFile, "read", failing)
     result = here("generate", "-m", model, "--speculate", "off", "-n", "50", "--raw", "--json", "def")

@@ -18,9 +18,11 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from tests.eagle_heads import agreeing_pair
 from tests.engines import Written, code_prompts, engine, first_difference, write
 from tests.hybrids import KINDS, noisy, random_recurrent
 from tests.models import random_gemma3
+from tests.mtp_targets import random_mtp_step35
 from tests.other_caches import random_deepseek2
 
 SAMPLED = SamplingParameters(temperature=0.8, seed=1)
@@ -32,10 +34,15 @@ MODELS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[*MODELS, "eagle3", "mtp"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A target of each kind of cache, and a draft."""
+    """A target of each kind of cache, and a draft or a head."""
     folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "eagle3":
+        return agreeing_pair(folder)
+    if request.param == "mtp":
+        target = random_mtp_step35(folder / "target.gguf")
+        return target, target
     target = MODELS[request.param](folder / "target.gguf")
     if request.param == "embedded":
         return target, embedded.DRAFT

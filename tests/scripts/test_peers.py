@@ -15,7 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gguf
 import pytest
+
+from tests.models import write_model
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -195,8 +198,8 @@ class Peers:
         self.folder = folder
         self.bin = folder / "build" / "bin"
         self.bin.mkdir(parents=True)
-        for name in ("target", "draft"):
-            (folder / f"{name}.gguf").touch()
+        (folder / "target.gguf").touch()
+        write_model(folder / "draft.gguf", "llama", {}, {}, gguf.GGMLQuantizationType.F32)
         outputs = {"completion": COMPLETION, "speculative-simple": SPECULATIVE_SIMPLE,
                    "speculative": SPECULATIVE, "lookup": LOOKUP}  # fmt: skip
         for name, output in outputs.items():
@@ -281,6 +284,18 @@ def test_prompts_arrive_as_they_are_and_the_users_settings_do_not(peers: Peers) 
         if tool in asked:
             assert f"--no-escape --predict {asked[tool]}" in given
         assert ("--model-draft" in given) == (tool == "llama-speculative" or "draft-simple" in given)
+
+
+def test_a_head_drafts_for_the_tools_that_know_its_kind(peers: Peers) -> None:
+    write_model(peers.folder / "draft.gguf", "eagle3", {}, {}, gguf.GGMLQuantizationType.F32)
+    result = peers("--quick", "--tools", "speculative-simple,speculative,server")
+    assert result.returncode == 0, result
+    drafting = {
+        (tool, options[options.index("--spec-type") + 1])
+        for tool, options, _, _ in peers.calls()
+        if "--model-draft" in options
+    }
+    assert drafting == {("llama-speculative-simple", "draft-eagle3"), ("llama-server", "draft-eagle3")}
 
 
 def test_repetitions_are_outermost(peers: Peers) -> None:

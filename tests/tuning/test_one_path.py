@@ -99,6 +99,6 @@ def test_passes_are_timed_and_leave_the_caches_as_they_were(tmp_path: Path, kind
         for n in (1, 4, min(9, e.target.room())):
             assert timer.ms(n) > 0
             assert e.target.context.sequence_state(0).tobytes() == state
-        draft = DraftTimer(e.draft, tokens)
+        draft = DraftTimer(e, tokens)
         draft.fill(64)
         assert all(draft.ms(n) > 0 for n in (1, 4, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from pathlib import Path
 from specrun.catalog.weight_pages import PageRange
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming import address_space
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Request
 from specrun.llama.streaming.weight_file import WeightFile
@@ -74,8 +76,16 @@ class HeldPages:
             for part in parts
             for request in self.requests(part, address_space.view(self._addresses[part], part.n_bytes))
         ]
-        with ThreadPoolExecutor(self.settings.n_readers) as pool:
-            for _ in pool.map(lambda request: request.file.read(request.into, request.offset), requests):
+        own = threading.local()
+
+        def begin() -> None:
+            own.buffer = ReadBuffer(self.settings.request_bytes)
+
+        def read(request: Request) -> None:
+            request.file.read(request.into, request.offset, own.buffer)
+
+        with ThreadPoolExecutor(self.settings.n_readers, initializer=begin) as pool:
+            for _ in pool.map(read, requests):
                 pass
         for part in parts:
             address_space.make_read_only(self._addresses[part], part.n_bytes)

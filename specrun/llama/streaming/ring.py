@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 
 from specrun.errors import LlamaError
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.weight_file import WeightFile
 
 _POISON = bytes([0xA5])  # no weights of any type
@@ -80,6 +81,7 @@ class Ring:
     def __init__(self, requests: Sequence[Sequence[Request]], n_slots: int, n_readers: int) -> None:
         self.bytes_read = 0
         self.wait_seconds = 0.0
+        self._largest_request = max((len(one.into) for layer in requests for one in layer), default=0)
         self._slots = [_Slot(list(range(slot, len(requests), n_slots)), requests) for slot in range(n_slots)]
         self._changed = Condition()
         self._pass = 0
@@ -163,11 +165,12 @@ class Ring:
     # --- in the threads ----------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
+        buffer = ReadBuffer(self._largest_request)
         while taken := self._take():
             slot, request = taken
             n_read, failure = 0, None
             try:
-                n_read = request.file.read(request.into, request.offset)
+                n_read = request.file.read(request.into, request.offset, buffer)
             except BaseException as error:  # the computation raises it
                 failure = error
             with self._changed:

@@ -24,16 +24,34 @@ class SlotMemory:
         try:
             self.descriptor = os.memfd_create("specrun ring")
         except OSError as error:
-            raise _no_memory(error) from error
+            raise CannotStreamError(f"this system has no memory without a name ({error.strerror})") from error
         try:
+            self._take(n_bytes)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+
+    def _take(self, n_bytes: int) -> None:
+        try:
+            os.ftruncate(self.descriptor, n_bytes)
             os.posix_fallocate(self.descriptor, 0, n_bytes)
             self.mapping = mmap.mmap(self.descriptor, n_bytes)
         except OSError as error:
-            os.close(self.descriptor)
-            raise _no_memory(error) from error
+            raise CannotStreamError(f"there is no memory for reading ahead ({error.strerror})") from error
 
     def __len__(self) -> int:
         return len(self.mapping)
+
+    def resize(self, n_bytes: int) -> None:
+        """Take more of the system's memory, or give back what lies behind the first `n_bytes`.
+
+        `mapping` is another object then. What is shown elsewhere stays, and must not be looked at behind the end.
+        Raises CannotStreamError if there is no such memory.
+        """
+        before = self.mapping
+        self._take(n_bytes)
+        with suppress(BufferError):  # see `close`
+            before.close()
 
     def lock(self) -> bool:
         """Keep it in RAM. Returns False if the system does not allow it."""
@@ -46,7 +64,3 @@ class SlotMemory:
             os.close(descriptor)
         with suppress(BufferError):  # requests of a ring still look at it; it goes when they go
             self.mapping.close()
-
-
-def _no_memory(error: OSError) -> CannotStreamError:
-    return CannotStreamError(f"there is no memory for reading ahead ({error.strerror})")

@@ -165,14 +165,15 @@ class StreamedWeights:
         A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
         """
         self._close_ring()
-        if len(self._slots) != plan.n_slots * plan.slot_bytes:
-            slots = SlotMemory(plan.n_slots * plan.slot_bytes)
-            self._slots.close()
-            self._slots = slots
+        starts = [place % plan.n_slots * plan.slot_bytes for place in range(len(plan.streamed))]
         streamed = [self._pages.layers[layer] for layer in plan.streamed]
-        requests = [
-            list(self._place(parts, place % plan.n_slots * plan.slot_bytes)) for place, parts in enumerate(streamed)
-        ]
+        # Layers give back what they held before slots take memory, of which there may be none to spare.
+        for parts, start in zip(streamed, starts, strict=True):
+            for part, offset in _placed(parts, start):
+                self._memory.show(part, self._slots.descriptor, offset)
+        if len(self._slots) != plan.n_slots * plan.slot_bytes:
+            self._slots.resize(plan.n_slots * plan.slot_bytes)
+        requests = [list(self._requests(parts, start)) for parts, start in zip(streamed, starts, strict=True)]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._memory.hold(stays)
         self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
@@ -189,9 +190,15 @@ class StreamedWeights:
             self._waited_before += self._ring.wait_seconds
             self._ring = None
 
-    def _place(self, parts: Sequence[PageRange], start: int) -> Iterator[Request]:
-        """Show a slot's memory where llama.cpp looks for a streamed layer. Yields the requests that fill it."""
-        for part in parts:
-            self._memory.show(part, self._slots.descriptor, start)
-            yield from self._memory.requests(part, memoryview(self._slots.mapping)[start : start + part.n_bytes])
-            start += part.n_bytes
+    def _requests(self, parts: Sequence[PageRange], start: int) -> Iterator[Request]:
+        """What has to be read so that a slot has a layer."""
+        memory = memoryview(self._slots.mapping)
+        for part, offset in _placed(parts, start):
+            yield from self._memory.requests(part, memory[offset : offset + part.n_bytes])
+
+
+def _placed(parts: Sequence[PageRange], start: int) -> Iterator[tuple[PageRange, int]]:
+    """The parts of a layer, each with its place in the slots' memory, of which `start` is the first."""
+    for part in parts:
+        yield part, start
+        start += part.n_bytes

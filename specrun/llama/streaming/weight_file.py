@@ -6,7 +6,10 @@ import mmap
 import os
 from pathlib import Path
 
+import numpy as np
+
 from specrun.errors import LlamaError
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.refusal import CannotStreamError
 
 
@@ -53,22 +56,27 @@ class WeightFile:
     def _cut_short(self) -> LlamaError:
         return LlamaError(f"{self.path} was cut short while it was in use; download it again")
 
-    def read(self, into: memoryview, offset: int) -> int:
+    def read(self, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
         """Fill `into` with the bytes at `offset`, as far as the file goes; returns their number.
 
-        Address, length and offset are multiples of a page. Raises LlamaError if the file cannot be read, or has become
-        shorter since it was opened.
+        Address, length and offset are multiples of a page. buffer: of this thread, and no smaller than `into`.
+        Raises LlamaError if the file cannot be read, or has become shorter since it was opened.
         """
         wanted = min(len(into), self.n_bytes - offset)
+        # The page cache copies anyway.
+        memory = buffer.memory[: len(into)] if buffer.memory and self.is_direct else into
         done = 0
         while done < wanted:
             try:
-                n_read = os.preadv(self.descriptor, [into[done:]], offset + done)
+                n_read = os.preadv(self.descriptor, [memory[done:]], offset + done)
             except OSError as error:
                 raise LlamaError(f"{self.path} cannot be read any more: {error.strerror}") from error
             if n_read == 0:
                 raise self._cut_short()
             done += n_read
+        if memory is not into:
+            # Not `into[:wanted] = ...`, which would keep other threads from running meanwhile.
+            np.copyto(np.frombuffer(into, np.uint8, wanted), np.frombuffer(memory, np.uint8, wanted))
         if not self.is_direct:
             os.posix_fadvise(self.descriptor, offset, wanted, os.POSIX_FADV_DONTNEED)
         return wanted

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from specrun.errors import LlamaError
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -26,9 +27,9 @@ class SlowFile(WeightFile):
         super().__init__(path)
         self.rng = np.random.default_rng(seed)
 
-    def read(self, into: memoryview, offset: int) -> int:
+    def read(self, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
         time.sleep(float(self.rng.random()) * 1e-3)
-        return super().read(into, offset)
+        return super().read(into, offset, buffer)
 
 
 class Layers:
@@ -143,10 +144,10 @@ def test_a_read_error_wakes_whoever_waits_and_the_next_pass_tries_again(tmp_path
     failing = threading.Event()
     read = layers.file.read
 
-    def now_and_then(into: memoryview, offset: int) -> int:
+    def now_and_then(into: memoryview, offset: int, buffer: ReadBuffer) -> int:
         if failing.is_set() and offset >= 3 * PARTS * PAGE:
             raise LlamaError("a read error")
-        return read(into, offset)
+        return read(into, offset, buffer)
 
     layers.file.read = now_and_then  # type: ignore[method-assign]
 

@@ -14,6 +14,7 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, library
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import gate, self_check
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
@@ -44,8 +45,8 @@ def stream(loaded: LlamaModel, path: Path) -> None:
 def test_wrong_bytes_are_found(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     read = WeightFile.read
 
-    def wrong(file: WeightFile, into: memoryview, offset: int) -> int:
-        n_read = read(file, into, offset)
+    def wrong(file: WeightFile, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
+        n_read = read(file, into, offset, buffer)
         into[2000] ^= 0x40
         return n_read
 

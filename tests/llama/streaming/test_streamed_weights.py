@@ -20,10 +20,11 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import address_space
+from specrun.llama.streaming import address_space, read_buffer
 from specrun.llama.streaming.address_space import mappings_of
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
+from specrun.llama.streaming.slot_memory import SlotMemory
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.speculation.tree import TokenTree
 from tests.models import edited, random_gemma3, random_llama, random_mamba, random_qwen3_moe, split
@@ -69,6 +70,27 @@ def test_the_way_of_reading_can_change_between_passes(model: Path, expected: lis
         assert not weights.change(RingSettings(n_slots=50))
         assert weights.residency == before
         assert written(streamed) == expected
+
+
+@pytest.mark.parametrize(("n_resident", "n_before", "n_after"), [(3, 2, 4), (1, 4, 2)])
+def test_memory_is_given_back_before_more_is_taken(
+    model: Path, monkeypatch: pytest.MonkeyPatch, n_resident: int, n_before: int, n_after: int
+) -> None:
+    """Else both together exceed what there is, and the system ends the process."""
+    with streamed_context(model, n_resident, n_before) as streamed:
+        weights = streamed.weights
+        assert weights
+        n_held, taken = held(weights), list[int]()
+        resize = SlotMemory.resize
+
+        def counted(slots: SlotMemory, n_bytes: int) -> None:
+            taken.append(n_bytes + sum(part.n_bytes for part in weights._memory._held))
+            resize(slots, n_bytes)
+
+        monkeypatch.setattr(SlotMemory, "resize", counted)
+        assert weights.change(RingSettings(n_after))
+        assert len(taken) == 1
+        assert taken[0] <= n_held
 
 
 def held(weights: StreamedWeights) -> int:
@@ -118,6 +140,15 @@ def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeyp
 
     monkeypatch.setattr(os, "open", refusing)
     with streamed_context(model) as streamed:
+        assert written(streamed) == expected
+
+
+@pytest.mark.parametrize("is_huge", [True, False])
+def test_reads_through_a_buffer_and_without_one_are_the_same(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, is_huge: bool
+) -> None:
+    monkeypatch.setattr(read_buffer, "_is_huge", lambda *_: is_huge)
+    with streamed_context(model, 2) as streamed:
         assert written(streamed) == expected
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from specrun.errors import LlamaError
 from specrun.llama.streaming.address_space import PAGE, Mapping, address_of, mappings_of
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -38,16 +39,24 @@ def _refusing_direct(preadv: Callable[..., int]) -> Callable[..., int]:
     return refusing
 
 
+class Buffer(ReadBuffer):
+    """A buffer of usual pages, as a system may give no huge ones; or none."""
+
+    def __init__(self, is_there: bool = True) -> None:
+        self.memory = memoryview(mmap.mmap(-1, 64 * PAGE)) if is_there else None
+
+
+@pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("direct", [True, False])
 def test_the_last_page_is_read_as_far_as_the_file_goes(
-    path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, direct: bool, buffered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not direct:
         monkeypatch.setattr(os, "preadv", _refusing_direct(os.preadv))
     file = WeightFile(path)
     assert direct or not file.is_direct
     with mmap.mmap(-1, 2 * PAGE) as memory:
-        assert file.read(memoryview(memory), 2 * PAGE) == PAGE + 100
+        assert file.read(memoryview(memory), 2 * PAGE, Buffer(buffered)) == PAGE + 100
         assert memory[: PAGE + 100] == CONTENT[2 * PAGE :]
         assert not any(memory[PAGE + 100 :])
     file.close()
@@ -78,7 +87,7 @@ def test_without_o_direct_what_was_read_is_dropped_from_the_page_cache(
     file = WeightFile(path)
     with mmap.mmap(-1, 64 * PAGE) as memory:
         for start in range(0, 256, 64):
-            file.read(memoryview(memory), start * PAGE)
+            file.read(memoryview(memory), start * PAGE, Buffer())
     file.close()
     assert cached_pages(path) < 64, "of 256 that were read"
 
@@ -87,9 +96,9 @@ def test_a_file_that_became_shorter_is_an_error(path: Path) -> None:
     file = WeightFile(path)
     os.truncate(path, PAGE)
     with mmap.mmap(-1, PAGE) as memory:
-        assert file.read(memoryview(memory), 0) == PAGE
+        assert file.read(memoryview(memory), 0, Buffer()) == PAGE
         with pytest.raises(LlamaError, match="cut short"):
-            file.read(memoryview(memory), PAGE)
+            file.read(memoryview(memory), PAGE, Buffer())
     file.close()
 
 

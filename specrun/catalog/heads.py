@@ -1,0 +1,169 @@
+"""Trained heads as files: which kind a file holds, and which target it can draft for. Headers only are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specrun.catalog.gguf_file import EMBEDDING, OUTPUT, GgufFile
+from specrun.catalog.pairs import first_difference
+from specrun.catalog.vocabulary import read_vocabulary
+from specrun.errors import ModelFileError, PairError
+
+if TYPE_CHECKING:
+    from specrun.speculation.method import HeadKind
+
+# The kinds, and their names for people.
+NAMES: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
+_EAGLE3_LAYERS = 3  # of the target, whose states it reads
+_BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
+# Architectures whose graph in llama.cpp marks the rows that enter each layer. Another target would end the process in
+# its first pass. Read in src/models of the llama.cpp in llama-cpp-python 0.3.36.
+_MARK_LAYER_INPUTS = {
+    *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4", "gpt-oss", "lfm2"),
+    *("mimo2", "minimax-01", "minimax-m2", "nemotron_h", "hunyuan_vl", "nanbeige", "bailingmoe3", "deepseek4"),
+    "muse-glimmer",
+}
+# Architectures whose MTP layers llama.cpp computes with a plain KV cache of their own. Qwen3.5, Step 3.5 and GLM 4.5
+# were tried here; of the others the same source says so.
+_MTP = {
+    *("qwen35", "qwen35moe", "qwen3next", "step35", "glm4moe", "deepseek2", "mimo2", "hy_v3", "cohere2moe"),
+    *("bailingmoe3", "nemotron_h_moe"),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head that a file holds.
+
+    kind: how it drafts.
+    target_layers: the layers of the target whose states it reads, each before that layer; none for the last state.
+    target_width: floats of a state of the target.
+    is_own: whether it is in the target's own file.
+    """
+
+    kind: HeadKind
+    target_layers: tuple[int, ...]
+    target_width: int
+    is_own: bool = False
+
+    @property
+    def name(self) -> str:
+        """The kind's name for people."""
+        return NAMES[self.kind]
+
+    @property
+    def article(self) -> str:
+        """That of the name."""
+        return article(self.kind)
+
+
+def article(kind: HeadKind) -> str:
+    """The article of the kind's name."""
+    return "a" if kind == "dflash" else "an"
+
+
+def head_in(file: GgufFile) -> Head | None:
+    """The head that a file holds, and nothing else; None for a model, which may have MTP layers of its own.
+
+    Raises ModelFileError for a head that llama.cpp cannot load.
+    """
+    if _mtp_layers(file) and "blk.0.attn_norm.weight" not in _names(file):
+        return Head("mtp", (), file.n_embd)
+    if file.architecture not in ("eagle3", "dflash"):
+        return None
+    layers = file.metadata.get(f"{file.architecture}.target_layers")
+    if not isinstance(layers, list) or not layers or not all(isinstance(k, int) for k in layers):
+        raise ModelFileError(f"{file.path} is broken: its target_layers are no numbers")
+    if file.architecture == "eagle3":
+        if len(layers) != _EAGLE3_LAYERS:
+            raise ModelFileError(f"{file.path} is broken: its target_layers are not {_EAGLE3_LAYERS} numbers")
+        return Head("eagle3", tuple(layers), file.number("target_hidden_size") or file.n_embd)
+    if file.metadata.get("dflash.rope.dimension_sections") or "selector_hidden.weight" in _names(file):
+        raise ModelFileError(f"{file.path} is a DFlash head of a kind (M-RoPE or DFlash 2) that specrun cannot run")
+    fused = next((tensor for tensor in file.tensors if tensor.name == "fc.weight"), None)
+    return Head("dflash", tuple(layers), fused.shape[0] // len(layers) if fused else file.n_embd)
+
+
+def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
+    """Of a DFlash head's file: tokens of a block, the mask token, the row that gives the token behind the root, and
+    whether rows see only those before them. Raises ModelFileError for a file without a mask token, or other sizes.
+    """
+    mask, size = file.metadata.get("tokenizer.ggml.mask_token_id"), file.number("block_size", _BLOCK)
+    if not isinstance(mask, int) or not 0 <= mask < file.n_vocab:
+        raise ModelFileError(f"{file.path} is broken: it names no mask token")
+    if not 1 < size <= _MOST_BLOCK:
+        raise ModelFileError(f"{file.path} is broken: its blocks have {size} tokens")
+    is_dspark = "markov_w1.weight" in _names(file)
+    # A DSpark's first row is already that of the token behind the root, unless the file says otherwise.
+    first = 0 if is_dspark and file.metadata.get("dflash.sample_from_anchor", True) else 1
+    return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))
+
+
+def own_head(file: GgufFile) -> Head | None:
+    """The MTP layers of a model that llama.cpp can draft with; None if its file has none."""
+    has_layers = file.architecture in _MTP and _mtp_layers(file) > 0
+    return Head("mtp", (), file.n_embd, is_own=True) if has_layers and head_in(file) is None else None
+
+
+def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:
+    """The head that drafts for a target: its own, if its own file was named as the draft, or that of another file.
+
+    None for a draft model. Raises ModelFileError for a head that llama.cpp cannot load.
+    """
+    return own_head(target) if draft.path.absolute() == target.path.absolute() else head_in(draft)
+
+
+def _mtp_layers(file: GgufFile) -> int:
+    """Number of MTP layers in a file, which come last. Some files without them still count them in their metadata."""
+    n = file.number("nextn_predict_layers")
+    names = _names(file)
+    return sum(f"blk.{file.n_layers - 1 - i}.nextn.eh_proj.weight" in names for i in range(n))
+
+
+def _names(file: GgufFile) -> set[str]:
+    return {tensor.name for tensor in file.tensors}
+
+
+def check_no_head(file: GgufFile) -> None:
+    """Raise ModelFileError for a head where a model is expected, which can write."""
+    if head := head_in(file):
+        raise ModelFileError(
+            f"{file.path} is {head.article} {head.name}, which writes nothing by itself; give it as --draft"
+        )
+
+
+def check_head(target: GgufFile, file: GgufFile, head: Head) -> None:
+    """Raise PairError if a head cannot draft for this target, or was not trained for one like it.
+
+    file: the head's. llama.cpp ends the process for some of these pairs, and drafts nonsense with others.
+    """
+    if difference := difference_of(target, file, head):
+        raise PairError(
+            f"this {head.name} cannot draft for this target: {difference}; choose a head that was trained for it"
+        )
+
+
+def difference_of(target: GgufFile, file: GgufFile, head: Head) -> str | None:
+    """A clause that says why a head cannot draft for this target; None if it can. file: the head's."""
+    return _shape_difference(target, file, head) or first_difference(read_vocabulary(target), read_vocabulary(file))
+
+
+def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | None:
+    """The same, by the sizes and kinds of both alone."""
+    if head.kind == "mtp":
+        if target.architecture not in _MTP or file.architecture != target.architecture:
+            return f"its layers are {file.architecture}'s, and the target is {target.architecture}"
+    elif target.architecture not in _MARK_LAYER_INPUTS:
+        return f"llama.cpp gives no states of the layers of {target.architecture} models"
+    if head.target_width != target.n_embd:
+        return f"it reads states of {head.target_width} numbers, and the target's have {target.n_embd}"
+    n_layers = target.n_computed_layers
+    outside = [layer for layer in head.target_layers if not 0 <= layer < n_layers]
+    if outside:
+        return f"it reads the state before layer {outside[0]}, and the target has {n_layers} layers"
+    if not {EMBEDDING, OUTPUT} <= _names(file) and file.n_embd != target.n_embd:
+        return f"it uses the target's embedding or output matrix, but its own states have {file.n_embd} numbers"
+    if file.n_vocab != target.n_vocab:
+        return f"it has {file.n_vocab} tokens, and the target {target.n_vocab}"
+    return None

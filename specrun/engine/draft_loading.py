@@ -1,0 +1,90 @@
+"""Loading a draft: a model with the target's tokenizer, or a head that was trained for this target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import NAMES, Head, article, block_of, check_head, drafting_head
+from specrun.engine import kept_states
+from specrun.engine.default_settings import attention_of
+from specrun.engine.head_sizes import head_config
+from specrun.engine.run_options import RunOptions
+from specrun.errors import PairError
+from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of
+from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
+from specrun.llama.heads import bindings
+from specrun.llama.heads.dflash import Block, BlockContext, dflash_draft
+from specrun.llama.heads.eagle3 import eagle3_draft
+from specrun.llama.heads.head_context import HeadContext
+from specrun.llama.heads.mtp import mtp_draft
+from specrun.llama_settings import LlamaSettings
+from specrun.speculation.plan import Plan
+
+
+def checked_head(options: RunOptions) -> Head | None:
+    """The head that will draft, by the headers of the files; None for a draft model, or where nothing drafts.
+
+    Raises ModelFileError for a file that cannot be read, PairError for a head of another target or another kind than
+    the method asks for, and LlamaError if this build of llama.cpp cannot run heads.
+    """
+    if not options.drafts or options.draft is None:
+        return None
+    target, file = GgufFile.read(options.target), GgufFile.read(options.draft)
+    head = drafting_head(target, file)
+    wanted = next((plan.method.head for plan in options.plans if plan.method.head), None)
+    if wanted and (head is None or head.kind != wanted):
+        what = f"{article(wanted)} {NAMES[wanted]}"
+        raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
+    if head:
+        bindings.check()
+    if head and not head.is_own:
+        check_head(target, file, head)
+    return head
+
+
+def make_draft(
+    model: LlamaModel,
+    head: Head | None,
+    target: TargetContext,
+    plans: Sequence[Plan],
+    settings: LlamaSettings,
+    configured: Callable[[LlamaModel, LlamaSettings, kept_states.KeptStates | None], ContextConfig],
+    resources: ExitStack,
+) -> AnyDraft:
+    """The draft with its context, which `resources` frees. Of a head, the target keeps hidden states from now on.
+
+    plans: those that will run. configured: gives the size of a context.
+    """
+    n_vocab = min(target.n_vocab, model.n_vocab)
+    file = GgufFile.read(model.path)
+    if head:
+        config = head_config(configured(model, settings, None), plans)
+        return _make_head(model, head, target, config, n_vocab, resources)
+    if not settings.gpu_layers:
+        settings = settings.over(attention_of(file, settings))
+    config = configured(model, settings, kept_states.of_draft(file))
+    return draft_of(resources.enter_context(LlamaContext(model, config)), n_vocab)
+
+
+def _make_head(
+    model: LlamaModel, head: Head, target: TargetContext, config: ContextConfig, n_vocab: int, resources: ExitStack
+) -> AnyHead:
+    if head.kind == "dflash":
+        block = Block(*block_of(GgufFile.read(model.path)))
+        one = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
+        blocks = BlockContext(model, one, target.context, block.is_causal)
+        resources.enter_context(blocks)
+        block_draft, target.states = dflash_draft(blocks, target.context, head.target_layers, n_vocab, block)
+        return block_draft
+    is_mtp = head.kind == "mtp"
+    setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)
+    context = HeadContext(model, config, setup)
+    resources.enter_context(context)
+    if is_mtp:
+        draft, target.states = mtp_draft(context, target.context, n_vocab)
+    else:
+        draft, target.states = eagle3_draft(context, target.context, head.target_layers, n_vocab)
+    return draft

@@ -1,0 +1,166 @@
+"""DFlash (arXiv 2602.06036): one pass of the head gives the distributions of a whole block of tokens.
+
+The head's cache has a cell for each committed token above the root, made from the states of several of the target's
+layers. A draft is one pass over the root and further mask tokens, with attention in both directions: each row is the
+distribution of a token so far behind the root, whatever the tokens between are. So a tree over them needs no further
+pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the likeliest token before it
+suggests, and their first row is that of the token behind the root.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import llama_cpp
+import numpy as np
+
+from specrun.errors import LlamaError
+from specrun.llama import library
+from specrun.llama.batch import Batch
+from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
+from specrun.llama.heads import bindings
+from specrun.llama.heads.bindings import Floats
+from specrun.llama.heads.layer_inputs import LayerInputs
+from specrun.llama.heads.rows_batch import RowsBatch
+from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.prefix import common_prefix
+from specrun.speculation.drafter import DraftNode
+from specrun.speculation.method import HeadKind
+from specrun.speculation.tree import ROOT
+
+_TEXT = 0  # the only sequence
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a head drafts at once.
+
+    size: tokens of the pass, the root included. mask: the token that stands for those to be drafted.
+    first: the row that gives the token behind the root. is_causal: whether rows see only those before them.
+    """
+
+    size: int
+    mask: int
+    first: int
+    is_causal: bool
+
+    @property
+    def n_levels(self) -> int:
+        """Drafted tokens on a path, at most."""
+        return self.size - self.first
+
+
+class BlockContext(LlamaContext):
+    """The KV cache of such a head. target: the target's context, whose matrices it may use. Close it later."""
+
+    def __init__(self, model: LlamaModel, config: ContextConfig, target: LlamaContext, is_causal: bool) -> None:
+        bindings.check()
+        super().__init__(model, config, head=HeadSetup(target, 0))
+        llama_cpp.llama_set_causal_attn(self.handle, is_causal)
+
+    def read(self, rows: Floats, start: int) -> None:
+        """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
+        batch = RowsBatch(rows, start, _TEXT, outputs=False)
+        started = time.perf_counter()
+        self._is_counted = False
+        with library.captured_errors() as errors:
+            code = llama_cpp.llama_decode(self.handle, batch.struct)
+            llama_cpp.llama_synchronize(self.handle)
+        self.decode_seconds += time.perf_counter() - started
+        if code != 0:
+            raise LlamaError(f"llama.cpp failed on a pass of a head ({errors[-1] if errors else f'code {code}'})")
+
+
+class BlockDraft:
+    """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
+
+    states: the rows of the target's layers. n_vocab: as in `DraftContext`.
+    """
+
+    kind: HeadKind = "dflash"
+
+    def __init__(self, context: BlockContext, states: TargetStates, n_vocab: int, block: Block) -> None:
+        self.context = context
+        self.n_vocab = n_vocab
+        self.block = block
+        self._target = states
+        self._text: list[int] = []  # what the cache holds
+        self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
+        self._depths: dict[int, int] = {}  # of the nodes that can get children
+        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
+
+    def start(self, tokens: Sequence[int]) -> Logits:
+        """Bring the cache to all of `tokens` but the last, the root, and draft the block behind it.
+
+        Returns float32[n_vocab], the logits after the root. The target must have read all before the root.
+        """
+        if self._is_in_doubt:
+            self.reset()
+        self._is_in_doubt = True
+        above_root = list(tokens[:-1])
+        kept = common_prefix(self._text, above_root)
+        self.context.remove(ALL_SEQUENCES, kept)
+        self._text = above_root[:kept]
+        while kept < len(above_root):
+            end = min(kept + self.context.config.n_batch, len(above_root))
+            self.context.read(self._target.of(above_root, kept, end), kept)
+            kept = end
+            self._text = above_root[:kept]
+        size = min(self.block.size, self.context.config.n_ctx - kept)
+        root = tokens[-1] if tokens[-1] < self.n_vocab else 0
+        batch = Batch(
+            tokens=np.array([root] + [self.block.mask] * (size - 1), np.int32),
+            positions=np.arange(kept, kept + size, dtype=np.int32),
+            first_seq=np.zeros(size, np.int32),
+            n_seq=np.ones(size, np.int32),
+            outputs=np.ones(size, np.bool_),
+        )
+        self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
+        self.context.remove(ALL_SEQUENCES, kept)
+        self._depths = {ROOT: 0}
+        self._is_in_doubt = False
+        return self._levels[0]
+
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+        """As `DraftContext.rows_along`, with a pass for each token."""
+        self.reset()
+        return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
+
+    def reset(self) -> None:
+        """Forget all text and empty the cache."""
+        self._is_in_doubt = True
+        self._text, self._depths = [], {}
+        self.context.remove(ALL_SEQUENCES, 0)
+        self._is_in_doubt = False
+
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        """Places, ascending, of at most `width` nodes whose children are in the block, and whose parents are expanded.
+
+        parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
+        """
+        last = len(self._levels) - 1
+        known = (place for place, parent in enumerate(parents) if self._depths.get(parent, last) < last)
+        return [place for place, _ in zip(known, range(width), strict=False)]
+
+    def expand(self, nodes: Sequence[DraftNode]) -> Logits:
+        """float32[len(nodes), n_vocab]: the logits after each of `nodes`, whose parents were expanded before."""
+        depths = [self._depths[node.parent] + 1 for node in nodes]
+        self._depths.update(zip((node.id for node in nodes), depths, strict=True))
+        return self._levels[depths]
+
+
+def dflash_draft(
+    context: BlockContext, target: LlamaContext, layers: tuple[int, ...], n_vocab: int, block: Block
+) -> tuple[BlockDraft, TargetStates]:
+    """The draft that a DFlash head's context is of, and the states that the target has to note for it.
+
+    target: the target's context. layers: those of the target that the head reads. n_vocab: as in `DraftContext`.
+    """
+    reader = LayerInputs(target, layers, target.model.n_embd)
+    config = context.config
+    # There are several times as many numbers as in a state of another head, and half of their digits will do.
+    states = TargetStates(reader, None, config.n_batch, reader.width, config.n_ctx, np.float16)
+    return BlockDraft(context, states, n_vocab, block), states

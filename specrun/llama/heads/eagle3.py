@@ -1,0 +1,24 @@
+"""EAGLE-3 (arXiv 2503.01840): one layer that reads the states of three of the target's layers, fused into one.
+
+Its cells lag one behind: a cell at position p is of the token at p + 1 and the fused state behind the token at p.
+"""
+
+from __future__ import annotations
+
+from specrun.llama.context import LlamaContext
+from specrun.llama.heads.head_context import HeadContext
+from specrun.llama.heads.head_draft import HeadDraft
+from specrun.llama.heads.layer_inputs import LayerInputs
+from specrun.llama.heads.target_states import TargetStates
+
+
+def eagle3_draft(
+    context: HeadContext, target: LlamaContext, layers: tuple[int, ...], n_vocab: int
+) -> tuple[HeadDraft, TargetStates]:
+    """The draft that an EAGLE-3 head's context is of, and the states that the target has to note for it.
+
+    target: the target's context. layers: those of the target that the head reads. n_vocab: as in `DraftContext`.
+    """
+    reader = LayerInputs(target, layers, target.model.n_embd)
+    states = TargetStates(reader, context.encode, context.config.n_batch, context.state_width, context.config.n_ctx)
+    return HeadDraft("eagle3", context, states, n_vocab, skipped=1), states

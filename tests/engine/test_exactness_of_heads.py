@@ -1,0 +1,210 @@
+"""With a trained head as the draft, the text is the one without, to the last bit, whatever grows the trees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine import residency
+from specrun.engine.decoding import Engine
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.llama import AnyHead, HeadDraft
+from specrun.llama_settings import LlamaSettings
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.heads import DFLASH, EAGLE3, MTP
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.static import SEQUOIA_MATCH
+from specrun.speculation.method import OFF
+from specrun.speculation.plan import Plan
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+from specrun.speculation.shape import TreeShape
+from tests.dflash_heads import random_dspark
+from tests.eagle_heads import agreeing_pair, random_eagle3
+from tests.engines import Written, code_prompts, engine, first_difference, write
+from tests.models import random_llama
+from tests.mtp_targets import head_alone, quiet, random_mtp_glm4_moe, random_mtp_qwen35, random_mtp_step35, trunk_alone
+from tests.streams import planned
+
+GREEDY = SamplingParameters(temperature=0.0)
+SAMPLED = SamplingParameters(temperature=0.8)
+LARGEST = SPECEXEC.plan(64, 8)
+PLANS = [
+    CHAIN.plan(depth=4),
+    LARGEST,
+    ADAPTIVE.plan(32, 8, 8),
+    MERGED.plan(32, 16),
+    SEQUOIA_MATCH.plan().shaped(TreeShape.branching((3, 2, 1))),
+]
+N_TOKENS = 60
+
+KINDS = ["eagle3", "mtp", "dspark"]
+
+Pair = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    if request.param == "eagle3":
+        return agreeing_pair(folder)
+    if request.param == "dspark":
+        target = quiet(folder / "target.gguf", random_llama(folder / "plain.gguf", n_layer=8))
+        return target, random_dspark(folder / "head.gguf", target)
+    target = random_mtp_step35(folder / "target.gguf")
+    return target, target
+
+
+@pytest.fixture(scope="module")
+def running(pair: Pair) -> Iterator[Engine]:
+    with engine(*pair, LARGEST) as e:
+        assert isinstance(e.draft, AnyHead)
+        yield e
+
+
+def written(e: Engine, plan: Plan, sampling: SamplingParameters, n_tokens: int = N_TOKENS) -> list[Written]:
+    results = []
+    for i, prompt in enumerate(code_prompts(e, 2, 40)):
+        e.reset()
+        results.append(write(e, prompt, replace(sampling, seed=i), plan, n_tokens))
+    return results
+
+
+def assert_same(results: list[Written], plain: list[Written]) -> None:
+    for result, reference in zip(results, plain, strict=True):
+        assert first_difference(result, reference) is None
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_every_kind_of_plan_writes_the_same(running: Engine, pair: Pair, sampling: SamplingParameters) -> None:
+    with engine(pair[0], None, OFF.plan()) as e:  # without a head, the target is not even asked for states
+        plain = written(e, OFF.plan(), sampling)
+    assert_same(written(running, OFF.plan(), sampling), plain)
+    for plan in PLANS:
+        results = written(running, plan, sampling)
+        assert_same(results, plain)
+        n_passes = sum(result.n_passes for result in results)
+        assert n_passes < 0.85 * sum(result.n_passes for result in plain), f"{plan}: little was accepted"
+
+
+def test_the_methods_by_name_write_the_same(running: Engine) -> None:
+    method = {"eagle3": EAGLE3, "mtp": MTP, "dflash": DFLASH}[running.draft.kind]  # type: ignore[union-attr]
+    plain = written(running, OFF.plan(), SAMPLED, 24)
+    assert_same(written(running, method.plan(16, 6), SAMPLED, 24), plain)
+
+
+def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
+    chain, tree = (sum(r.n_passes for r in written(running, plan, SAMPLED)) for plan in PLANS[:2])
+    assert tree < chain
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_a_head_that_is_nearly_always_wrong_changes_nothing(tmp_path: Path, sampling: SamplingParameters) -> None:
+    with engine(embedded.TARGET, random_eagle3(tmp_path / "head.gguf"), LARGEST) as e:
+        plain = written(e, OFF.plan(), sampling, 24)
+        for plan in PLANS[:2]:
+            assert_same(written(e, plan, sampling, 24), plain)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+def test_the_second_turn_is_the_same(running: Engine, sampling: SamplingParameters) -> None:
+    prompt, more, _ = code_prompts(running, 3, 40)
+
+    def turns(plan: Plan) -> list[Written]:
+        running.reset()
+        first = write(running, prompt, sampling, plan, N_TOKENS)
+        # The answer goes on; then another one is asked for, which shares the beginning only.
+        second = write(running, [*prompt, *first.tokens, *more], sampling, plan, N_TOKENS)
+        again = write(running, [*prompt, *first.tokens[:10], *more], sampling, plan, N_TOKENS)
+        return [first, second, again]
+
+    plain = turns(OFF.plan())
+    for plan in (CHAIN.plan(depth=4), LARGEST, MERGED.plan(32, 16)):
+        assert_same(turns(plan), plain)
+
+
+def test_the_head_comes_back_after_passes_without_it(running: Engine) -> None:
+    prompt = code_prompts(running, 1, 40)[0]
+    running.reset()
+    plain = write(running, prompt, GREEDY, OFF.plan(), 2 * N_TOKENS)
+    running.reset()
+    first = write(running, prompt, GREEDY, OFF.plan(), N_TOKENS)
+    rest = write(running, [*prompt, *first.tokens], GREEDY, LARGEST, N_TOKENS)
+    assert [*first.tokens, *rest.tokens] == plain.tokens
+    assert rest.n_passes < 0.85 * N_TOKENS
+
+
+def test_passes_that_are_padded_have_the_same_states(pair: Pair) -> None:
+    results = []
+    for sizes in (ANY_SIZE, PassSizes(least=8, multiple=4)):
+        with engine(*pair, LARGEST) as e:
+            e.target.padding = sizes
+            results.append(written(e, CHAIN.plan(depth=3), SAMPLED, 30))
+    assert_same(results[1], results[0])
+    assert [one.n_passes for one in results[1]] == [one.n_passes for one in results[0]], "other states were read"
+
+
+def test_exact_runs_are_the_same(pair: Pair) -> None:
+    results = []
+    for plan in (OFF.plan(), SPECEXEC.plan(16, 6)):
+        settings = LlamaSettings(threads=1)
+        options = RunOptions(*pair, (plan,), ctx_size=512, settings=settings, draft_settings=settings, exact=True)
+        with Model(options) as model:
+            results.append(written(model.engine, plan, SAMPLED, 30))
+    assert_same(results[1], results[0])
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+@pytest.mark.parametrize("is_beside", [False, True], ids=["inside", "beside"])
+@pytest.mark.parametrize("make", [random_mtp_qwen35, random_mtp_glm4_moe])
+def test_mtp_layers_of_hybrids_and_mixtures(
+    tmp_path: Path, make: Callable[[Path], Path], is_beside: bool, sampling: SamplingParameters
+) -> None:
+    target = head = make(tmp_path / "whole.gguf")
+    if is_beside:
+        target, head = trunk_alone(tmp_path / "trunk.gguf", target), head_alone(tmp_path / "mtp.gguf", target)
+    with engine(target, None, OFF.plan()) as e:
+        plain = written(e, OFF.plan(), sampling)
+    for plan in (CHAIN.plan(depth=3), SPECEXEC.plan(16, 4)):
+        with engine(target, head, plan) as e:
+            assert isinstance(e.draft, HeadDraft)
+            results = written(e, plan, sampling)
+        assert_same(results, plain)
+        assert sum(result.n_passes for result in results) < 0.9 * sum(result.n_passes for result in plain)
+
+
+def test_of_several_mtp_layers_the_first_drafts_every_level(tmp_path: Path) -> None:
+    target = random_mtp_step35(tmp_path / "target.gguf", n_heads=3)
+    with engine(target, target, CHAIN.plan(depth=5)) as e:
+        plain = written(e, OFF.plan(), GREEDY)
+        assert_same(written(e, CHAIN.plan(depth=5), GREEDY), plain)
+
+
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="weights are streamed on Linux only")
+@pytest.mark.parametrize("kind", ["eagle3", "mtp of a mixture"])
+def test_weights_that_are_streamed_draft_the_same(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "eagle3":
+        target, head = agreeing_pair(tmp_path, n_layer=9)
+        plan = planned(target, 3).plan
+        room = plan.resident_bytes + plan.n_slots * plan.slot_bytes
+    else:
+        target = head = random_mtp_glm4_moe(tmp_path / "target.gguf")
+        room = 10**9  # for all but the experts, which are read when they are chosen
+    with engine(target, head, LARGEST) as e:
+        in_ram = written(e, LARGEST, SAMPLED)
+    monkeypatch.setattr(residency, "room_in_ram", lambda *_: room)
+    with engine(target, head, LARGEST) as e:
+        assert e.target.context.weights is not None
+        streamed = written(e, LARGEST, SAMPLED)
+    assert_same(streamed, in_ram)
+    # Were a layer that drafts not in memory, its drafts would be others.
+    assert [one.n_passes for one in streamed] == [one.n_passes for one in in_ram]
+    # Experts are read where they are not in the page cache already.
+    assert kind != "eagle3" or all(one.statistics.bytes_read > 0 for one in streamed)

@@ -1,0 +1,64 @@
+"""What `specrun tune` measures of a head: its passes, and what the target accepts of it along texts it wrote before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specrun.catalog import embedded
+from specrun.engine.positional_meter import PositionalMeter
+from specrun.llama import HeadDraft
+from specrun.long_run import Run
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.tuning.acceptance_meter import AcceptanceMeter
+from specrun.tuning.pass_timer import DraftTimer
+from tests.eagle_heads import agreeing_pair, random_eagle3
+from tests.engines import code_prompts, engine
+
+COSTS = CostModel(
+    CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),
+    CostTable([PassTime(1, 64, 1.0), PassTime(16, 64, 2.0)]),
+)
+
+
+def test_acceptance_is_measured_along_texts_that_the_target_wrote(tmp_path: Path) -> None:
+    with engine(*agreeing_pair(tmp_path), SPECEXEC.plan(16, 8)) as e:
+        prompts = [("code", prompt) for prompt in code_prompts(e, 2, 40)]
+        for one in AcceptanceMeter(e, COSTS, 16, 4).measure(prompts, [0.0, 0.8], 20, Run()):
+            assert one.acceptance.positional[0] > 0.2
+            ranks = [p.matched_rank(()) for trace in one.traces for p in trace.positions]
+            assert sum(rank == 0 for rank in ranks) > 0.2 * len(ranks)
+
+
+def test_what_is_recorded_is_what_is_drafted(tmp_path: Path) -> None:
+    # Random weights draft other tokens from the states of another text.
+    greedy = SamplingParameters(temperature=0.0)
+    with engine(embedded.TARGET, random_eagle3(tmp_path / "head.gguf"), SPECEXEC.plan(8, 4)) as e:
+        assert isinstance(e.draft, HeadDraft)
+        prompt = code_prompts(e, 1, 40)[0]
+        measured = AcceptanceMeter(e, COSTS, 8, 4).measure([("code", prompt)], [0.0], 20, Run())
+        for position in measured[0].traces[0].positions:
+            text = [*prompt, *measured[0].traces[0].positions[0].continuation][: position.ctx]
+            e.target.set_prompt(text)
+            row = e.draft.start(text)
+            candidates = Sampler(greedy, e.target.n_vocab).candidates(row, len(text), (), 4)
+            assert position.children[()].tokens[:4].tolist() == candidates.tokens.tolist()
+
+
+def test_texts_from_elsewhere_are_measured_with_one_pass_of_each(tmp_path: Path) -> None:
+    with engine(*agreeing_pair(tmp_path), SPECEXEC.plan(16, 8)) as e:
+        meter = PositionalMeter(SamplingParameters(temperature=0.8))
+        for prompt in code_prompts(e, 2, 100):
+            meter.add(e, prompt, skip=8)
+        match, _ = meter.vectors()
+        assert meter.n_positions == 2 * 92
+        assert match[0] > 0.2
+
+
+def test_passes_of_a_head_are_timed(tmp_path: Path) -> None:
+    with engine(*agreeing_pair(tmp_path), SPECEXEC.plan(32, 8)) as e:
+        timer = DraftTimer(e, code_prompts(e, 1, 50)[0])
+        for ctx in (16, 200):
+            timer.fill(ctx)
+            assert all(timer.ms(n) > 0 for n in (1, 8, 32))
