@@ -49,12 +49,22 @@ def _parameters(schema: Mapping[str, Any], prefix: str, rules: dict[str, str]) -
     rules.update(_TEXT)
     required = schema.get("required", [])
     for i, (name, argument) in enumerate(schema.get("properties", {}).items()):
-        value = "text"
+        value = _text(argument) if isinstance(argument, dict) else "text"
         if isinstance(argument, dict) and argument.get("type") not in (None, "string"):
             value, more = schema_rules(_within(argument, schema), f"{prefix}{i}-")
             rules.update(more)
         one = f'{_literal(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n"'
         yield one if name in required else f"({one})?"
+
+
+def _text(argument: Mapping[str, Any]) -> str:
+    """A GBNF expression for a text that stands without quotes."""
+    choices = argument.get("enum")
+    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+        return f"({' | '.join(map(_literal, choices))})"
+    if "minLength" in argument or "maxLength" in argument:
+        return f"[^<]{{{argument.get('minLength', 0)},{argument.get('maxLength', '')}}}"
+    return "text"
 
 
 def _within(argument: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

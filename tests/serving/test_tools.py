@@ -29,6 +29,11 @@ TOOLS: list[Json] = [
     {"type": "function", "function": {"name": "clock"}},
 ]
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+ENUMS: Json = {
+    "type": "object",
+    "properties": {"unit": {"type": "string", "enum": ["<C>", "F\n"]}, "days": {"type": ["integer", "null"]}},
+    "required": ["unit"],
+}
 CODER = QWEN3.replace("<tool_call>\\n{", "<tool_call>\\n<function=x>{")
 TEMPLATES = {"qwen": QWEN3, "coder": CODER, "llama": LLAMA31, "gpt-oss": GPT_OSS}
 STRICT = {"type": "function", "function": {"name": "a", "strict": True, "parameters": {"pattern": "a"}}}
@@ -213,6 +218,15 @@ def test_forced_calls_are_well_formed_and_the_same_without_speculation(pair: tup
         assert set(arguments) == {"city", "days"}
         assert 1 <= arguments["days"] <= 9
         assert joined(pair[0].stream(CHAT, {**body, "max_tokens": 200}))["tool_calls"][0]["function"] == calls[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", [CODER], ids=["coder"], indirect=True)
+def test_texts_without_quotes_are_those_of_an_enum(pair: tuple[Server, Server]) -> None:
+    tool = {"type": "function", "function": {"name": "heat", "parameters": ENUMS}}
+    body = {"messages": ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
+    (call,) = pair[0].post(CHAT, {**body, "max_tokens": 100})["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["unit"] in ("<C>", "F\n")
 
 
 @pytest.mark.slow
