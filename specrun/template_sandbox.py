@@ -16,7 +16,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
@@ -81,9 +83,22 @@ def _limit_seconds() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
+class _Generation(Extension):
+    """{% generation %}, with which templates mark for training what the assistant wrote. Here it is only a block."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja has it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """What stands in the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """Jinja as Hugging Face's transformers sets it up."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     environment.filters["tojson"] = _tojson

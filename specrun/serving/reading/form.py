@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,10 @@ from specrun.serving.reading import harmony, hermes, llama3, thinking
 
 # How calls of tools are written: as the files of these names say, and "coder" in Hermes' markers as `xml_call.py` does.
 CallStyle = Literal["hermes", "coder", "llama3", "harmony"]
+
+# Other families write something else between the same tags, as GLM, or after the same headers, as Functionary.
+_HERMES = re.compile(r"""<tool_call>(?:\\n|\s)*['"]?[^<]{0,40}?\{+\\?"name\\?\"""")
+_LLAMA3 = ("<|start_header_id|>", '{"name": ', '"parameters": ')
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,8 @@ def _call_style(template: str) -> CallStyle | None:
         return "harmony"
     if "tools" not in template:
         return None
-    if hermes.OPEN in template:
-        return "coder" if "<function=" in template else "hermes"
-    if llama3.PYTHON_TAG in template or ("<|start_header_id|>" in template and "parameters" in template):
-        return "llama3"
-    return None
+    if hermes.OPEN in template and "<function=" in template:
+        return "coder"
+    if _HERMES.search(template):
+        return "hermes"
+    return "llama3" if all(part in template for part in _LLAMA3) else None
