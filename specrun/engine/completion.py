@@ -10,6 +10,7 @@ from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar
+from specrun.llama.triggered_grammar import TriggeredGrammar
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 
@@ -27,7 +28,13 @@ class Completion:
     last_drafted: the last pass whose token tree had more than the root; None if there was none.
     """
 
-    def __init__(self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        plans: PlanChooser,
+        grammar: Grammar | TriggeredGrammar | None = None,
+    ) -> None:
         self.request = request
         self.plans = plans
         self.text = ""
@@ -50,13 +57,17 @@ class Completion:
         target, prompt = self._engine.target, self.request.prompt
         return min(target.n_cached, len(prompt)) if target.tokens[: len(prompt)] == prompt else 0
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token has in this answer's text."""
+        return self._engine.target.context.model.token_bytes(token, token in self.request.shown)
+
     def stream(self, interrupted: Callable[[], bool] = never) -> Iterator[str]:
         """Write the answer, and yield each piece of text as soon as it is certain.
 
         `interrupted` is called after every pass; if it returns True, the answer ends. Raises PromptError if the prompt
         does not fit the context.
         """
-        text = TextStream(self._engine.target.context.model.token_bytes, self.request.stops)
+        text = TextStream(self.token_bytes, self.request.stops)
         passes = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
         self.statistics = passes.statistics
         for done in passes:

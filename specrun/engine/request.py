@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specrun.constraints import read_grammar
+from specrun.constraints.trigger import Trigger
 from specrun.llama.grammar import check_grammar
 from specrun.options.sampling_options import SamplingOptions, settled_biases, settled_max_tokens, settled_seed
 from specrun.sampling import SamplingParameters
@@ -19,6 +20,8 @@ class Request:
     max_tokens: most tokens to write; None is no limit.
     stops: the answer ends before the first of these texts.
     gbnf: the grammar that the answer must match, in GBNF; None allows every text.
+    trigger: where in the answer the grammar begins to count; None: at once.
+    shown: control tokens whose names are part of the text, for models that mark parts of an answer with them.
     ignore_eos: whether end-of-generation tokens count as text and do not end it.
     logprobs: how many of the likeliest tokens to tell the log-probability of, at each token that is written, besides
         its own; None tells none.
@@ -29,6 +32,8 @@ class Request:
     max_tokens: int | None = None
     stops: tuple[str, ...] = ()
     gbnf: str | None = None
+    trigger: Trigger | None = None
+    shown: frozenset[int] = frozenset()
     ignore_eos: bool = False
     logprobs: int | None = None
 

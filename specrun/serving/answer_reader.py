@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from specrun.engine.statistics import FinishReason
+from specrun.serving.reading.deltas import Delta, PlainReader, Reader
 
-FinishName = Literal["stop", "length"]
-
-
-@dataclass(frozen=True)
-class Delta:
-    """What a piece of text adds to the answer. content: to its text."""
-
-    content: str = ""
+FinishName = Literal["stop", "length", "tool_calls"]
 
 
 class AnswerReader:
-    """Reads one answer. Pieces go in with `push`, and what they add comes out; `finish` gives what was held back."""
+    """Reads one answer. Pieces go in with `push`, and what they add comes out; `finish` gives what was held back.
 
-    def __init__(self) -> None:
-        self.content = ""  # all of it so far
+    reader: knows how the model marks the parts of an answer. Without one, all text is the answer.
+    """
+
+    def __init__(self, reader: Reader | None = None) -> None:
+        self._reader = reader or PlainReader()
+        self._calls = False
 
     def push(self, text: str) -> list[Delta]:
         """What `text`, the next piece of the answer, adds."""
-        if not text:
-            return []
-        self.content += text
-        return [Delta(content=text)]
+        return self._seen(self._reader.push(text)) if text else []
 
     def finish(self) -> list[Delta]:
         """What is added once it is known that nothing follows."""
-        return []
+        return self._seen(self._reader.finish())
 
     def finish_name(self, reason: FinishReason) -> FinishName:
         """OpenAI's name for why the answer ended. An answer that was interrupted is cut short, as a long one is."""
-        return "stop" if reason == "stop" else "length"
+        if reason != "stop":
+            return "length"
+        return "tool_calls" if self._calls else "stop"
+
+    def _seen(self, deltas: list[Delta]) -> list[Delta]:
+        self._calls = self._calls or any(delta.call for delta in deltas)
+        return deltas

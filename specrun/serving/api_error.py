@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from specrun.errors import PromptError, SpecrunError
+from specrun.errors import PromptError, SpecrunError, UsageError
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 401, 403, 404, 405
 TIMED_OUT, TOO_LARGE, SERVER_ERROR, UNAVAILABLE = 408, 413, 500, 503
@@ -60,6 +60,6 @@ class ApiError(Exception):
 
 def of_model(error: SpecrunError) -> ApiError:
     """The answer to a request that the model could not be asked, or where it failed."""
-    if isinstance(error, PromptError):
+    if isinstance(error, PromptError | UsageError):
         return ApiError(str(error))
     return ApiError(str(error), SERVER_ERROR)

@@ -15,12 +15,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.errors import SpecrunError
+from specrun.serving.anthropic_messages import AnthropicMessages
 from specrun.serving.api_error import METHOD_NOT_ALLOWED, NOT_FOUND, SERVER_ERROR, ApiError, of_model
 from specrun.serving.chat_completions import ChatCompletions
 from specrun.serving.completions import Completions
 from specrun.serving.facts import Facts
 from specrun.serving.guard import Guard
 from specrun.serving.metrics import Metrics
+from specrun.serving.page import page
 from specrun.serving.service import Service
 from specrun.serving.tokenizing import Tokenizing
 
@@ -40,6 +42,7 @@ class Access:
 def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
     """The application. report: is told of an error that is none of a request's."""
     chat, completions = ChatCompletions(service), Completions(service)
+    anthropic = AnthropicMessages(service)
     facts, tokenizing, metrics = Facts(service), Tokenizing(service), Metrics(service.totals, service.queue)
 
     async def health(_request: Request) -> Response:
@@ -47,9 +50,12 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         return JSONResponse({"status": "ok"})
 
     routes = [
+        Route("/", page),
         *_both("/health", health, "GET"),
         *_both("/chat/completions", chat.answer, "POST"),
         Route("/v1/completions", completions.answer, methods=["POST"]),
+        Route("/v1/messages", anthropic.answer, methods=["POST"]),
+        Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
         *_both("/models", facts.models, "GET"),
         Route("/props", facts.props),
         Route("/tokenize", tokenizing.tokenize, methods=["POST"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -11,13 +11,18 @@ from starlette.responses import JSONResponse, Response
 
 from specrun.engine.completion import Completion
 from specrun.sampling.logprobs import TokenLogprob
-from specrun.serving.answer_reader import AnswerReader, Delta, FinishName
+from specrun.serving.answer_reader import AnswerReader, FinishName
 from specrun.serving.api_error import ApiError
 from specrun.serving.bodies import read_json
-from specrun.serving.chat_fields import ChatCall, read_chat_call
+from specrun.serving.chat_fields import Sending, read_chat, read_sending
+from specrun.serving.chat_job import begin
+from specrun.serving.chat_shapes import delta_json, message_of
 from specrun.serving.event_stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, EventStream, cancelled_on_disconnect, frame
+from specrun.serving.fields import Fields
 from specrun.serving.job import Job
+from specrun.serving.last_tree import last_tree
 from specrun.serving.openai_shapes import TokenBytes, chat_logprobs, head
+from specrun.serving.reading.deltas import Delta
 from specrun.serving.service import Service
 from specrun.serving.steps import steps
 from specrun.serving.usage import timings, usage
@@ -33,12 +38,13 @@ class ChatCompletions:
         """Answer a request. Raises ApiError."""
         loaded = self._service.loaded
         model = loaded.model.llama_model
-        call = read_chat_call(await read_json(request), self._service.defaults, model.n_vocab)
-        anew = call.sending.anew
-        prompt = await run_in_threadpool(loaded.prompts.of_messages, call.messages, anew)
-        job = self._service.submit([prompt], call.request, call.sending.n, anew)
-        answers = _Answers(call, job, loaded.name, model.token_bytes)
-        if call.sending.stream:
+        fields = Fields(await read_json(request))
+        sending = read_sending(fields)
+        # In a thread, because schemas may be large.
+        chat = await run_in_threadpool(read_chat, fields, self._service.defaults, model.n_vocab, loaded.prompts.form)
+        job, new_reader = await begin(self._service, chat, sending.n, sending.anew)
+        answers = _Answers(sending, job, new_reader, loaded.name, model.token_bytes)
+        if sending.stream:
             return EventStream(job, answers.frames())
         async with cancelled_on_disconnect(job, request.receive):
             return JSONResponse(await answers.whole())
@@ -47,9 +53,17 @@ class ChatCompletions:
 class _Answers:
     """The answers to one request, in one of the two shapes."""
 
-    def __init__(self, call: ChatCall, job: Job, model_name: str, token_bytes: TokenBytes) -> None:
-        self._call = call
+    def __init__(
+        self,
+        sending: Sending,
+        job: Job,
+        new_reader: Callable[[], AnswerReader],
+        model_name: str,
+        token_bytes: TokenBytes,
+    ) -> None:
+        self._sending = sending
         self._job = job
+        self._new_reader = new_reader
         self._token_bytes = token_bytes
         self._head = head("chatcmpl", model_name)
 
@@ -59,13 +73,13 @@ class _Answers:
         logprobs: list[TokenLogprob] = []
         choices: list[dict[str, Any]] = []
         completions: list[Completion] = []
-        async for step in steps(self._job, AnswerReader):
+        async for step in steps(self._job, self._new_reader):
             assert step
             deltas += step.deltas
             logprobs += step.logprobs
             if step.ending:
-                message = {"role": "assistant", "content": "".join(delta.content for delta in deltas)}
-                choices.append(self._choice(step.index, {"message": message}, logprobs, step.ending.name))
+                message = {"message": message_of(deltas)}
+                choices.append(self._choice(step.index, message, logprobs, step.ending.name))
                 completions.append(step.ending.completion)
                 deltas, logprobs = [], []
         return {
@@ -74,6 +88,7 @@ class _Answers:
             "choices": choices,
             "usage": usage(self._job, completions),
             "timings": timings(completions[-1]),
+            **self._tree(completions[-1]),
         }
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -81,7 +96,7 @@ class _Answers:
         completions: list[Completion] = []
         n_begun = 0
         try:
-            async for step in steps(self._job, AnswerReader, KEEP_ALIVE_S):
+            async for step in steps(self._job, self._new_reader, KEEP_ALIVE_S):
                 if step is None:
                     yield KEEP_ALIVE
                     continue
@@ -90,23 +105,26 @@ class _Answers:
                     n_begun += 1
                 logprobs = step.logprobs
                 for delta in step.deltas or ([Delta()] if logprobs else []):
-                    yield self._chunk([self._choice(step.index, {"delta": {"content": delta.content}}, logprobs)])
+                    yield self._chunk([self._choice(step.index, {"delta": delta_json(delta)}, logprobs)])
                     logprobs = ()
                 if step.ending:
                     completions.append(step.ending.completion)
                     yield self._chunk(
                         [self._choice(step.index, {"delta": {}}, finish=step.ending.name)],
-                        {"timings": timings(step.ending.completion)},
+                        {"timings": timings(step.ending.completion), **self._tree(step.ending.completion)},
                     )
         except ApiError as error:
             yield frame(error.as_json())
             return
-        if self._call.sending.include_usage:
+        if self._sending.include_usage:
             yield self._chunk([], {"usage": usage(self._job, completions)})
         yield DONE
 
     def _chunk(self, choices: list[dict[str, Any]], further: dict[str, Any] | None = None) -> bytes:
         return frame({"object": "chat.completion.chunk", **self._head, "choices": choices, **(further or {})})
+
+    def _tree(self, completion: Completion) -> dict[str, Any]:
+        return {"last_tree": last_tree(completion)} if self._sending.last_tree else {}
 
     def _choice(
         self,

@@ -1,18 +1,18 @@
-"""The fields of /v1/chat/completions that are not those of sampling: messages, number of answers, streaming."""
+"""The fields of /v1/chat/completions: those of sampling, messages, tools, number of answers, streaming."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specrun.engine.request import Request
-from specrun.llama.chat_template import Message
+from specrun.serving.chat_job import Chat
+from specrun.serving.expected import read_expected
 from specrun.serving.fields import Fields
+from specrun.serving.messages import read_messages
+from specrun.serving.reading.form import AnswerForm
 from specrun.serving.request_fields import MOST_LOGPROBS, Defaults, read_request
 
 MOST_ANSWERS = 16
-_MOST_MESSAGES = 10_000
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 @dataclass(frozen=True)
@@ -21,31 +21,31 @@ class Sending:
 
     n: number of answers. stream: whether pieces are sent as they are written. include_usage: whether a stream ends with
     the numbers of tokens. anew: whether the prompt is split into tokens and read again, whatever was kept of it.
+    last_tree: whether each answer comes with its last token tree.
     """
 
     n: int
     stream: bool
     include_usage: bool
     anew: bool
+    last_tree: bool
 
 
-@dataclass(frozen=True)
-class ChatCall:
-    """A request for the next message of a conversation.
-
-    messages: the conversation. request: how the answer is written, without a prompt. sending: how it is sent.
-    """
-
-    messages: list[Message]
-    request: Request
-    sending: Sending
-
-
-def read_chat_call(body: dict[str, Any], defaults: Defaults, n_vocab: int) -> ChatCall:
-    """What the JSON asks for. n_vocab: tokens that the model has. Raises ApiError for wrong fields."""
-    fields = Fields(body)
+def read_chat(fields: Fields, defaults: Defaults, n_vocab: int, form: AnswerForm) -> Chat:
+    """What the JSON asks for. n_vocab: tokens that the model has. form: of its answers. Raises ApiError."""
     request = replace(read_request(fields, defaults, n_vocab), logprobs=_logprobs(fields))
-    return ChatCall(_messages(fields), request, read_sending(fields))
+    return Chat(read_messages(fields, form), request, read_expected(fields, form), _variables(fields))
+
+
+def _variables(fields: Fields) -> dict[str, Any]:
+    """What a request gives the chat template, such as `enable_thinking`."""
+    variables = dict(fields.inner("chat_template_kwargs").values)
+    effort = fields.text("reasoning_effort")
+    if effort == "none":
+        variables.setdefault("enable_thinking", False)
+    elif effort:
+        variables.setdefault("reasoning_effort", effort)
+    return variables
 
 
 def _logprobs(fields: Fields) -> int | None:
@@ -61,36 +61,10 @@ def read_sending(fields: Fields) -> Sending:
     """How the answers are to be sent."""
     n = fields.integer("n", 1, MOST_ANSWERS) or 1
     include_usage = fields.inner("stream_options").flag("include_usage")
-    return Sending(n, bool(fields.flag("stream")), bool(include_usage), fields.flag("cache_prompt") is False)
-
-
-def _messages(fields: Fields) -> list[Message]:
-    messages = fields.items("messages", _MOST_MESSAGES)
-    if not messages:
-        fields.refuse("messages", "must be a list with at least one message")
-    return [_message(fields, i, message) for i, message in enumerate(messages)]
-
-
-def _message(fields: Fields, i: int, message: Any) -> Message:
-    name = f"messages[{i}]"
-    if not isinstance(message, dict):
-        fields.refuse(name, "must be an object with role and content")
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        fields.refuse(f"{name}.role", f"must be one of {', '.join(_ROLES)}")
-    return {"role": _ROLES[role], "content": _content(fields, f"{name}.content", message.get("content"))}
-
-
-def _content(fields: Fields, name: str, content: Any) -> str:
-    """The text of a message, which may come in parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        fields.refuse(name, "must be a string or a list of parts")
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            fields.refuse(name, f"may have parts of the type text only; this model reads no {kind or 'other parts'}")
-        if not isinstance(part.get("text"), str):
-            fields.refuse(name, "has a part without a text")
-    return "\n".join(part["text"] for part in content)
+    return Sending(
+        n,
+        stream=bool(fields.flag("stream")),
+        include_usage=bool(include_usage),
+        anew=fields.flag("cache_prompt") is False,
+        last_tree=bool(fields.flag("last_tree")),
+    )

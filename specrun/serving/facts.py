@@ -24,7 +24,13 @@ class Facts:
         """The one model. `models` is a copy for clients that ask as they ask ollama."""
         loaded = self._service.loaded
         model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
-        capabilities = ["completion", *(["chat"] if loaded.prompts.template else [])]
+        form = loaded.prompts.form
+        capabilities = [
+            "completion",
+            *(["chat"] if loaded.prompts.template else []),
+            *(["tools"] if form.calls else []),
+            *(["thinking"] if form.thinks or form.calls == "harmony" else []),
+        ]
         entry = {
             "id": loaded.name,
             "object": "model",

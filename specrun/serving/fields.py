@@ -21,6 +21,11 @@ class Fields:
         self._values = values
         self._path = path
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All of them, as they are in the JSON."""
+        return self._values
+
     def raw(self, name: str) -> Any:
         """The value as it is in the JSON; None if it is absent."""
         return self._values.get(name)
@@ -70,6 +75,10 @@ class Fields:
             value = {}
         if not isinstance(value, dict):
             self.refuse(name, "must be an object")
+        return self.inner_of(name, value)
+
+    def inner_of(self, name: str, value: Mapping[str, Any]) -> Fields:
+        """The fields of an object that is found under this name."""
         return Fields(value, f"{self._path}{name}.")
 
     def items(self, name: str, most: int) -> list[Any]:

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError
 
 ANY_ORIGIN = "*"
-_OPEN = frozenset({"/health", "/v1/health"})  # for whoever watches over the server; they say nothing of the model
+# For whoever watches over the server, and the page, which asks for the key. They say nothing of the model.
+_OPEN = frozenset({"/health", "/v1/health", "/"})
 
 
 def is_loopback(host: str) -> bool:

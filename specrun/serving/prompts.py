@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
@@ -18,6 +19,7 @@ from specrun.engine.prompt_tokens import chat_template, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import ChatTemplate, Message
 from specrun.serving.api_error import ApiError
+from specrun.serving.reading.form import AnswerForm, answer_form
 
 _LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
 _MOST_KEPT = 64  # conversations whose tokens are remembered
@@ -51,10 +53,29 @@ class Prompts:
         """The model's chat template."""
         return self._template
 
-    def of_messages(self, messages: Sequence[Message], anew: bool = False) -> Prompt:
-        """The prompt of a conversation; `anew` splits text that was written before again.
+    @property
+    def form(self) -> AnswerForm:
+        """How the model marks the parts of its answers."""
+        return answer_form(self._template.source) if self._template else AnswerForm()
 
-        Raises ApiError if the template refuses the messages, or the prompt does not fit the context.
+    def control_tokens(self, names: Sequence[str]) -> frozenset[int]:
+        """Those of `names` that are control tokens of the model."""
+        found = [self._model.tokenize(name, add_special=False) for name in names]
+        return frozenset(one[0] for one in found if len(one) == 1 and not self._model.token_bytes(one[0]))
+
+    def of_messages(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+        end: str = "",
+        anew: bool = False,
+    ) -> Prompt:
+        """The prompt of a conversation. tools, variables: for the template. end: what follows the template's text.
+
+        anew: whether text that was written before is split again.
+
+        Raises ApiError if the template refuses them, or the prompt does not fit the context.
         """
         if self._template is None:
             raise ApiError("the model has no chat template; use /v1/completions")
@@ -62,10 +83,10 @@ class Prompts:
             self.check_length(message["content"])
         try:
             with self._one_at_a_time:
-                text = self._template.render(messages)
+                text = self._template.render(messages, tools=tools, variables=variables)
         except ModelFileError as error:  # as "roles must alternate"
             raise ApiError(str(error), param="messages") from error
-        return self.of_text(text, anew)
+        return self.of_text(text + end, anew)
 
     def of_text(self, text: str, anew: bool = False) -> Prompt:
         """The prompt that continues `text`; `anew` is as above. Raises ApiError if it does not fit the context."""
@@ -111,7 +132,7 @@ class Prompts:
 
     def keep(self, prompt: Prompt, completion: Completion) -> None:
         """Remember the tokens of an answer and of what it answered."""
-        decoded = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
+        decoded = b"".join(completion.token_bytes(token) for token in completion.token_ids)
         # They differ where a stop text cut the answer off.
         if prompt.text is None or decoded.decode("utf-8", errors="replace") != completion.text:
             return

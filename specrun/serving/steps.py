@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
 from specrun.sampling.logprobs import TokenLogprob
-from specrun.serving.answer_reader import AnswerReader, Delta, FinishName
+from specrun.serving.answer_reader import AnswerReader, FinishName
 from specrun.serving.api_error import of_model
 from specrun.serving.job import Answered, Job, Piece
+from specrun.serving.reading.deltas import Delta
 
 
 @dataclass(frozen=True)

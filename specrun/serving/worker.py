@@ -72,7 +72,7 @@ class Worker:
 
     def _pieces(self, completion: Completion, ended: Callable[[], bool]) -> Iterator[Piece]:
         """Write the answer. Log-probabilities come with the text that they belong to."""
-        released = Released(self._model.llama_model.token_bytes)
+        released = Released(completion.token_bytes)
         n_told = 0
         for text in completion.stream(ended):
             logprobs = released.push(completion.logprobs[n_told:], text)

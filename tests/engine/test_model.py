@@ -12,6 +12,7 @@ import pytest
 
 import specrun
 from specrun.catalog import embedded
+from specrun.engine.request import Request
 from specrun.options.sampling_options import SamplingOptions
 from tests.conftest import SCRIPT_TEXT
 
@@ -63,6 +64,13 @@ def test_chat_keeps_the_conversation(script: Path) -> None:
         assert "".join(session.stream("again")) == SCRIPT_TEXT
         roles = [message["role"] for message in session.messages]
         assert roles == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_grammars_without_end_leave_the_latest_ones_only(model: specrun.Model) -> None:
+    prompt = model.prompt_tokens(PROMPT)
+    for i in [*range(20), 0]:
+        assert model.complete(Request(prompt, gbnf=f'root ::= "{i}"')).run().text == str(i)
+    assert len(model._grammars) == 16
 
 
 def test_the_command_writes_the_same(model: specrun.Model) -> None:
