@@ -8,7 +8,8 @@ answers of their tokens over the time that their client waited for them, the que
 the longest time to the first piece of text. Every prompt is read whole, by all servers, and no text ends before its
 last token. Options after -- go to specrun, for example: -- --speculate tree.
 
-"generate" is the share of `specrun generate`'s speed that one client of the server has, on the same texts, measured in
+"generate" compares texts, too, so it needs weights whose texts do not depend on the passes (Q8_0 on a CPU, or --exact);
+it is the share of `specrun generate`'s speed that one client of the server has, on the same texts, measured in
 turn, prompts included. --servers also names llama-server (`peers.py` says where it comes from), plain and with its own
 drafting, with as many slots as there are clients.
 """
@@ -25,12 +26,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.client import OK, HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import httpx2
 from peer_tools import build, tools
 from peer_tools.errors import PeerError, ToolError
 from peer_tools.running import Runner
@@ -83,27 +84,31 @@ class Load:
         }
 
 
-def ask(client: httpx2.Client, body: dict[str, Any]) -> Answer:
-    """Stream one answer."""
+def ask(client: HTTPConnection, body: dict[str, Any]) -> Answer:
+    """Stream one answer. It is looked at when it is complete: the client shares the cores with the server."""
     started = time.perf_counter()
-    first = None
-    text = ""
-    tokens = 0
-    with client.stream("POST", COMPLETIONS, json={**body, "stream": True}) as response:
-        response.raise_for_status()
-        for line in response.iter_lines():
-            if not line.startswith("data: {"):
+    client.request("POST", COMPLETIONS, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+    response = client.getresponse()
+    pieces = []
+    while data := response.read1(1 << 16):
+        pieces.append((time.perf_counter() - started, data))
+    seconds = time.perf_counter() - started
+    if response.status != OK:
+        raise ToolError(f"answered with {response.status}: {pieces[0][1].decode()}")
+    first, text, tokens, rest = seconds, "", 0, b""
+    for moment, data in pieces:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data: {"):
                 continue
             chunk = json.loads(line[6:])
             if "error" in chunk:
                 raise ToolError(f"answered with an error: {chunk['error']}")
-            for choice in chunk["choices"]:
-                text += choice["text"]
-                if choice["text"] and first is None:
-                    first = time.perf_counter() - started
+            new = "".join(choice["text"] for choice in chunk["choices"])
+            first = moment if new and not text else first
+            text += new
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-    seconds = time.perf_counter() - started
-    return Answer(tokens, seconds if first is None else first, seconds, text)
+    return Answer(tokens, first, seconds, text)
 
 
 def load(url: str, bodies: Sequence[Sequence[dict[str, Any]]]) -> Load:
@@ -114,8 +119,7 @@ def load(url: str, bodies: Sequence[Sequence[dict[str, Any]]]) -> Load:
 
     def run(own: Sequence[dict[str, Any]]) -> None:
         try:
-            with httpx2.Client(base_url=url, timeout=None, trust_env=False) as client:
-                client.get("/health")  # the connection is there
+            with closing(HTTPConnection(url.removeprefix("http://"))) as client:
                 barrier.wait()
                 answers.extend([ask(client, body) for body in own])
         except BaseException as error:

@@ -55,7 +55,7 @@ class Job:
         self.asked = asked
         self._leave = leave
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
         self._cancelled = threading.Event()
 
     # --- the model's thread ---
@@ -101,12 +101,14 @@ class Job:
             yield event
 
     async def _next(self, keep_alive_s: float | None) -> Event | Exception | None:
-        if not self._events.empty():
-            return self._events.get_nowait()
+        if keep_alive_s is None or not self._events.empty():
+            return await self._events.get()
+        # Cheaper than asyncio.wait_for, which makes a task: every pass comes by here, and shares its cores with this.
+        alarm = self._loop.call_later(keep_alive_s, self._events.put_nowait, None)
         try:
-            return await asyncio.wait_for(self._events.get(), keep_alive_s)
-        except asyncio.TimeoutError:
-            return None
+            return await self._events.get()
+        finally:
+            alarm.cancel()
 
 
 def _joined(pieces: Sequence[Piece]) -> Piece:
