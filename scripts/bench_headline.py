@@ -181,7 +181,7 @@ def as_tables(rows: Sequence[Row]) -> str:
         weights, place, temperature = key
         own = [row for row in rows if (row.weights, row.place, row.temperature) == key]
         where = "in RAM" if place == "ram" else "streamed"
-        lines += [f"### {weights.upper()}, {where}, {'greedy' if temperature == 0 else f'T={temperature:g}'}", ""]
+        lines += [f"## {weights.upper()}, {where}, {'greedy' if temperature == 0 else f'T={temperature:g}'}", ""]
         lines += ["| row | plan | tokens/s | ratio to llama.cpp plain | tokens a pass | predicted |"]
         lines += ["| --- | --- | --- | --- | --- | --- |"]
         for row in own:
@@ -225,6 +225,7 @@ def main() -> None:
                     kept = [one for one in kept if (one.weights, one.place, one.temperature, one.name) != key] + [row]
                     if options.rows:
                         options.rows.write_text(json.dumps([asdict(one) for one in kept], indent=1) + "\n")
+    kept.sort(key=lambda row: (TYPES.index(row.weights), -PLACES.index(row.place), row.temperature))
     print(as_tables(kept))
 
 

@@ -16,7 +16,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
@@ -81,18 +83,30 @@ def _limit_seconds() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
+class _Generation(Extension):
+    """{% generation %}, with which templates mark for training what the assistant wrote. Here it is only a block."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja has it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """What stands in the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """Jinja as Hugging Face's transformers sets it up."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = _tojson
     return environment
 
 
 def _rendered(template: Template, variables: dict[str, Any]) -> str:
-    messages = variables.get("messages", ())
-    most = _BESIDES + _TIMES * sum(len(message["content"]) for message in messages)
+    most = _BESIDES + _TIMES * _n_characters([variables.get("messages"), variables.get("tools")])
     pieces, n_characters = [], 0
     for piece in template.generate(**variables):
         pieces.append(piece)
@@ -100,6 +114,26 @@ def _rendered(template: Template, variables: dict[str, Any]) -> str:
         if n_characters > most:
             raise TemplateError(f"it writes more than {most:,} characters")
     return "".join(pieces)
+
+
+def _n_characters(value: Any) -> int:
+    """Characters of all texts in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _n_characters(inner) for key, inner in value.items())
+    return sum(map(_n_characters, value)) if isinstance(value, list) else 0
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as transformers writes it: without the escapes for HTML that Jinja's own filter makes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: object) -> NoReturn:

@@ -31,7 +31,7 @@ SCRIPT_TEXT = "one two é end"
 # Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`.
 _SLOW_FIXTURES = {"specrun", "tuned"}
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_COMMANDS_WITH_THREADS = ("generate", "chat", "tune", "verify")
+_COMMANDS_WITH_THREADS = ("generate", "chat", "serve", "tune", "verify")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,7 +58,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees or changes the user's profiles, settings, models or environment."""
-    for name in ("SPECRUN_TARGET", "SPECRUN_DRAFT", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONUNBUFFERED"):
+    for name in (
+        "SPECRUN_TARGET",
+        "SPECRUN_DRAFT",
+        "SPECRUN_API_KEY",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "COLUMNS",
+        "PYTHONUNBUFFERED",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))

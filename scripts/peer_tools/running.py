@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -42,6 +43,12 @@ class Runner:
         one_by_one = self._serve(row, prompts) if row.tool == tools.SERVER else self._call(row, prompts)
         return reduce(add, one_by_one)
 
+    def server(self, row: Row, slots: int = 1) -> AbstractContextManager[int]:
+        """A llama-server of the row on a free port, which it yields once the model is loaded. slots: requests at once,
+        which share the context.
+        """
+        return _server(self._programs[row.tool], tools.options(row, self._job), self._environment, slots)
+
     def _call(self, row: Row, prompts: Sequence[str]) -> Iterator[Measured]:
         for prompt in prompts:
             file = self._folder / "prompt.txt"
@@ -60,7 +67,7 @@ class Runner:
             yield tools.PARSERS[row.tool](output)
 
     def _serve(self, row: Row, prompts: Sequence[str]) -> Iterator[Measured]:
-        with _server(self._programs[row.tool], tools.options(row, self._job), self._environment) as port:
+        with self.server(row) as port:
             for prompt in prompts:
                 body = {
                     "prompt": prompt,
@@ -72,8 +79,7 @@ class Runner:
 
 
 @contextlib.contextmanager
-def _server(program: Path, options: list[str], environment: dict[str, str]) -> Iterator[int]:
-    """A server with one slot on a free port, which it yields once the model is loaded."""
+def _server(program: Path, options: list[str], environment: dict[str, str], slots: int) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -81,7 +87,7 @@ def _server(program: Path, options: list[str], environment: dict[str, str]) -> I
         str(program),
         *options,
         "--parallel",
-        "1",
+        str(slots),
         "--cache-ram",
         "0",
         "--host",

@@ -52,7 +52,8 @@ class ChatSettings:
         if name in _SAMPLING:
             field, kind = _SAMPLING[name]
             number = _parse(kind, name, value)
-            changed = replace(request.sampling, **{field: settled_seed(number) if name == "seed" else number})
+            values: dict[str, Any] = {field: settled_seed(number) if name == "seed" else number}
+            changed = replace(request.sampling, **values)
             self._session.request = replace(request, sampling=changed)
         elif name == "max-tokens":
             self._session.request = replace(request, max_tokens=settled_max_tokens(_parse(int, name, value), name))

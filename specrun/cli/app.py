@@ -21,6 +21,7 @@ from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
+from specrun.cli.serve import serve
 from specrun.cli.tune import tune
 from specrun.cli.verify import verify
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(generate)
 app.command()(chat)
+app.command()(serve)
 app.command()(tune)
 app.command()(verify)
 app.command()(doctor)

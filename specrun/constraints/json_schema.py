@@ -12,10 +12,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 from specrun.constraints.integers import MAX_DIGITS, integer_between
 from specrun.constraints.keywords import ANNOTATIONS, COMBINING, KEYWORDS, REFUSED, is_of_type
+from specrun.constraints.pointers import pointed_at
 from specrun.errors import UsageError
 
 _MAX_REPEATED = 1000  # llama.cpp treats a repetition of more than 2000 times as unbounded
@@ -50,18 +50,31 @@ _PRIMITIVES = {
 
 def schema_to_gbnf(schema: Any) -> str:
     """The grammar of a parsed JSON schema (a dict or bool). Raises UsageError if the schema cannot be expressed."""
-    converter = _Converter(schema)
-    root = converter.rule(schema, "#")
-    rules = {"root": root} | converter.rules | _PRIMITIVES
-    return "\n".join(f"{name} ::= {rule}" for name, rule in rules.items()) + "\n"
+    name, rules = schema_rules(schema)
+    return grammar_text(name, rules)
+
+
+def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
+    """The name of a schema's rule, and the rules that it needs, by name; `prefix` begins their names.
+
+    Raises UsageError if the schema cannot be expressed.
+    """
+    converter = _Converter(schema, prefix)
+    return converter.rule(schema, "#"), converter.rules
+
+
+def grammar_text(root: str, rules: Mapping[str, str]) -> str:
+    """The grammar with this expression as its root, and these rules besides those of JSON."""
+    return "\n".join(f"{name} ::= {rule}" for name, rule in ({"root": root} | dict(rules) | _PRIMITIVES).items()) + "\n"
 
 
 class _Converter:
     """Collects the grammar's rules, one for each part of the schema, in `rules` by name."""
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: Any, prefix: str) -> None:
         self.rules: dict[str, str] = {}
         self._schema = schema
+        self._prefix = prefix
         self._references: dict[str, str] = {}
 
     def rule(self, schema: Any, at: str) -> str:
@@ -86,7 +99,7 @@ class _Converter:
         expressions = list(alternatives)
         if len(expressions) == 1 and (expressions[0] in self.rules or expressions[0] in _PRIMITIVES):
             return expressions[0]
-        return self._define(f"r{len(self.rules)}", " | ".join(expressions))
+        return self._define(f"{self._prefix}r{len(self.rules)}", " | ".join(expressions))
 
     def _define(self, name: str, expression: str) -> str:
         self.rules[name] = expression
@@ -111,17 +124,12 @@ class _Converter:
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             _refuse(at, f"{pointer} is not in this file; only #/... is supported")
         if pointer not in self._references:
-            schema = self._schema
-            for part in unquote(pointer).split("/")[1:]:
-                key = part.replace("~1", "/").replace("~0", "~")
-                if isinstance(schema, list) and key.isdecimal() and int(key) < len(schema):
-                    schema = schema[int(key)]
-                elif isinstance(schema, dict) and key in schema:
-                    schema = schema[key]
-                else:
-                    _refuse(at, f"there is no {pointer}")
+            try:
+                schema = pointed_at(self._schema, pointer)
+            except KeyError:
+                _refuse(at, f"there is no {pointer}")
             # The name is stored before the schema is converted, because the schema may refer to itself.
-            name = self._references[pointer] = f"ref{len(self._references)}"
+            name = self._references[pointer] = f"{self._prefix}ref{len(self._references)}"
             self._define(name, self.rule(schema, pointer))
         return self._references[pointer]
 
@@ -136,7 +144,7 @@ class _Converter:
             values = [value for value in values if any(is_of_type(value, kind) for kind in kinds)]
         if not values:
             _refuse(at, "no value is allowed")
-        return self._named(dict.fromkeys(_literal(value) for value in values))
+        return self._named(dict.fromkeys(json_literal(value) for value in values))
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], keys: set[str], at: str) -> str:
         """A GBNF expression for values of one type; only the type's name if no keyword restricts it."""
@@ -191,7 +199,7 @@ class _Converter:
         for name in names:
             pointer = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
             value = self.rule(properties.get(name, others), pointer)
-            pairs.append((f'{_literal(name)} ":" ws {value}', name in needed))
+            pairs.append((f'{json_literal(name)} ":" ws {value}', name in needed))
         return f'"{{" ws {self._in_order(pairs)} ws "}}"'
 
     def _in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:
@@ -266,7 +274,7 @@ def _repeated(least: int, most: int | None) -> str:
     return f"{{{least},{'' if most is None else most}}}"
 
 
-def _literal(value: Any) -> str:
+def json_literal(value: Any) -> str:
     """The JSON text of `value` as a GBNF literal."""
     text = json.dumps(value, ensure_ascii=False).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'

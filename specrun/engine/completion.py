@@ -10,6 +10,8 @@ from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar
+from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.sampling.logprobs import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 
 
@@ -18,6 +20,7 @@ class Completion:
 
     text: the text so far, without the stop text.
     token_ids: the committed tokens without end-of-generation. With a stop text, up to the token that completed it.
+    logprobs: those of `token_ids`, if the request asks for them.
     finish_reason: "stop" (the model or a stop text ended it), "length" (max_tokens), "context" (the context is full)
         or "interrupted".
     statistics: counts and times.
@@ -25,11 +28,18 @@ class Completion:
     last_drafted: the last pass whose token tree had more than the root; None if there was none.
     """
 
-    def __init__(self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        plans: PlanChooser,
+        grammar: Grammar | TriggeredGrammar | None = None,
+    ) -> None:
         self.request = request
         self.plans = plans
         self.text = ""
         self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.finish_reason: FinishReason = "interrupted"
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
         self.last_drafted: Pass | None = None
@@ -47,19 +57,23 @@ class Completion:
         target, prompt = self._engine.target, self.request.prompt
         return min(target.n_cached, len(prompt)) if target.tokens[: len(prompt)] == prompt else 0
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token has in this answer's text."""
+        return self._engine.target.context.model.token_bytes(token, token in self.request.shown)
+
     def stream(self, interrupted: Callable[[], bool] = never) -> Iterator[str]:
         """Write the answer, and yield each piece of text as soon as it is certain.
 
         `interrupted` is called after every pass; if it returns True, the answer ends. Raises PromptError if the prompt
         does not fit the context.
         """
-        text = TextStream(self._engine.target.context.model.token_bytes, self.request.stops)
+        text = TextStream(self.token_bytes, self.request.stops)
         passes = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
         self.statistics = passes.statistics
         for done in passes:
             if len(done.tree) > 1:
                 self.last_drafted = done
-            yield self._append(done.tokens, text)
+            yield self._append(done, text)
             if text.stopped:
                 self.finish_reason = "stop"
                 return
@@ -75,12 +89,13 @@ class Completion:
             pass
         return self
 
-    def _append(self, tokens: list[int], text: TextStream) -> str:
-        piece = ""
-        for token in tokens:
+    def _append(self, done: Pass, text: TextStream) -> str:
+        piece, n_before = "", len(self.token_ids)
+        for token in done.tokens:
             self.token_ids.append(token)
             piece += text.push(token)
             if text.stopped:
                 break
+        self.logprobs += done.logprobs[: len(self.token_ids) - n_before]
         self.text += piece
         return piece

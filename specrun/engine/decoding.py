@@ -14,6 +14,7 @@ from specrun.interrupts import never
 from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
+from specrun.sampling.logprobs import TokenLogprob, logprob
 from specrun.speculation.accept import accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import DraftLimits
@@ -193,6 +194,8 @@ class Generation:
         end = next((i for i, token in enumerate(accepted.tokens) if token == NO_TOKEN or self._ends_text(token)), None)
         if end is not None:
             accepted = accepted.first(end + 1)
+        committed = accepted.tokens if end is None else accepted.tokens[:-1]
+        logprobs = self._logprobs(rows, accepted.path, committed)
         n_target = target.pass_size(tree)
         padding = n_target - target.n_pending - len(tree)
         if sources:
@@ -200,8 +203,14 @@ class Generation:
         target.commit(tree, accepted.path, accepted.tokens[-1])
         seconds = time.perf_counter() - started
         self._plans.record(PassRecord(tree, accepted, seconds, scored - drafted, drafted - started, n_target, n_cached))
-        committed = accepted.tokens if end is None else accepted.tokens[:-1]
-        return Pass(tree, accepted, committed, "stop" if end is not None else None, padding)
+        return Pass(tree, accepted, committed, "stop" if end is not None else None, padding, logprobs)
+
+    def _logprobs(self, rows: Logits, path: list[int], tokens: list[int]) -> tuple[TokenLogprob, ...]:
+        """Those of `tokens`, which were chosen at the nodes of `path`, if the request asks for any."""
+        n_top = self._request.logprobs
+        if n_top is None:
+            return ()
+        return tuple(logprob(rows[node], token, n_top) for node, token in zip(path, tokens, strict=False))
 
     def _limits(self, plan: Plan) -> DraftLimits:
         return DraftLimits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import ChatTemplate
 from specrun.llama.grammar import Grammar
+from specrun.llama.triggered_grammar import TriggeredGrammar
 from specrun.long_run import unseen, unwatched
 from specrun.options.expand import with_options_of
 from specrun.options.machine_options import MachineOptions
@@ -44,6 +46,8 @@ from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.planning.waiting import most_waiting
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
+
+_MOST_GRAMMARS = 16  # that are kept for further texts; a server gets new ones without end
 
 
 class Model:
@@ -73,7 +77,7 @@ class Model:
         self._pair = load_pair(options, show)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
-        self._grammars: dict[str, Grammar] = {}
+        self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the one used last at the end
         try:
             self._make_ready(options)
         except BaseException:
@@ -177,7 +181,7 @@ class Model:
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)
-        return Completion(self.engine, request, plans, self._grammar(request.gbnf))
+        return Completion(self.engine, request, plans, self._constraint(request))
 
     def prompt_tokens(self, text: str, raw: bool = False) -> list[int]:
         """Token ids of a prompt, which is put into the model's chat template unless `raw`."""
@@ -209,11 +213,20 @@ class Model:
         request = make_request(SamplingOptions(**options))
         return self.complete(replace(request, prompt=self.prompt_tokens(prompt, raw)))
 
-    def _grammar(self, gbnf: str | None) -> Grammar | None:
-        if gbnf is None:
+    def _constraint(self, request: Request) -> Grammar | TriggeredGrammar | None:
+        if request.gbnf is None:
             return None
+        grammar = self._grammar(request.gbnf)
+        if request.trigger is None:
+            return grammar
+        return TriggeredGrammar(grammar, request.trigger, self.llama_model, request.shown)
+
+    def _grammar(self, gbnf: str) -> Grammar:
         if gbnf not in self._grammars:
             self._grammars[gbnf] = Grammar(gbnf, self.llama_model)
+        self._grammars.move_to_end(gbnf)
+        while len(self._grammars) > _MOST_GRAMMARS:
+            self._grammars.popitem(last=False)[1].close()
         return self._grammars[gbnf]
 
 

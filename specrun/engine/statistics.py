@@ -8,6 +8,7 @@ from typing import Literal
 
 from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, TargetContext
+from specrun.sampling.logprobs import TokenLogprob
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 
@@ -23,6 +24,7 @@ class Pass:
     tokens: the committed token ids. An end-of-generation token is left out.
     finish: why the generation ends with this pass; None if it goes on.
     padding: tokens of padding in the pass.
+    logprobs: one for each of `tokens` where the request asks for them, else none.
     """
 
     tree: TokenTree
@@ -30,6 +32,7 @@ class Pass:
     tokens: list[int]
     finish: FinishReason | None = None
     padding: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Statistics:
     prompt_tokens_decoded: tokens of the prompt that were not in the KV cache.
     completion_tokens: committed tokens.
     passes: target passes after the prompt.
+    drafted: drafted tokens in these passes: all nodes of the trees but the roots.
     padding: tokens of padding in these passes.
     prefill_seconds: time before the first pass.
     first_token_seconds: time from the start to the end of the first pass.
@@ -59,6 +63,7 @@ class Statistics:
     prompt_tokens_decoded: int = 0
     completion_tokens: int = 0
     passes: int = 0
+    drafted: int = 0
     padding: int = 0
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0
@@ -89,6 +94,11 @@ class Statistics:
         return self.completion_tokens / self.passes if self.passes else 0.0
 
     @property
+    def drafted_accepted(self) -> int:
+        """Drafted tokens that were accepted: of each pass all tokens but the last, which is the target's own."""
+        return sum(i * n for i, n in enumerate(self.accepted))
+
+    @property
     def bytes_read_per_pass(self) -> int:
         """Mean bytes of streamed weights that a pass read; 0 where specrun streams none."""
         return round(self.bytes_read / self.passes) if self.passes else 0
@@ -96,6 +106,7 @@ class Statistics:
     def count(self, done: Pass) -> None:
         """Add one pass to the counts."""
         self.passes += 1
+        self.drafted += len(done.tree) - 1
         self.padding += done.padding
         self.completion_tokens += len(done.tokens)
         length = len(done.accepted.tokens)

@@ -40,13 +40,14 @@ class TextStream:
             self.stopped = True
             text, self._held = self._held[:stop_at], ""
             return text
-        keep = 0 if final else self._undecided()
+        keep = 0 if final else undecided(self._held, self._stops)
         cut = len(self._held) - keep
         text, self._held = self._held[:cut], self._held[cut:]
         return text
 
-    def _undecided(self) -> int:
-        """Length of the longest tail of the held text that is the beginning of a stop text."""
-        longest = max(map(len, self._stops), default=0)
-        lengths = range(min(longest - 1, len(self._held)), 0, -1)
-        return next((n for n in lengths if any(stop.startswith(self._held[-n:]) for stop in self._stops)), 0)
+
+def undecided(text: str, markers: Sequence[str]) -> int:
+    """Length of the longest tail of `text` that is the beginning, but not all, of one of `markers`."""
+    longest = max(map(len, markers), default=0)
+    lengths = range(min(longest - 1, len(text)), 0, -1)
+    return next((n for n in lengths if any(marker.startswith(text[-n:]) for marker in markers)), 0)

@@ -27,11 +27,19 @@ _MOST_BYTES = 2**28  # of an answer
 _LONGEST_REASON = 300  # characters
 
 
-class Message(TypedDict):
-    """One turn of a conversation."""
-
-    role: str  # system, user or assistant
+class _Turn(TypedDict):
+    role: str  # system, user, assistant or tool
     content: str
+
+
+class Message(_Turn, total=False):
+    """One turn of a conversation. The keys besides role and content are those that chat templates know."""
+
+    reasoning_content: str  # of an assistant's turn
+    thinking: str  # the same, as gpt-oss's template calls it
+    tool_calls: list[dict[str, Any]]  # of an assistant's turn
+    tool_call_id: str  # of a tool's answer: the call that it is for
+    name: str  # of a tool's answer: the tool
 
 
 def prepare() -> None:
@@ -54,14 +62,30 @@ class ChatTemplate:
         self._process: _Process | None = None
         self._start()
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text of a conversation; with `add_generation_prompt`, up to where the assistant's answer begins.
+
+        tools: what the assistant may call, in OpenAI's shape. variables: further ones for the template, such as
+        `enable_thinking`; they cannot replace those that are given here.
 
         Raises ModelFileError if the template fails or refuses the messages.
         """
         process = self._process or self._start()
-        variables = {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **self._specials}
-        return self._asked(process, variables, "failed")
+        given = {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **self._specials}
+        if tools:
+            given["tools"] = list(tools)
+        return self._asked(process, {**(variables or {}), **given}, "failed")
+
+    @property
+    def source(self) -> str:
+        """The template's text."""
+        return self._source
 
     def _start(self) -> _Process:
         global _prepared

@@ -264,12 +264,24 @@ class LlamaContext:
 
     def sequence_state(self, seq: int) -> NDArray[np.uint8]:
         """uint8[n]: positions, all K and V and the recurrent state of `seq` as llama.cpp would save them."""
-        size = llama_cpp.llama_state_seq_get_size(self._context, seq)
+        size = self.sequence_bytes(seq)
         state = np.empty(size, np.uint8)
         written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), size, seq)
         if written != size:
             raise LlamaError("llama.cpp could not copy its KV cache")
         return state
+
+    def set_sequence_state(self, seq: int, state: NDArray[np.uint8]) -> None:
+        """Fill `seq`, which must be empty, with what `sequence_state` gave. Raises LlamaError if it does not fit."""
+        self._is_counted, self.n_last_pass = False, None
+        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), seq)
+        if read != len(state):
+            raise LlamaError("llama.cpp could not read a saved KV cache")
+        self.n_last_pass = 0
+
+    def sequence_bytes(self, seq: int) -> int:
+        """Bytes of `sequence_state`."""
+        return int(llama_cpp.llama_state_seq_get_size(self._context, seq))
 
     def state_bytes(self) -> int:
         """Bytes that llama.cpp would save of all its cells: 4 of each are for each of its sequences. For tests."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
@@ -13,6 +15,14 @@ from specrun.llama.prefix import common_prefix
 from specrun.llama.teacher_forced import rows_along
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
+
+
+@dataclass(frozen=True, eq=False)
+class SavedDraft:
+    """tokens: committed text. state: uint8[n], the sequence that has it, as llama.cpp saves it."""
+
+    tokens: list[int]
+    state: NDArray[np.uint8]
 
 
 class DraftContext:
@@ -95,6 +105,22 @@ class DraftContext:
         self._tokens = []
         self.context.remove(ALL_SEQUENCES, 0)
         self._cells.begin(0, self._whole)
+        self._is_in_doubt = False
+
+    def save(self) -> SavedDraft | None:
+        """A copy of the committed text in the cache, to be called between passes; None if there is none."""
+        if self._is_in_doubt or not self._tokens:
+            return None
+        return SavedDraft(list(self._tokens), self.context.sequence_state(self._whole))
+
+    def restore(self, saved: SavedDraft) -> None:
+        """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
+        self.reset()
+        self._is_in_doubt = True
+        self.context.set_sequence_state(0, saved.state)
+        self.context.remove(0, len(saved.tokens))  # nodes of a tree may have been behind the text
+        self._tokens, self._whole = list(saved.tokens), 0
+        self._cells.begin(len(saved.tokens), 0)
         self._is_in_doubt = False
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:

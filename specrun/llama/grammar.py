@@ -47,7 +47,7 @@ class Grammar:
         self._model = model
         self._start = _State(_parsed(gbnf, model.vocab))
         self._states: OrderedDict[tuple[int, ...], _State] = OrderedDict()
-        self._ends = np.array([t for t in range(model.n_vocab) if model.is_end_of_generation(t)], np.int64)
+        self._ends = np.array(model.ends_of_generation, np.int64)
         self._kinds = np.full(model.n_vocab, _UNSEEN, np.int8)
         self._kinds[self._ends] = _END
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import llama_cpp
@@ -18,6 +19,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
 from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
 from specrun.llama import library, lost_pages
+from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.visible import one_line
@@ -206,13 +208,17 @@ class LlamaModel:
         """Token ids of `text`.
 
         add_special: add the tokens that the model wants around a text, such as BOS. parse_special: read the name of a
-        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates, ModelFileError for a
-        tokenizer that lacks what it needs, such as a token for unknown characters.
+        control token, such as `<|im_end|>`, as that token. Raises PromptError for lone surrogates and for a run of a
+        million letters, digits, signs or spaces, ModelFileError for a tokenizer that lacks what it needs, such as a
+        token for unknown characters.
         """
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:  # Python turns non-UTF-8 bytes of the command line into surrogates
             raise PromptError("the prompt is not UTF-8; convert it first") from error
+        return with_stack_for(text, partial(self._tokenize, data, add_special, parse_special))
+
+    def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
         size = len(data) + 16
         while True:
             buffer = (llama_cpp.llama_token * size)()
@@ -239,6 +245,16 @@ class LlamaModel:
     def is_end_of_generation(self, token: int) -> bool:
         """Whether `token` ends a text, as EOS and end-of-turn tokens do."""
         return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+
+    @cached_property
+    def ends_of_generation(self) -> list[int]:
+        """The tokens that end a text. Finding them takes tens of milliseconds for a large vocabulary."""
+        return [token for token in range(self.n_vocab) if self.is_end_of_generation(token)]
+
+    @cached_property
+    def all_token_bytes(self) -> list[bytes]:
+        """The bytes of every token, none for control tokens. It takes 0.2 s for a large vocabulary."""
+        return [self.token_bytes(token) for token in range(self.n_vocab)]
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -14,6 +14,7 @@ one class (docs/exactness.md).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +32,14 @@ MOST_PENDING = 16
 PROMPT_TAIL = 16
 
 
+@dataclass(frozen=True)
+class PromptState:
+    """end: tokens of a prompt. state: uint8[n], the recurrent state behind them."""
+
+    end: int
+    state: NDArray[np.uint8]
+
+
 class TakingBack(Protocol):
     """What a target's context needs of its cache.
 
@@ -39,6 +48,7 @@ class TakingBack(Protocol):
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
     drops_padding: whether tokens behind committed ones can be dropped without decoding any of these again.
     prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
+    prompt: the state that was kept there; None if there is none.
     """
 
     max_leaves: int
@@ -46,6 +56,7 @@ class TakingBack(Protocol):
     most_pending: int | None
     drops_padding: bool
     prompt_tail: int | None
+    prompt: PromptState | None
 
     def take_back(self, end: int) -> int:
         """Drop what the last pass wrote from position `end` on, as the text goes on from there.
@@ -63,6 +74,10 @@ class TakingBack(Protocol):
         """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
         ...
 
+    def restored(self, end: int, prompt: PromptState | None) -> None:
+        """Note that the cache was emptied and holds a saved text of `end` tokens, whose `prompt` was this."""
+        ...
+
     def clear(self) -> None:
         """Empty the cache."""
         ...
@@ -75,6 +90,7 @@ class AttentionCells:
     most_pending: int | None = None
     drops_padding = True
     prompt_tail: int | None = None
+    prompt: PromptState | None = None
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
@@ -88,6 +104,9 @@ class AttentionCells:
         return self.take_back(end)
 
     def keep_prompt(self, end: int) -> None:
+        pass
+
+    def restored(self, end: int, prompt: PromptState | None) -> None:
         pass
 
     def clear(self) -> None:
@@ -113,7 +132,7 @@ class RecurrentStates:
         self.most_back = None if self._has_checkpoint else self._n_snapshots
         self.most_pending: int | None = MOST_PENDING
         self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
-        self._prompt: tuple[int, NDArray[np.uint8]] | None = None  # tokens of the prompt, and the state behind them
+        self.prompt: PromptState | None = None
 
     def take_back(self, end: int) -> int:
         n_last = self._context.n_last_pass
@@ -130,18 +149,17 @@ class RecurrentStates:
 
     def turn_back(self, end: int) -> int:
         """Go back to the prompt's state, or to the beginning: any plan comes by these."""
-        kept = self._prompt
-        if kept is None or not 0 < kept[0] <= end:
+        kept = self.prompt
+        if kept is None or not 0 < kept.end <= end:
             self.clear()
             return 0
-        n_tokens, state = kept
         try:
-            self._context.return_to(_TEXT, n_tokens, state)
+            self._context.return_to(_TEXT, kept.end, kept.state)
         except LlamaError:
             self.clear()
             return 0
-        self._move_checkpoint(n_tokens)
-        return n_tokens
+        self._move_checkpoint(kept.end)
+        return kept.end
 
     def _return_to_checkpoint(self, end: int) -> int:
         checkpoint = self._checkpoint
@@ -162,12 +180,16 @@ class RecurrentStates:
             self._checkpoint = end
 
     def keep_prompt(self, end: int) -> None:
-        if end and (self._prompt is None or self._prompt[0] != end):
-            self._prompt = None
-            self._prompt = end, self._context.recurrent_state(_TEXT)
+        if end and (self.prompt is None or self.prompt.end != end):
+            self.prompt = None
+            self.prompt = PromptState(end, self._context.recurrent_state(_TEXT))
+
+    def restored(self, end: int, prompt: PromptState | None) -> None:
+        self._checkpoint, self.prompt = None, prompt
+        self._move_checkpoint(end)
 
     def clear(self) -> None:
-        self._checkpoint = self._prompt = None
+        self._checkpoint = self.prompt = None
         self._context.remove(ALL_SEQUENCES, 0)
         self._context.forget_last_pass()
 

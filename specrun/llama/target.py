@@ -23,6 +23,7 @@ Where a head drafts, the hidden states of each committed token are kept when it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.prefix import common_prefix
 from specrun.llama.taking_back import taking_back
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
@@ -290,6 +292,36 @@ class TargetContext:
         for seq in range(1, self._n_sequences):
             self.context.remove(seq, start)
             self.context.copy(0, seq, start, end)
+
+    def held(self) -> HeldText:
+        """What the cache holds, for a look. The text is the present one, which changes."""
+        return HeldText(self.tokens, self.n_cached, self._cache.drops_padding, self._cache.prompt)
+
+    def save(self) -> SavedText | None:
+        """A copy of what the cache holds, to be called between passes; None after a pass that failed.
+
+        Raises LlamaError if llama.cpp fails.
+        """
+        if self.context.n_last_pass is None or int(self.context.sequence_lengths()[0]) != self.n_cached:
+            return None
+        held = replace(self.held(), tokens=list(self.tokens))
+        return SavedText(held, self.context.sequence_state(0), self.states.save() if self.states else None)
+
+    def restore(self, saved: SavedText) -> None:
+        """Hold what was saved, instead of what is held now. The context must be the one that it was saved of.
+
+        Raises LlamaError if llama.cpp fails; then nothing is held.
+        """
+        self.reset()
+        try:
+            self.context.set_sequence_state(0, saved.state)
+        except BaseException:
+            self.reset()
+            raise
+        if self.states and saved.for_head:
+            self.states.restore(saved.for_head)
+        self._cache.restored(saved.held.n_cached, saved.held.prompt)
+        self.tokens, self.n_cached = list(saved.held.tokens), saved.held.n_cached
 
     def drop_tree(self) -> None:
         """Remove from the cache what the last `score` wrote, without committing anything."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,10 @@ from specrun.errors import UsageError
 # llama.cpp's special values.
 RANDOM_SEED = -1
 NO_LIMIT = -1
+# A bias that is larger forbids or forces a token: logits are within some tens of 0. Minus infinity could leave none.
+_MAX_BIAS = 1e6
+
+_BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
 
 _option = partial(typer.Option, rich_help_panel="Sampling")
 
@@ -62,6 +68,11 @@ class SamplingOptions:
     repeat_last_n: Annotated[int, _option(
         "--repeat-last-n", metavar="N", help="Number of latest tokens in which the penalties count occurrences."
     )] = 64
+    logit_bias: Annotated[list[str] | None, _option(
+        "--logit-bias", metavar="ID+B",
+        help="Add B to the logit of the token with this id, as in 15043+1 or 15043-1; -inf forbids it. May be given "
+        "several times. A dict in Python."
+    )] = None
     seed: Seed = 0
     stop: Annotated[list[str] | None, _option(
         "--stop", "-r", metavar="TEXT", help="End the answer before this text. May be given several times."
@@ -80,6 +91,27 @@ class ChatSamplingOptions(SamplingOptions):
     """The same options for conversations, which have a random seed by default."""
 
     seed: Seed = RANDOM_SEED
+
+
+def settled_biases(biases: Mapping[int, float] | Sequence[str] | None) -> tuple[tuple[int, float], ...]:
+    """(token id, bias) pairs of `logit_bias`, as Python or the command line gives it.
+
+    Raises UsageError for text that is not a token id and a bias.
+    """
+    if isinstance(biases, Mapping):
+        return tuple((int(token), settled_bias(float(bias))) for token, bias in biases.items())
+    pairs = []
+    for text in biases or ():
+        parts = _BIAS.fullmatch(text)
+        if not parts:
+            raise UsageError(f"--logit-bias must be a token id and a signed number, as 15043+1.5; got {text}")
+        pairs.append((int(parts[1]), settled_bias(float(parts[2]))))
+    return tuple(pairs)
+
+
+def settled_bias(bias: float) -> float:
+    """The bias, or the largest one that makes a difference."""
+    return min(max(bias, -_MAX_BIAS), _MAX_BIAS)
 
 
 def settled_seed(seed: int) -> int:

@@ -20,7 +20,7 @@ def gap(sampler: Sampler, logits: Logits, position: int, token: int, other: int)
 
     When greedy this is the difference of their logits, else that of their scores logit / T + noise. Where a filter
     decides between them, it is how far the token is from passing it or from being cut, divided by T. For samplers
-    without penalties and constraint. logits: float32[n_vocab].
+    without biases, penalties and constraint. logits: float32[n_vocab].
     """
     scores = sampler.scores(logits, position, np.array([token, other], np.int64))
     between = float(scores[0] - scores[1])

@@ -12,7 +12,9 @@ MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """How a token is chosen. They apply in llama.cpp's order: penalties, top-k, top-p, min-p, temperature.
+    """How a token is chosen. They apply in llama.cpp's order: biases, penalties, top-k, top-p, min-p, temperature.
+
+    logit_bias: (token id, what is added to its logit), in any order.
 
     Raises UsageError for a value outside its range.
     """
@@ -26,6 +28,7 @@ class SamplingParameters:
     frequency_penalty: float = 0.0  # 0 is off
     repeat_last_n: int = 64  # tokens, prompt included, that the penalties look at
     seed: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         _require(self.temperature >= 0, "--temp", "0 or more (0 is greedy)", self.temperature)
@@ -37,6 +40,9 @@ class SamplingParameters:
         _require(True, "--frequency-penalty", "a finite number", self.frequency_penalty)
         _require(self.repeat_last_n >= 0, "--repeat-last-n", "0 (off) or more", self.repeat_last_n)
         _require(0 <= self.seed <= MAX_SEED, "--seed", f"between 0 and {MAX_SEED}", self.seed)
+        for token, bias in self.logit_bias:
+            _require(token >= 0, "--logit-bias", "for a token id of 0 or more", token)
+            _require(True, "--logit-bias", "a finite number", bias)
 
     @property
     def has_penalties(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
+from specrun.sampling.biases import Biases
 from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
@@ -72,6 +73,8 @@ class Sampler:
     with penalties or a constraint, the tokens before it. It does not depend on how the logits were computed.
 
     constraint: decides what may follow the first `n_prompt` tokens. The filters see allowed tokens only.
+
+    Raises UsageError for a bias of a token that there is not.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Sampler:
         self.parameters = parameters
         self.n_vocab = n_vocab
         self._noise = SharedNoise(parameters.seed, n_vocab)
+        self._biases = Biases(parameters.logit_bias, n_vocab) if parameters.logit_bias else None
         self._constraint = constraint
         self._n_prompt = n_prompt
 
@@ -98,7 +102,7 @@ class Sampler:
         logits: float32[n_vocab]. recent: what the method `recent` returns for the text before `position`.
         Raises LlamaError for logits that are no numbers.
         """
-        logits = self._with_penalties(logits, recent)
+        logits = self._adjusted(logits, recent)
         logits = self._constrained(logits, position, recent)
         if self._leaves_nothing(logits):
             return NO_TOKEN
@@ -114,7 +118,7 @@ class Sampler:
         own distribution here, and the target's may let such a token pass. With a constraint all candidates are allowed
         tokens. Unlikely allowed tokens may be missing, and there may be no candidate at all.
         """
-        logits = self._with_penalties(logits, recent)
+        logits = self._adjusted(logits, recent)
         logits = self._constrained(logits, position, recent, count)
         if self._leaves_nothing(logits):
             return Candidates(np.empty(0, np.int64), np.empty(0))
@@ -134,7 +138,7 @@ class Sampler:
 
     def scores(self, logits: Logits, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[len(tokens)]: the quantity whose argmax is sampled among tokens that pass the filters: the logit, or
-        logit / T + noise. Penalties and the constraint are left out.
+        logit / T + noise. Biases, penalties and the constraint are left out.
         """
         if self.parameters.temperature == 0:
             return logits[tokens].astype(np.float64)
@@ -160,7 +164,7 @@ class Sampler:
 
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
         """The distribution of `sample` over all seeds, for acceptance rules that compare distributions."""
-        logits = self._with_penalties(logits, recent)
+        logits = self._adjusted(logits, recent)
         if self.parameters.temperature == 0:
             return Distribution(np.array([_likeliest(logits)], np.int64), np.ones(1))
         highest = float(logits.max())
@@ -170,7 +174,10 @@ class Sampler:
         possible = weights > 0
         return Distribution(tokens[possible], weights[possible] / weights.sum())
 
-    def _with_penalties(self, logits: Logits, recent: Sequence[int]) -> Logits:
+    def _adjusted(self, logits: Logits, recent: Sequence[int]) -> Logits:
+        """The logits with biases and penalties."""
+        if self._biases:
+            logits = self._biases.added(logits)
         if not self.parameters.has_penalties or not recent:
             return logits
         return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf
+from specrun.constraints.trigger import Trigger
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
 from specrun.llama.grammar import Grammar
+from specrun.llama.triggered_grammar import TriggeredGrammar
 from specrun.sampling import SamplingParameters
 from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
@@ -108,6 +111,31 @@ def test_json_by_a_schema_is_the_same_with_every_plan(
             assert tokens_of(written) == tokens_of(plain), f"{plan}, seed {seed}"
             assert written[-1].finish == "stop"
             assert len(written) < len(plain), "nothing was accepted"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:3], ids=str)
+def test_a_grammar_that_counts_from_a_text_on_is_the_same_with_every_plan(
+    demo: Engine, sampling: SamplingParameters
+) -> None:
+    model = demo.target.context.model
+    trigger = Trigger("e")
+    with Grammar('root ::= " "? [A-Z]{4,9} "\\n" [0-9]{3}', model) as grammar:
+        n_bound = 0
+        for seed, prompt in enumerate(code_prompts(demo, 3, 30)):
+            seeded = replace(sampling, seed=seed)
+            texts = set()
+            for plan in (OFF.plan(), *PLANS[:3]):
+                bound = TriggeredGrammar(grammar, trigger, model, ())
+                demo.reset()
+                request = Request(prompt, seeded, 48)
+                written = tokens_of(list(demo.generate(request, chooser(plan), constraint=bound)))
+                assert bound.is_complete(written) or len(written) == 48
+                texts.add(b"".join(map(model.token_bytes, written)).decode())
+            (text,) = texts
+            _, found, behind = text.partition("e")
+            n_bound += bool(found)
+            assert re.fullmatch(r" ?[A-Z]{0,9}(\n[0-9]{0,3})?", behind)
+        assert n_bound > 1
 
 
 @pytest.mark.slow

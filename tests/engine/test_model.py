@@ -12,6 +12,7 @@ import pytest
 
 import specrun
 from specrun.catalog import embedded
+from specrun.engine.request import Request
 from specrun.options.sampling_options import SamplingOptions
 from tests.conftest import SCRIPT_TEXT
 
@@ -31,6 +32,12 @@ def test_it_generates_and_streams_the_same_text_for_a_seed(model: specrun.Model)
     assert whole.finish_reason == "length"
     assert "".join(model.stream(PROMPT, max_tokens=24, seed=5)) == whole.text
     assert model.generate(PROMPT, max_tokens=24, seed=6).text != whole.text
+
+
+def test_a_bias_forbids_a_token(model: specrun.Model) -> None:
+    first = model.generate(PROMPT, max_tokens=1, temp=0).token_ids[0]
+    for bias in ({first: -100}, [f"{first}-inf"]):
+        assert first not in model.generate(PROMPT, max_tokens=24, temp=0, logit_bias=bias).token_ids
 
 
 def test_every_way_of_speculating_writes_the_same_text(model: specrun.Model) -> None:
@@ -57,6 +64,13 @@ def test_chat_keeps_the_conversation(script: Path) -> None:
         assert "".join(session.stream("again")) == SCRIPT_TEXT
         roles = [message["role"] for message in session.messages]
         assert roles == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_grammars_without_end_leave_the_latest_ones_only(model: specrun.Model) -> None:
+    prompt = model.prompt_tokens(PROMPT)
+    for i in [*range(20), 0]:
+        assert model.complete(Request(prompt, gbnf=f'root ::= "{i}"')).run().text == str(i)
+    assert len(model._grammars) == 16
 
 
 def test_the_command_writes_the_same(model: specrun.Model) -> None:

@@ -54,6 +54,12 @@ def test_time_is_bounded(source: str) -> None:
     assert "too long" in failure(source)
 
 
+def test_what_transformers_adds_to_jinja() -> None:
+    source = "{% generation %}{{ bos_token }}{% endgeneration %}{{ tools | tojson(indent=1) }}{{ more }}"
+    template = ChatTemplate(source, "<s>", "")
+    assert template.render(MESSAGES, tools=[{"a": "é<"}], variables={"more": 1}) == '<s>[\n {\n  "a": "é<"\n }\n]1'
+
+
 def test_a_template_goes_on_after_a_failure() -> None:
     template = ChatTemplate("{% if messages|length > 1 %}{{ 'a' * 10**10 }}{% endif %}{{ bos_token }}", "<s>", "")
     assert template.render(MESSAGES) == "<s>"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specrun.errors import UsageError
 from specrun.llama import library
+from specrun.options.sampling_options import settled_biases
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 from tests.models import random_llama
 
@@ -28,6 +31,8 @@ from tests.models import random_llama
         ("--frequency-penalty", "inf"),
         ("--repeat-last-n", "-1"),
         ("--seed", "-7"),
+        ("--logit-bias", "5"),
+        ("--logit-bias", "100000000+1"),
         ("--seed", "99999999999999999999"),
         ("--budget", "0"),
         ("--budget", "100000"),
@@ -133,3 +138,21 @@ def test_a_cache_type_that_does_not_divide_the_heads_is_refused(here: SpecrunHer
 def test_every_knob_of_llama_cpp_runs(here: SpecrunHere, script: Path, options: list[str]) -> None:
     result = here("generate", "x", "-m", script, "-md", script, *options)
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n"), result
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, ()),
+        (["15043+1", "7-0.5", "8-inf", "9+.5"], ((15043, 1.0), (7, -0.5), (8, -1e6), (9, 0.5))),
+        ({15043: 1, 8: float("-inf")}, ((15043, 1.0), (8, -1e6))),
+    ],
+)
+def test_biases_are_read_from_the_command_line_and_from_python(given: Any, expected: Any) -> None:
+    assert settled_biases(given) == expected
+
+
+@pytest.mark.parametrize("text", ["15043", "x+1", "5+", "5=1", "5+1e3x", "-5+1"])
+def test_a_bias_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--logit-bias must be .*15043\+1.5"):
+        settled_biases([text])

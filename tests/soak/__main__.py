@@ -1,9 +1,10 @@
 """Long runs in random order. Ends with code 1 if something differs from what it should be, or grows.
 
-    scripts/soak [--only PART ...] [--minutes M] [--tokens N] [--trees N] [--seed N]
+    scripts/soak [--only PART ...] [--minutes M] [--tokens N] [--trees N] [--requests N]
+                 [--seed N]
 
 Parts: target, padded, streamed, draft, engine (state machines: --minutes for each), chat (--tokens), trees (--trees for
-each rule), kills (--minutes).
+each rule), kills (--minutes), serving (--requests).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from specrun.llama.invariance import Comparison
 from specrun.llama_settings import LlamaSettings
 from specrun.units import size_text
 from tests.models import random_llama, wide_target
-from tests.soak import kills, long_chat, random_trees
+from tests.soak import kills, long_chat, random_trees, serving
 from tests.soak.draft_states import ROUNDING, DraftStates, DraftSubject
 from tests.soak.engine_states import EngineStates, Pair
 from tests.soak.running import run_for
 from tests.soak.target_states import StreamedStates, Subject, TargetStates
 
 _MOST_GROWTH = 8 << 20  # bytes of memory that the largest pass or text may add after the warm-up
+_MOST_SERVER_GROWTH = 0.05  # share of a server's memory that requests may add after the warm-up
 _LEAST_P = 1e-6  # probability below which a distribution is not the target's
 
 
@@ -49,6 +51,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="of each part that goes by time (10)")
     parser.add_argument("--tokens", type=int, default=72_000, help="of the chat: an hour's at 20 a second (72,000)")
     parser.add_argument("--trees", type=int, default=10_000, help="through each acceptance rule (10,000)")
+    parser.add_argument("--requests", type=int, default=1000, help="of the clients of a server (1,000)")
     parser.add_argument("--seed", type=int, default=0, help="other steps, messages and trees")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +188,20 @@ def _kills(options: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
+def _serving(options: argparse.Namespace, _: Path) -> int:
+    with _line("serving", "embedded pair") as line:
+        outcome = serving.soak(options.requests, options.seed)
+        line.update({what: f"{n:,}" for what, n in sorted(outcome.counts.items())})
+        first, last = outcome.looks[0], outcome.looks[-1]
+        line["memory"] = f"{size_text(first.rss)} to {size_text(last.rss)}"
+        line["files"], line["threads"] = f"{first.files} to {last.files}", f"{first.threads} to {last.threads}"
+        faults = [*outcome.wrong[:5]]
+        if outcome.growth > _MOST_SERVER_GROWTH:
+            faults.append(f"the memory grew by {outcome.growth:.1%}")
+        line["verdict"] = "; ".join(faults) or "all texts right, memory flat"
+        return 1 if faults else 0
+
+
 @contextmanager
 def _line(part: str, name: str) -> Iterator[dict[str, str]]:
     """Prints one line of the table when the block is left, also by an error."""
@@ -210,6 +227,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "chat": _chat,
     "trees": _trees,
     "kills": _kills,
+    "serving": _serving,
 }
 
 if __name__ == "__main__":

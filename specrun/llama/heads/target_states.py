@@ -8,6 +8,7 @@ states are kept as long as the text is. They take a few percent of what the targ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +31,14 @@ class StateReader(Protocol):
     def rows(self, tokens: Indices) -> Floats:
         """float32[len(tokens), width]: copies of the rows of these tokens of the last pass, by places in its batch."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class SavedStates:
+    """tokens: a text. states: [len(tokens), state_width], those of its tokens."""
+
+    tokens: list[int]
+    states: NDArray[np.floating[Any]]
 
 
 class TargetStates:
@@ -93,6 +102,18 @@ class TargetStates:
             states = self._encode(rows) if self._encode else rows
             self._states[self._n_encoded : len(self.tokens)] = np.clip(states, -self._largest, self._largest)
             self._n_encoded = len(self.tokens)
+
+    def save(self) -> SavedStates:
+        """A copy of all states."""
+        self._settle()
+        return SavedStates(list(self.tokens), self._states[: len(self.tokens)].copy())
+
+    def restore(self, saved: SavedStates) -> None:
+        """Hold what was saved, instead of what is held now."""
+        self.tokens = []
+        self._n_encoded = len(saved.tokens)
+        self._states[: len(saved.tokens)] = saved.states
+        self.tokens = list(saved.tokens)
 
     def of(self, text: Sequence[int], begin: int, end: int) -> NDArray[np.floating[Any]]:
         """dtype[end - begin, state_width]: the states behind the tokens begin .. end - 1 of `text`.

@@ -1,0 +1,148 @@
+"""Bounds how many ways a text can be read by a schema: for those that strangers send.
+
+llama.cpp follows every way in which the text so far can be read. Alternatives that begin alike double the ways, and
+where they contain themselves, every level of nesting doubles them again, until a token takes hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from specrun.constraints.keywords import KEYWORDS
+from specrun.constraints.pointers import pointed_at
+from specrun.errors import UsageError
+
+MOST_READINGS = 64
+MOST_PARTS = 5000  # schemas within a schema
+MOST_REPEATED = 20_000  # llama.cpp makes rules for each time that something bounded may repeat
+_DEEPEST = 64
+_DEEPEST_BEGINNING = 4  # alternatives in alternatives that are told apart
+
+_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
+
+
+def check_readings(schema: Any) -> None:
+    """Raises UsageError for a schema that is too large, or by which a text can be read in too many ways.
+
+    `schema` may be anything; what is wrong with it otherwise is not looked at.
+    """
+    walk = _Walk(schema)
+    readings = walk.readings(schema, 0)
+    if readings > MOST_READINGS:
+        raise UsageError(
+            f"a text can be read by the schema in more than {MOST_READINGS} ways; let the alternatives of anyOf and "
+            "oneOf begin differently, for instance with a required first property that is a const"
+        )
+
+
+class _Walk:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._n_parts = 0
+        self._n_repeated = 0
+        self._known: dict[str, int] = {}  # readings by reference
+        self._open: set[str] = set()  # references that are being looked at
+        self._recursive: set[str] = set()  # references that were met within themselves
+        self._reached: dict[str, set[str]] = {}  # the same, by the reference that led there
+
+    def readings(self, schema: Any, depth: int) -> int:
+        """An upper bound of the ways that a text can be in the middle of `schema`."""
+        self._n_parts += 1
+        if self._n_parts > MOST_PARTS:
+            raise UsageError(f"the schema has more than {MOST_PARTS} parts; give a smaller one")
+        if depth > _DEEPEST:
+            raise UsageError(f"the schema is nested more than {_DEEPEST} times; split it with $ref")
+        if not isinstance(schema, dict):
+            return 1
+        self._count_repeated(schema)
+        if isinstance(schema.get("$ref"), str):
+            return self._of_reference(schema["$ref"], depth)
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(schema.get(key), list):
+                return self._of_alternatives(schema[key], depth)
+        return max((self.readings(inner, depth + 1) for inner in _inner(schema)), default=1)
+
+    def _of_alternatives(self, alternatives: list[Any], depth: int) -> int:
+        groups: dict[Any, list[int]] = {}
+        n_recursive: dict[Any, int] = {}
+        for i, alternative in enumerate(alternatives):
+            before, self._recursive = self._recursive, set()
+            n = self.readings(alternative, depth + 1)
+            for beginning in self._beginnings(alternative, i, _DEEPEST_BEGINNING):
+                groups.setdefault(beginning, []).append(n)
+                n_recursive[beginning] = n_recursive.get(beginning, 0) + bool(self._recursive & self._open)
+            self._recursive |= before
+        if max(n_recursive.values(), default=0) > 1:
+            return MOST_READINGS + 1  # twice as many in each level, without end
+        return max((sum(ways) for ways in groups.values()), default=1)
+
+    def _beginnings(self, schema: Any, i: int, depth: int) -> set[Any]:
+        """What the texts of alternative `i` begin with; those of two alternatives differ if these do."""
+        schema = self._followed(schema)
+        if not isinstance(schema, dict) or not depth:
+            return {*KEYWORDS}
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(schema.get(key), list):
+                return {one for part in schema[key] for one in self._beginnings(part, i, depth - 1)}
+        if "const" in schema or "enum" in schema:
+            return {("constant", i)}  # it ends where it is told apart; nothing is nested in it
+        kinds = schema.get("type", list(KEYWORDS))
+        named = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
+        return named - {"object"} | ({*_object_beginnings(schema)} if "object" in named else set())
+
+    def _of_reference(self, pointer: str, depth: int) -> int:
+        if pointer in self._open:
+            self._recursive.add(pointer)
+            return 1
+        if pointer not in self._known:
+            before, self._recursive = self._recursive, set()
+            self._open.add(pointer)
+            self._known[pointer] = self.readings(self._found(pointer), depth + 1)
+            self._open.discard(pointer)
+            self._reached[pointer] = self._recursive
+            self._recursive = before
+        self._recursive |= self._reached[pointer]
+        return self._known[pointer]
+
+    def _followed(self, schema: Any) -> Any:
+        for _ in range(_DEEPEST):
+            if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+                return schema
+            schema = self._found(schema["$ref"])
+        return None
+
+    def _found(self, pointer: str) -> Any:
+        try:
+            return pointed_at(self._root, pointer)
+        except KeyError:
+            return None
+
+    def _count_repeated(self, schema: Mapping[str, Any]) -> None:
+        counts = [schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)]
+        self._n_repeated += max(counts, default=0)
+        if self._n_repeated > MOST_REPEATED:
+            raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterable[Any]:
+    """The schemas of the values in an object or array."""
+    properties, leading = schema.get("properties"), schema.get("prefixItems")
+    return [
+        *(properties.values() if isinstance(properties, dict) else ()),
+        *(leading if isinstance(leading, list) else ()),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+    ]
+
+
+def _object_beginnings(schema: Mapping[str, Any]) -> Iterable[Any]:
+    """An object that begins with a constant is told apart by it."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not properties or not isinstance(required, list):
+        return ["object"]
+    name, first = next(iter(properties.items()))
+    if name not in required or not isinstance(first, dict):
+        return ["object"]
+    values = [first["const"]] if "const" in first else first.get("enum")
+    return [("object", name, str(value)) for value in values] if isinstance(values, list) else ["object"]

@@ -1,0 +1,85 @@
+"""Grammars that count from a certain text on: a model may reason or talk before it writes what must be well-formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Before the reasoning, in it, behind it, and where the grammar counts.
+_BEGINNING, _REASONING, _FREE, _BOUND = range(4)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """Where a grammar begins to count.
+
+    text: behind the first occurrence of this; empty: at once, or directly behind the reasoning that the prompt began.
+    reasoning: the markers around reasoning at the beginning, in which `text` does not count; None for models without.
+    is_open: whether the prompt ended within the reasoning.
+    """
+
+    text: str
+    reasoning: tuple[str, str] | None = None
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a text has come. held: bytes at its end that may be the beginning of a marker."""
+
+    stage: int
+    held: bytes = b""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the grammar counts from here on."""
+        return self.stage == _BOUND
+
+
+class TriggerReader:
+    """Follows texts, in bytes, up to a trigger."""
+
+    def __init__(self, trigger: Trigger) -> None:
+        self._text = trigger.text.encode()
+        markers = trigger.reasoning or ("", "")
+        self._open, self._close = markers[0].encode(), markers[1].encode()
+        if trigger.is_open:
+            self.start = Progress(_REASONING)
+        else:
+            self.start = self._behind_reasoning() if not (self._open and self._text) else Progress(_BEGINNING)
+
+    @property
+    def last_byte(self) -> int:
+        """The byte that completes the trigger."""
+        return (self._text or self._close)[-1]
+
+    def after(self, progress: Progress, data: bytes) -> tuple[Progress, bytes]:
+        """The progress after further bytes, and those of them that are behind the trigger, where it was reached."""
+        data = progress.held + data
+        stage = progress.stage
+        if stage == _BEGINNING:
+            begun = data.lstrip()
+            if begun.startswith(self._open):
+                stage, data = _REASONING, begun[len(self._open) :]
+            elif self._open.startswith(begun):
+                return Progress(stage, data), b""
+            else:
+                stage = _FREE
+        if stage == _REASONING:
+            before, close, rest = data.partition(self._close)
+            if not close:
+                return Progress(stage, _tail(before, self._close)), b""
+            stage, data = self._behind_reasoning().stage, rest
+        if stage == _FREE:
+            before, text, rest = data.partition(self._text)
+            if not text:
+                return Progress(stage, _tail(before, self._text)), b""
+            stage, data = _BOUND, rest
+        return Progress(stage), data
+
+    def _behind_reasoning(self) -> Progress:
+        return Progress(_FREE if self._text else _BOUND)
+
+
+def _tail(data: bytes, marker: bytes) -> bytes:
+    """The end of `data` in which the marker may begin."""
+    return data[max(len(data) - len(marker) + 1, 0) :]

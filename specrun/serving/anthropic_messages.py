@@ -1,0 +1,126 @@
+"""POST /v1/messages and /v1/messages/count_tokens: the next message of a conversation, in Anthropic's shape."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from specrun.errors import SpecrunError
+from specrun.serving import anthropic_shapes as shapes
+from specrun.serving.answer_reader import AnswerReader
+from specrun.serving.anthropic_fields import openai_body
+from specrun.serving.api_error import ApiError, of_model
+from specrun.serving.bodies import read_json
+from specrun.serving.chat_fields import read_chat
+from specrun.serving.chat_job import Chat, begin, chat_prompt
+from specrun.serving.event_stream import KEEP_ALIVE_S, EventStream, cancelled_on_disconnect, frame
+from specrun.serving.fields import Fields
+from specrun.serving.job import Job
+from specrun.serving.reading.deltas import Delta
+from specrun.serving.service import Service
+from specrun.serving.steps import steps
+
+
+class AnthropicMessages:
+    """The endpoints. Errors are answered in Anthropic's shape."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request."""
+        try:
+            return await self._answer(request)
+        except (ApiError, SpecrunError) as error:
+            return _refused(error)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """How many tokens the prompt of a request has."""
+        try:
+            chat = await run_in_threadpool(self._read, await read_json(request), False)
+            prompt = await chat_prompt(chat, self._service.loaded.prompts)
+        except (ApiError, SpecrunError) as error:
+            return _refused(error)
+        return JSONResponse({"input_tokens": len(prompt.tokens)})
+
+    async def _answer(self, request: Request) -> Response:
+        body = await read_json(request)
+        is_streamed = Fields(body).flag("stream")
+        chat = await run_in_threadpool(self._read, body)
+        job, new_reader = await begin(self._service, chat)
+        answer = _Answer(job, new_reader, self._service.loaded.name)
+        if is_streamed:
+            return EventStream(job, answer.frames())
+        async with cancelled_on_disconnect(job, request.receive):
+            return JSONResponse(await answer.whole())
+
+    def _read(self, body: dict[str, Any], needs_length: bool = True) -> Chat:
+        loaded = self._service.loaded
+        fields = Fields(openai_body(body, needs_length))
+        return read_chat(fields, self._service.defaults, loaded.model.llama_model.n_vocab, loaded.prompts.form)
+
+
+class _Answer:
+    """The answer to one request, in one of the two shapes."""
+
+    def __init__(self, job: Job, new_reader: Callable[[], AnswerReader], model_name: str) -> None:
+        self._job = job
+        self._new_reader = new_reader
+        self._head = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": model_name,
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """The message as one object."""
+        deltas: list[Delta] = []
+        async for step in steps(self._job, self._new_reader):
+            assert step
+            deltas += step.deltas
+            if step.ending:
+                completion = step.ending.completion
+                return {
+                    **self._head,
+                    "content": shapes.content_json(deltas),
+                    **shapes.stop_json(step.ending.name, completion),
+                    "usage": shapes.usage_json(completion.statistics, len(completion.token_ids)),
+                }
+        raise AssertionError("a job tells how its answer ended")
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """The message as server-sent events."""
+        n_prompt = len(self._job.asked[0].prompt.tokens)
+        usage = {"input_tokens": n_prompt, "output_tokens": 0}
+        begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield shapes.message_start({**self._head, **begun})
+        yield shapes.PING
+        blocks = shapes.Blocks()
+        try:
+            async for step in steps(self._job, self._new_reader, KEEP_ALIVE_S):
+                if step is None:
+                    yield shapes.PING
+                    continue
+                for data in blocks.events(step.deltas):
+                    yield data
+                if step.ending:
+                    completion = step.ending.completion
+                    for data in blocks.end():
+                        yield data
+                    stop = shapes.stop_json(step.ending.name, completion)
+                    numbers = shapes.usage_json(completion.statistics, len(completion.token_ids))
+                    for data in shapes.message_end(stop, numbers):
+                        yield data
+        except ApiError as error:
+            yield frame(shapes.error_json(error), event="error")
+
+
+def _refused(error: ApiError | SpecrunError) -> Response:
+    told = error if isinstance(error, ApiError) else of_model(error)
+    return JSONResponse(shapes.error_json(told), told.status, dict(told.headers or {}))

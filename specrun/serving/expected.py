@@ -1,0 +1,159 @@
+"""What an answer is expected to be: any text, JSON, or calls of tools. Hence its grammar, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specrun.constraints import check_readings, grammar_text, schema_rules
+from specrun.constraints.trigger import Trigger
+from specrun.engine.request import Request
+from specrun.errors import UsageError
+from specrun.serving.api_error import ApiError
+from specrun.serving.call_grammar import arguments_grammar, call_grammar
+from specrun.serving.fields import Fields
+from specrun.serving.reading import harmony, hermes, thinking
+from specrun.serving.reading.deltas import PlainReader, Reader
+from specrun.serving.reading.form import AnswerForm
+from specrun.serving.reading.harmony import HarmonyReader
+from specrun.serving.reading.hermes import HermesReader
+from specrun.serving.reading.llama3 import Llama3Reader
+from specrun.serving.reading.thinking import ThinkingReader
+from specrun.serving.tools import Tools, read_tools
+
+_LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
+_BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the answers to a request are expected to be.
+
+    form: how the model marks them. tools: what it may call. schema: what it must write as JSON; None for anything.
+    splits_reasoning: whether reasoning is told apart from the answer.
+    """
+
+    form: AnswerForm
+    tools: Tools | None = None
+    schema: Any = None
+    splits_reasoning: bool = True
+
+    @property
+    def prompt_end(self) -> str:
+        """What follows the prompt that the template writes: harmony's header of the one call that must follow."""
+        if self.form.calls == "harmony" and self.tools and self.tools.forced:
+            return f" to=functions.{self.tools.forced[0]}{harmony.CHANNEL}commentary json{harmony.MESSAGE}"
+        return ""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Names of control tokens that the answers are read by."""
+        return self.form.markers(self.tools is not None)
+
+    def constrained(self, request: Request, prompt: str) -> Request:
+        """`request` with the grammar that holds the answer to what is expected. prompt: its text.
+
+        Raises UsageError for a schema that cannot be expressed.
+        """
+        gbnf, trigger = self._grammar(_thinks_already(self.form, prompt))
+        return replace(request, gbnf=gbnf, trigger=trigger) if gbnf is not None else request
+
+    def reader(self, prompt: str) -> Callable[[], Reader]:
+        """What makes a reader for each answer to this prompt."""
+        if self.form.calls == "harmony":
+            return lambda: HarmonyReader(self.prompt_end)
+        if not (self.form.thinks and self.splits_reasoning):
+            return self._answer_reader
+        is_open = _thinks_already(self.form, prompt)
+        return lambda: ThinkingReader(self._answer_reader(), is_open)
+
+    def _answer_reader(self) -> Reader:
+        if self.tools is None:
+            return PlainReader()
+        return Llama3Reader(self.tools.schemas) if self.form.calls == "llama3" else HermesReader(self.tools.schemas)
+
+    def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:
+        """The grammar, and where it begins to count."""
+        reasoning = (thinking.OPEN, thinking.CLOSE) if self.form.thinks else None
+        behind_reasoning = Trigger("", reasoning, is_open=True) if is_thinking else None
+        if self.schema is not None:
+            name, rules = schema_rules(self.schema)
+            if self.form.calls == "harmony":
+                # The final channel's header may have more than its name, so its end is waited for.
+                analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
+                return grammar_text(name, rules), Trigger(harmony.MESSAGE, analysis)
+            return grammar_text(f"{_BLANKS} {name}" if is_thinking else name, rules), behind_reasoning
+        if self.tools is None:
+            return None, None
+        if self.tools.forced:
+            if self.form.calls == "harmony":
+                return arguments_grammar(self.tools.schemas[self.tools.forced[0]]), None
+            gbnf = self._calls(self.tools, is_begun=False)
+            # The blank lines behind the reasoning.
+            return (gbnf.replace("root ::= ", f"root ::= {_BLANKS} ", 1) if is_thinking else gbnf), behind_reasoning
+        if self.form.calls == "hermes":
+            return self._calls(self.tools, is_begun=True), Trigger(hermes.OPEN, reasoning, is_thinking)
+        return None, None
+
+    def _calls(self, tools: Tools, is_begun: bool) -> str:
+        assert self.form.calls
+        gbnf = call_grammar(self.form.calls, tools, is_begun)
+        if len(gbnf) <= _LONGEST_GRAMMAR:
+            return gbnf
+        return call_grammar(
+            self.form.calls, replace(tools, schemas=dict.fromkeys(tools.schemas, _ANY_OBJECT)), is_begun
+        )
+
+
+def read_expected(fields: Fields, form: AnswerForm) -> Expected:
+    """What a request expects of its answers. Raises ApiError."""
+    tools = read_tools(fields)
+    schema = read_schema(fields)
+    if tools and form.calls is None:
+        fields.refuse("tools", "cannot be used: how this model calls tools is unknown, or it cannot")
+    if tools and schema is not None:
+        fields.refuse("tools", "and a format of the answer exclude each other; ask for one of them")
+    if tools and form.calls == "harmony" and len(tools.forced) > 1:
+        fields.refuse("tool_choice", "cannot be required with several tools for this model; name the function")
+    return Expected(form, tools, schema, fields.text("reasoning_format") != "none")
+
+
+def read_schema(fields: Fields) -> Any:
+    """The JSON schema of the answer, from OpenAI's `response_format` or llama-server's `json_schema`; None for none."""
+    if fields.raw("grammar"):
+        fields.refuse("grammar", "is not taken from requests, because a grammar can hang; send a json_schema")
+    wanted = fields.inner("response_format")
+    kind = wanted.text("type") or "text"
+    if kind == "text":
+        schema, name = fields.raw("json_schema"), "json_schema"
+    elif kind == "json_object":
+        given = wanted.raw("schema")
+        schema, name = (_ANY_OBJECT if given is None else given), "response_format.schema"
+    elif kind == "json_schema":
+        name = "response_format.json_schema.schema"
+        schema = wanted.inner("json_schema").raw("schema")
+        if schema is None:
+            fields.refuse(name, "is missing")
+    else:
+        fields.refuse("response_format.type", "must be text, json_object or json_schema")
+    if schema is None:
+        return None
+    if not isinstance(schema, dict | bool):
+        fields.refuse(name, "must be a JSON schema")
+    try:
+        check_readings(schema)
+        gbnf = grammar_text(*schema_rules(schema))
+    except RecursionError:
+        fields.refuse(name, "is nested too deeply; split it with $ref")
+    except UsageError as error:
+        raise ApiError(f"{name} cannot be used: {error}", param=name) from error
+    if len(gbnf) > _LONGEST_GRAMMAR:
+        fields.refuse(name, f"makes a grammar of more than {_LONGEST_GRAMMAR} characters; give a smaller schema")
+    return schema
+
+
+def _thinks_already(form: AnswerForm, prompt: str) -> bool:
+    """Whether the prompt ends where the model thinks."""
+    return form.thinks and prompt.rstrip().endswith(thinking.OPEN)

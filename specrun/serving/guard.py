@@ -1,0 +1,87 @@
+"""Who may ask: the key, and pages in a browser that only pretend to be from here.
+
+A page of any site can let the browser send requests to 127.0.0.1, and with a name that its owner lets point there (DNS
+rebinding) read the answers too. So on a loopback address the Host header must be a name of this machine, and pages of
+other sites are refused everywhere, unless they are allowed by name.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError
+
+ANY_ORIGIN = "*"
+# For whoever watches over the server, and the page, which asks for the key. They say nothing of the model.
+_OPEN = frozenset({"/health", "/v1/health", "/"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is only for programs on this machine."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Passes on what may be answered, and answers the rest with an error.
+
+    key: what clients must send; None for no key. only_local: whether the server listens on a loopback address.
+    origins: pages of other sites that may ask.
+    """
+
+    def __init__(self, app: ASGIApp, key: str | None, only_local: bool, origins: Sequence[str]) -> None:
+        self._app = app
+        self._key = key.encode() if key else None
+        self._only_local = only_local
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        error = self._refusal(scope["path"], Headers(scope=scope))
+        if error:
+            await error.response()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
+        host = headers.get("host", "")
+        if self._only_local and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            return ApiError("this server listens on this machine only; ask for it as 127.0.0.1 or localhost", FORBIDDEN)
+        origin = headers.get("origin")
+        if origin is not None and not self._may_ask(origin, host):
+            return ApiError(f"pages of {origin} may not ask this server; --cors-origin allows them", FORBIDDEN)
+        if self._key is not None and path not in _OPEN and not self._has_key(headers):
+            return ApiError(
+                "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+                UNAUTHORIZED,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return None
+
+    def _may_ask(self, origin: str, host: str) -> bool:
+        """Whether a page may: one of this server, one that is allowed, or none of the web (an editor's, an app's)."""
+        if ANY_ORIGIN in self._origins or origin in self._origins:
+            return True
+        page = urlsplit(origin)
+        if page.scheme in ("http", "https"):
+            return page.netloc == host or is_loopback(page.hostname or "")
+        return origin != "null"  # what any site's page can have itself called
+
+    def _has_key(self, headers: Headers) -> bool:
+        assert self._key is not None
+        given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+        return hmac.compare_digest(given.encode("latin-1"), self._key)  # as it came: headers are read as latin-1

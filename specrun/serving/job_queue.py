@@ -1,0 +1,97 @@
+"""The jobs that wait for the model: first come, first served, and no more than a bound."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from specrun.serving.api_error import UNAVAILABLE, ApiError
+from specrun.serving.job import Job
+
+_LATEST = 8  # jobs whose mean time says when a place may be free
+
+
+class JobQueue:
+    """Safe to use from several threads.
+
+    most: jobs that may wait, besides the one that is being answered. n_refused: those for which there was no room.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._is_busy = False
+        self.n_refused = 0
+        self._seconds: deque[float] = deque(maxlen=_LATEST)
+
+    def put(self, job: Job) -> None:
+        """Add a job. Raises ApiError with the status 503 if there is no room, or the server is stopping."""
+        with self._changed:
+            if self._is_closed:
+                raise _closed()
+            if len(self._waiting) >= self._most + (not self._is_busy):
+                self.n_refused += 1
+                raise ApiError(
+                    f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue",
+                    UNAVAILABLE,
+                    headers={"Retry-After": str(self._retry_after())},
+                )
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> Job | None:
+        """The job that waits longest, after `timeout_s` seconds at the latest; None if there is none. What was taken
+        before is done with.
+        """
+        with self._changed:
+            self._is_busy = False
+            if not self._waiting:
+                self._changed.wait(timeout_s)
+            if not self._waiting:
+                return None
+            self._is_busy = True
+            return self._waiting.popleft()
+
+    def drop(self, job: Job) -> bool:
+        """Take a job out that nobody waits for any more. False if it was out already."""
+        with self._changed:
+            if job not in self._waiting:
+                return False
+            self._waiting.remove(job)
+            return True
+
+    def took(self, seconds: float) -> None:
+        """Note how long a job took."""
+        with self._changed:
+            self._seconds.append(seconds)
+
+    def close(self) -> None:
+        """Refuse all jobs, those that wait too."""
+        with self._changed:
+            self._is_closed = True
+            refused = list(self._waiting)
+            self._waiting.clear()
+        for job in refused:
+            job.emit(_closed())
+
+    @property
+    def n_waiting(self) -> int:
+        """Jobs that wait."""
+        with self._changed:
+            return len(self._waiting)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is being answered."""
+        with self._changed:
+            return self._is_busy
+
+    def _retry_after(self) -> int:
+        """Seconds, by what the latest jobs took."""
+        return max(round(sum(self._seconds) / len(self._seconds)), 1) if self._seconds else 1
+
+
+def _closed() -> ApiError:
+    return ApiError("the server is stopping", UNAVAILABLE)

@@ -1,0 +1,142 @@
+"""From messages or text to token ids. Text that was written before keeps its tokens, so that the cache is of use.
+
+Tokenized again, an answer might be split differently from how it was written, and the cache would be useless from there
+on.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specrun.engine.completion import Completion
+from specrun.engine.model import Model
+from specrun.engine.prompt_tokens import chat_template, prompt_tokens
+from specrun.errors import ModelFileError
+from specrun.llama.chat_template import ChatTemplate, Message
+from specrun.serving.api_error import ApiError
+from specrun.serving.reading.form import AnswerForm, answer_form
+
+_LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
+_MOST_KEPT = 64  # conversations whose tokens are remembered
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as text, and as the tokens that stand for it. text: None for a prompt that came as tokens."""
+
+    text: str | None
+    tokens: list[int]
+
+
+class Prompts:
+    """Makes prompts of one model. Safe to use from several threads.
+
+    Raises ModelFileError for a chat template that is broken.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model.llama_model
+        self._ctx_size = model.engine.ctx_size
+        self._template = chat_template(self._model)
+        # The template's process has one line for requests, and many prompts at once would take cores from the model.
+        self._one_at_a_time = threading.Lock()
+        self._kept: OrderedDict[str, array[int]] = OrderedDict()  # text -> tokens, the one used last at the end
+        self._kept_in_use = threading.Lock()
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template."""
+        return self._template
+
+    @property
+    def form(self) -> AnswerForm:
+        """How the model marks the parts of its answers."""
+        return answer_form(self._template.source) if self._template else AnswerForm()
+
+    def control_tokens(self, names: Sequence[str]) -> frozenset[int]:
+        """Those of `names` that are control tokens of the model."""
+        found = [self._model.tokenize(name, add_special=False) for name in names]
+        return frozenset(one[0] for one in found if len(one) == 1 and not self._model.token_bytes(one[0]))
+
+    def of_messages(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+        end: str = "",
+        anew: bool = False,
+    ) -> Prompt:
+        """The prompt of a conversation. tools, variables: for the template. end: what follows the template's text.
+
+        anew: whether text that was written before is split again.
+
+        Raises ApiError if the template refuses them, or the prompt does not fit the context.
+        """
+        if self._template is None:
+            raise ApiError("the model has no chat template; use /v1/completions")
+        for message in messages:
+            self.check_length(message["content"])
+        try:
+            with self._one_at_a_time:
+                text = self._template.render(messages, tools=tools, variables=variables)
+        except ModelFileError as error:  # as "roles must alternate"
+            raise ApiError(str(error), param="messages") from error
+        return self.of_text(text + end, anew)
+
+    def of_text(self, text: str, anew: bool = False) -> Prompt:
+        """The prompt that continues `text`; `anew` is as above. Raises ApiError if it does not fit the context."""
+        self.check_length(text)
+        with self._one_at_a_time:
+            tokens = prompt_tokens(self._model, text) if anew else self._tokens(text)
+        return self._checked(Prompt(text, tokens))
+
+    def check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit, without the time that splitting it would take. Raises ApiError."""
+        if len(text) > self._ctx_size * _LONGEST_TOKEN:
+            raise ApiError(
+                f"a text of {len(text)} characters does not fit the context of {self._ctx_size} tokens",
+                code="context_length_exceeded",
+            )
+
+    def of_tokens(self, tokens: list[int]) -> Prompt:
+        """The prompt of these tokens. Raises ApiError for tokens that there are not, or too many."""
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self._model.n_vocab:
+            raise ApiError(f"prompt must have token ids below {self._model.n_vocab}", param="prompt")
+        return self._checked(Prompt(None, tokens))
+
+    def _checked(self, prompt: Prompt) -> Prompt:
+        n_tokens = len(prompt.tokens)
+        if n_tokens == 0:
+            raise ApiError("the prompt is empty; give some text")
+        if n_tokens >= self._ctx_size:
+            raise ApiError(
+                f"the prompt has {n_tokens} tokens and the context {self._ctx_size}; shorten it, or start the server "
+                "with a larger --ctx-size",
+                code="context_length_exceeded",
+            )
+        return prompt
+
+    def _tokens(self, text: str) -> list[int]:
+        with self._kept_in_use:
+            before = max((kept for kept in self._kept if text.startswith(kept)), key=len, default=None)
+            if before is None:
+                return prompt_tokens(self._model, text)
+            tokens = self._kept[before]
+            self._kept.move_to_end(before)
+        return tokens.tolist() + self._model.tokenize(text[len(before) :], add_special=False)
+
+    def keep(self, prompt: Prompt, completion: Completion) -> None:
+        """Remember the tokens of an answer and of what it answered."""
+        decoded = b"".join(completion.token_bytes(token) for token in completion.token_ids)
+        # They differ where a stop text cut the answer off.
+        if prompt.text is None or decoded.decode("utf-8", errors="replace") != completion.text:
+            return
+        with self._kept_in_use:
+            self._kept[prompt.text + completion.text] = array("i", prompt.tokens + completion.token_ids)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)

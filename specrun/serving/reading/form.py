@@ -1,0 +1,56 @@
+"""How a model marks the parts of its answers, which its chat template shows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from specrun.serving.reading import harmony, hermes, llama3, thinking
+
+# How calls of tools are written: as the files of these names say, and "coder" in Hermes' markers as `xml_call.py` does.
+CallStyle = Literal["hermes", "coder", "llama3", "harmony"]
+
+# Other families write something else between the same tags, as GLM, or after the same headers, as Functionary.
+_HERMES = re.compile(r"""<tool_call>(?:\\n|\s)*['"]?[^<]{0,40}?\{+\\?"name\\?\"""")
+_LLAMA3 = ("<|start_header_id|>", '{"name": ', '"parameters": ')
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """How answers are marked.
+
+    calls: how calls of tools are written; None if the template has none of the ways that are known here.
+    thinks: whether reasoning stands between <think> and </think>.
+    takes_text: whether the template takes the arguments of earlier calls as text, and not only as objects.
+    """
+
+    calls: CallStyle | None = None
+    thinks: bool = False
+    takes_text: bool = False
+
+    def markers(self, has_tools: bool) -> tuple[str, ...]:
+        """What answers are read by; models have control tokens for some of them. has_tools: whether calls are read."""
+        if self.calls == "harmony":
+            return (harmony.CHANNEL, harmony.MESSAGE, harmony.START, harmony.END, harmony.CONSTRAIN)
+        think = (thinking.OPEN, thinking.CLOSE) if self.thinks else ()
+        if not has_tools:
+            return think
+        return (*think, llama3.PYTHON_TAG) if self.calls == "llama3" else (*think, hermes.OPEN, hermes.CLOSE)
+
+
+def answer_form(template: str) -> AnswerForm:
+    """The form of the answers of a model with this chat template."""
+    return AnswerForm(_call_style(template), thinking.CLOSE in template, "arguments is string" in template)
+
+
+def _call_style(template: str) -> CallStyle | None:
+    if harmony.CHANNEL in template:
+        return "harmony"
+    if "tools" not in template:
+        return None
+    if hermes.OPEN in template and "<function=" in template:
+        return "coder"
+    if _HERMES.search(template):
+        return "hermes"
+    return "llama3" if all(part in template for part in _LLAMA3) else None

@@ -1,0 +1,60 @@
+"""The real client of OpenAI: streamed calls of tools, and answers parsed into classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import openai
+import pydantic
+import pytest
+
+from specrun.catalog import embedded
+from specrun.speculation.method import OFF
+from tests.models import CHAT_TEMPLATE, edited, scripted_llama
+from tests.serving.running import NAME, running
+from tests.serving.templates import QWEN3
+from tests.serving.test_tools import CALL_PIECES, END_PIECES, TOOLS
+
+ASK: list[Any] = [{"role": "user", "content": "Weather in Oslo?"}]
+
+
+class Report(pydantic.BaseModel):
+    city: Literal["Oslo", "Rome"]
+    days: int
+    notes: list[Literal["rain", "sun"]]
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Iterator[openai.OpenAI]:
+    """A client of a server whose model says something and calls a tool."""
+    file = scripted_llama(tmp_path / "q.gguf", [b"I look.", *CALL_PIECES, *END_PIECES], metadata={CHAT_TEMPLATE: QWEN3})
+    with (
+        running(file, plan=OFF.plan()) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
+
+
+def test_a_call_is_streamed(tools: openai.OpenAI) -> None:
+    with tools.chat.completions.stream(model=NAME, messages=ASK, tools=TOOLS, max_tokens=64) as stream:
+        events = [event.type for event in stream]
+        final = stream.get_final_completion()
+    assert events.count("tool_calls.function.arguments.delta") >= 2
+    (choice,) = final.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    (call,) = choice.message.tool_calls or []
+    assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Oslo", "days": 3}')
+
+
+def test_an_answer_is_parsed_into_a_class(tmp_path: Path) -> None:
+    file = edited(tmp_path / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: QWEN3})
+    with (
+        running(file) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        answer = client.chat.completions.parse(
+            model=NAME, messages=ASK, response_format=Report, max_tokens=400, seed=1, temperature=0.8
+        )
+    assert isinstance(answer.choices[0].message.parsed, Report)
