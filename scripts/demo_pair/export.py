@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
 import gguf
 import numpy as np
@@ -12,6 +13,8 @@ from tokenizers import Tokenizer
 
 from .model import CONTEXT_LENGTH, NORM_EPSILON, ROPE_BASE, Llama
 from .tokenizer import END_OF_TEXT
+
+Module = TypeVar("Module", bound=torch.nn.Module)
 
 # A conversation reads as a Python file: the system message as a comment, the rest as it is. Every message adds text
 # at the end only, so a longer conversation always starts with the text of a shorter one.
@@ -104,7 +107,7 @@ def add_tensor(writer: gguf.GGUFWriter, key: str, values: np.ndarray) -> None:
     writer.add_tensor(key, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
-def load_exported(path: Path, into: Llama) -> Llama:
+def load_exported(path: Path, into: Module) -> Module:
     """Replace the weights of `into` by those that a reader of the file gets back from the Q8_0 blocks."""
     reader = gguf.GGUFReader(path)
     state = {}
