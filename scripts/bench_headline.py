@@ -66,9 +66,9 @@ class Bench:
     target: Path
     draft: Path
     work: Path
-    n_tokens: int  # of each text
-    lengths: str  # of llama.cpp's chains
-    methods: str  # of specrun with a profile
+    n_tokens: int = 0  # of each text; 0 is as many as the place has
+    lengths: str = ""  # of llama.cpp's chains; "" are those of the place
+    methods: str = "chain,tree,auto"  # of specrun with a profile
 
     @property
     def tuned(self) -> Path:
@@ -91,7 +91,7 @@ class Bench:
 
     def _measured(self, temperature: float) -> Iterator[Row]:
         sampling = ["--temp", f"{temperature:g}"]
-        swept = self._peers("0,0.75", self.lengths, sampling)
+        swept = self._peers("0,0.75", self.lengths or LENGTHS[self.place], sampling)
         plain = [one for one in swept if one["tool"] == "llama-completion"]
         chains = sorted((one for one in swept if one not in plain), key=lambda one: -one["tokens_per_second"])
         with tempfile.TemporaryDirectory(dir=self.work) as empty:
@@ -124,7 +124,7 @@ class Bench:
         command = [
             SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, "--kinds", "code", "-o", "json",
             "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
-            "-n", self.n_tokens, *sampling,
+            "-n", self.n_tokens or N_TOKENS[self.place], *sampling,
             # Re-ordered weights would have to lie in RAM.
             *(["--no-repack"] if self.place == "streamed" else []),
         ]  # fmt: skip
@@ -135,7 +135,7 @@ class Bench:
         found: list[dict[str, Any]] = json.loads(
             self.specrun(
                 data, "bench", "--kinds", "code", "--methods", methods, "--repeat", "1", "-o", "json",
-                "-n", f"{self.n_tokens}", *sampling,
+                "-n", f"{self.n_tokens or N_TOKENS[self.place]}", *sampling,
             )
         )  # fmt: skip
         return found
@@ -199,13 +199,12 @@ def main() -> None:
     parser.add_argument("--types", default=",".join(TYPES), metavar="LIST")
     parser.add_argument("--places", default=",".join(PLACES), metavar="LIST")
     parser.add_argument("--temps", default="0,0.8", metavar="LIST")
-    parser.add_argument(
-        "--lengths", metavar="LIST", help=f"of llama.cpp's chains ({LENGTHS['ram']}; streamed {LENGTHS['streamed']})"
-    )
+    lengths = f"of llama.cpp's chains ({LENGTHS['ram']}; streamed {LENGTHS['streamed']})"
+    parser.add_argument("--lengths", default="", metavar="LIST", help=lengths)
     parser.add_argument(
         "--methods", default="chain,tree,auto", metavar="LIST", help="of specrun with a profile (%(default)s)"
     )
-    parser.add_argument("-n", type=int, metavar="N", help="tokens of a text (96; streamed 40)")
+    parser.add_argument("-n", type=int, default=0, metavar="N", help="tokens of a text (96; streamed 40)")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON file that keeps what was measured")
     parser.add_argument("--print", action="store_true", help="measure nothing, print what --rows keeps")
     options = parser.parse_args()
@@ -219,7 +218,7 @@ def main() -> None:
         for weights in options.types.split(","):
             target, draft = ensure_models(options.work, weights)
             for place in options.places.split(","):
-                extent = options.n or N_TOKENS[place], options.lengths or LENGTHS[place], options.methods
+                extent = options.n, options.lengths, options.methods
                 for row in Bench(weights, place, target, draft, options.work, *extent).rows(temperatures):
                     key = (row.weights, row.place, row.temperature, row.name)
                     kept = [one for one in kept if (one.weights, one.place, one.temperature, one.name) != key] + [row]

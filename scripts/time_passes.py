@@ -24,6 +24,7 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import TargetContext
+from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -53,9 +54,9 @@ def disk_rate(path: Path) -> float | None:
         with mmap.mmap(-1, N_READERS * REQUEST) as memory, ThreadPoolExecutor(N_READERS) as pool:
 
             def read(reader: int) -> None:
-                into = memoryview(memory)[reader * REQUEST : (reader + 1) * REQUEST]
+                into, buffer = memoryview(memory)[reader * REQUEST : (reader + 1) * REQUEST], ReadBuffer(REQUEST)
                 for offset in range(reader * REQUEST, n_bytes, N_READERS * REQUEST):
-                    file.read(into, offset)
+                    file.read(into, offset, buffer)
                 into.release()
 
             started = time.perf_counter()

@@ -46,7 +46,7 @@ def run(script: ModuleType, *arguments: str | Path) -> int:
 
 def widened(script: ModuleType, source: Path, *arguments: str | Path) -> tuple[Path, Any]:
     """The wider model and how it compares with its source."""
-    path = source.with_name("wide.gguf")
+    path = source.with_name("widened.gguf")
     assert run(script, source, path, "--no-check", "--force", *arguments) == 0
     return path, script.check.compare(source, path, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from specrun.engine.request import Request
+from specrun.llama import TargetContext
+from specrun.llama.context import Logits
 from specrun.sampling import SamplingParameters
 from specrun.serving.request_fields import Defaults
 from specrun.speculation.method import OFF
+from specrun.speculation.tree import TokenTree
 from tests.serving.running import Access, Server, content, running
 from tests.waiting import wait_until
 
@@ -79,7 +83,14 @@ def test_a_chat_shows_the_answer_its_speed_and_the_last_tree(server: Server, bro
 
 @needs_browser
 @pytest.mark.slow
-def test_stop_ends_the_generation(endless: Path, browser_page: Page) -> None:
+def test_stop_ends_the_generation(endless: Path, browser_page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = TargetContext.score
+
+    def slowly(target: TargetContext, tree: TokenTree) -> Logits:
+        time.sleep(0.02)  # else the text is at its end before a busy browser clicks
+        return score(target, tree)
+
+    monkeypatch.setattr(TargetContext, "score", slowly)
     with running(endless, plan=OFF.plan(), ctx_size=8192, defaults=ENDLESS) as server:
         page = browser_page
         opened(page, server.url)
