@@ -71,6 +71,10 @@ class Bench:
     methods: str = "chain,tree,auto"  # of specrun with a profile
 
     @property
+    def _length(self) -> str:
+        return str(self.n_tokens or N_TOKENS[self.place])
+
+    @property
     def tuned(self) -> Path:
         """The data folder with the profile."""
         return self.work / f"profile-{self.weights}-{self.place}"
@@ -124,7 +128,7 @@ class Bench:
         command = [
             SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, "--kinds", "code", "-o", "json",
             "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
-            "-n", self.n_tokens or N_TOKENS[self.place], *sampling,
+            "-n", self._length, *sampling,
             # Re-ordered weights would have to lie in RAM.
             *(["--no-repack"] if self.place == "streamed" else []),
         ]  # fmt: skip
@@ -135,7 +139,7 @@ class Bench:
         found: list[dict[str, Any]] = json.loads(
             self.specrun(
                 data, "bench", "--kinds", "code", "--methods", methods, "--repeat", "1", "-o", "json",
-                "-n", f"{self.n_tokens or N_TOKENS[self.place]}", *sampling,
+                "-n", self._length, *sampling,
             )
         )  # fmt: skip
         return found

@@ -13,10 +13,10 @@ share of its weights. A tree that shares its beginnings, as other models check i
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from specrun.bench import bench_prompts
 from specrun.catalog import embedded
@@ -40,40 +40,19 @@ GROWN = 192  # nodes of the tree from which paths are taken
 WIDTH = 16
 
 
-def leaf_paths(tree: TokenTree) -> list[list[int]]:
-    """The nodes of every path from below the root to a leaf."""
-    parents = tree.parents.tolist()
-    inner = set(parents)
-    paths = []
-    for leaf in range(1, len(tree)):
-        if leaf not in inner:
-            path = [leaf]
-            while parents[path[-1]] != ROOT:
-                path.append(parents[path[-1]])
-            paths.append(path[::-1])
-    return paths
-
-
-def best_paths(tree: TokenTree, count: int, depth: int) -> list[list[int]]:
-    """At most `count` paths of at most `depth` nodes, each the one whose new nodes are likeliest to be accepted."""
-    chances = [math.exp(score) for score in tree.scores.tolist()]
-    paths, chosen, seen = [path[:depth] for path in leaf_paths(tree)], [], set[int]()
-    while paths and len(chosen) < count:
-        best = max(paths, key=lambda path: sum(chances[node] for node in path if node not in seen))
-        chosen.append(best)
-        seen.update(best)
+def with_best_paths(tree: TokenTree, count: int, depth: int) -> TokenTree:
+    """The nodes on at most `count` paths with at most `depth` nodes below the root, chosen one after the other: each is
+    the one whose new nodes are likeliest to be accepted.
+    """
+    chances = np.exp(tree.scores)
+    paths = [tree.path_to(leaf)[: depth + 1] for leaf, children in enumerate(tree.children) if not children]
+    chosen = np.zeros(len(tree), np.bool_)
+    chosen[ROOT] = True
+    for _ in range(min(count, len(paths))):
+        best = max(paths, key=lambda path: sum(chances[node] for node in path if not chosen[node]))
+        chosen[best] = True
         paths.remove(best)
-    return chosen
-
-
-def matched(tree: TokenTree, path: Sequence[int], following: Sequence[int]) -> int:
-    """How many tokens of the path the target wrote."""
-    count = 0
-    for node, token in zip(path, following, strict=False):
-        if tree.tokens[node] != token:
-            break
-        count += 1
-    return count
+    return tree.keep(chosen)
 
 
 def tokens_per_pass(model: Model, text: list[int], start: int, count: int, size: int, temperature: float) -> float:
@@ -96,8 +75,8 @@ def tokens_per_pass(model: Model, text: list[int], start: int, count: int, size:
     while place < len(text):
         limits = DraftLimits(budget, depth, WIDTH, GROWN)
         tree = drafter.draft(text[:place], limits)
-        paths = best_paths(tree, count, depth) if count else leaf_paths(tree)
-        place += 1 + max((matched(tree, path, text[place:]) for path in paths), default=0)
+        checked = with_best_paths(tree, count, depth) if count else tree
+        place += len(checked.path_of(text[place:]))  # the root stands for the target's own token
         n_passes += 1
     return (len(text) - start) / n_passes
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from demo_pair import corpus, drafting, export, head, head_export, head_training, measure, model, tokenizer, training
-from train_demo_pair import TARGET_SHAPE, VOCABULARY
+from demo_pair import drafting, export, head, head_export, head_training, measure, model, tokenizer, training
+from train_demo_pair import TARGET_SHAPE, VOCABULARY, begin
 
 # The states before the second, the middle and the last layer: llama.cpp gives no state after the last one.
 SHAPE = head.HeadShape(width=256, heads=8, feed_forward=1792, target_layers=(1, 4, 7), vocabulary=VOCABULARY)
@@ -33,11 +33,7 @@ WRITING_LENGTH = 512
 def main() -> int:
     """Train, write, measure."""
     options = parse_arguments()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
-    options.out.mkdir(parents=True, exist_ok=True)
-    documents = corpus.read_corpus()
-    tokens = tokenizer.train_tokenizer((d.text for d in documents if d.role == "library"), VOCABULARY)
+    documents, tokens = begin(options)
     head_export.check_vocabulary(options.target, tokens)
     streams = {
         role: tokenizer.encode_documents(tokens, [d for d in documents if d.role == role])

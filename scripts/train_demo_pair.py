@@ -45,11 +45,7 @@ class Text:
 def main() -> int:
     """Train, write, measure."""
     options = parse_arguments()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
-    options.out.mkdir(parents=True, exist_ok=True)
-    documents = corpus.read_corpus()
-    tokens = tokenizer.train_tokenizer((d.text for d in documents if d.role == "library"), VOCABULARY)
+    documents, tokens = begin(options)
     text = prepare(documents, tokens)
     print("\n".join(text.lines), flush=True)
     target, target_seconds = make_target(options, text)
@@ -102,6 +98,15 @@ def parse_arguments() -> argparse.Namespace:
         help="weights file: load the target from it, or save it there; a .gguf is a written target, only loaded",
     )
     return parser.parse_args()
+
+
+def begin(options: argparse.Namespace) -> tuple[list[corpus.Document], Tokenizer]:
+    """Set up torch and the output folder; returns the corpus, and the tokenizer that is trained on its library."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    documents = corpus.read_corpus()
+    return documents, tokenizer.train_tokenizer((d.text for d in documents if d.role == "library"), VOCABULARY)
 
 
 def prepare(documents: list[corpus.Document], tokens: Tokenizer) -> Text:

@@ -35,6 +35,11 @@ def export(model: Llama, tokenizer: Tokenizer, path: Path, *, name: str, descrip
     add_tokenizer(writer, tokenizer)
     for key, parameter in model.named_parameters():
         add_tensor(writer, key, parameter.detach().float().numpy())
+    write(writer)
+
+
+def write(writer: gguf.GGUFWriter) -> None:
+    """Write the file, whose metadata and tensors are complete."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 from tokenizers import Tokenizer
 
-from .export import add_general, add_tensor
+from .export import add_general, add_tensor, write
 from .head import Head
 from .model import CONTEXT_LENGTH, NORM_EPSILON, ROPE_BASE
 
@@ -49,7 +49,4 @@ def export(head: Head, target: Path, path: Path) -> None:
             writer.add_key_value(name, field.contents(), field.types[0], sub_type=field.types[-1])
     for key, parameter in head.named_parameters():
         add_tensor(writer, key, parameter.detach().float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write(writer)

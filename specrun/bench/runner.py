@@ -10,6 +10,7 @@ import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt
 from specrun.bench.rows import Row, Sample, summarise
+from specrun.catalog.heads import article
 from specrun.engine import growth_maps
 from specrun.engine.model import Model
 from specrun.engine.overlap import why_no_overlap
@@ -22,17 +23,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import (
-    ACCEPTANCE,
-    DATASTORE,
-    DFLASH_HEAD,
-    DRAFT,
-    EAGLE3_HEAD,
-    MTP_HEAD,
-    OFF,
-    PROFILE,
-    Method,
-)
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method
 from specrun.speculation.plan import Plan
 from specrun.speculation.registry import ALIASES, METHODS
 from specrun.speculation.shape import TreeShape
@@ -236,19 +227,16 @@ class Bench:
         draft = self._model.engine.draft
         head = draft.kind if isinstance(draft, AnyHead) else None
         has = {
-            DRAFT: self._model.engine.draft is not None,
-            EAGLE3_HEAD: head == "eagle3",
-            MTP_HEAD: head == "mtp",
-            DFLASH_HEAD: head == "dflash",
+            DRAFT: draft is not None,
+            **{name: head == kind for kind, name in HEADS.items()},
             ACCEPTANCE: True,
             PROFILE: self._model.plans.profile is not None,
             DATASTORE: self._model.has_datastore,
         }
         advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
-        need = next((need for need in method.needs if not has[need]), None)
-        return (
-            "" if need is None else f"{'an' if need in (EAGLE3_HEAD, MTP_HEAD) else 'a'} {need}{advice.get(need, '')}"
-        )
+        articles = {name: article(kind) for kind, name in HEADS.items()}
+        lacking = (need for need in method.needs if not has[need])
+        return next((f"{articles.get(need, 'a')} {need}{advice.get(need, '')}" for need in lacking), "")
 
     def _measure(
         self,

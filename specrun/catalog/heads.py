@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from specrun.catalog.gguf_file import EMBEDDING, OUTPUT, GgufFile
 from specrun.catalog.pairs import first_difference
 from specrun.catalog.vocabulary import read_vocabulary
 from specrun.errors import ModelFileError, PairError
+from specrun.speculation.method import HEADS, HeadKind
 from specrun.visible import one_line
 
-if TYPE_CHECKING:
-    from specrun.speculation.method import HeadKind
-
-# The kinds, and their names for people.
-NAMES: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
 _BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
 # Architectures whose graph in llama.cpp marks the rows that enter each layer. Another target would end the process in
@@ -51,7 +46,7 @@ class Head:
     @property
     def name(self) -> str:
         """The kind's name for people."""
-        return NAMES[self.kind]
+        return HEADS[self.kind]
 
     @property
     def article(self) -> str:

@@ -57,6 +57,15 @@ class Completion:
         target, prompt = self._engine.target, self.request.prompt
         return min(target.n_cached, len(prompt)) if target.tokens[: len(prompt)] == prompt else 0
 
+    @property
+    def tokens_with_prompt(self) -> list[int] | None:
+        """Tokens of the prompt and of the whole text; None if they say something else, as where a stop text cut it off.
+
+        With them the text goes on in the cache. Tokenized again, it might be split differently.
+        """
+        written = b"".join(self.token_bytes(token) for token in self.token_ids).decode("utf-8", errors="replace")
+        return self.request.prompt + self.token_ids if written == self.text else None
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token has in this answer's text."""
         return self._engine.target.context.model.token_bytes(token, token in self.request.shown)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import NAMES, Head, article, block_of, check_head, drafting_head
+from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head
 from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.head_sizes import head_config
@@ -21,6 +21,7 @@ from specrun.llama.heads.eagle3 import eagle3_draft
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.mtp import mtp_draft
 from specrun.llama_settings import LlamaSettings
+from specrun.speculation.method import HEADS
 from specrun.speculation.plan import Plan
 
 
@@ -36,7 +37,7 @@ def checked_head(options: RunOptions) -> Head | None:
     head = drafting_head(target, file)
     wanted = next((plan.method.head for plan in options.plans if plan.method.head), None)
     if wanted and (head is None or head.kind != wanted):
-        what = f"{article(wanted)} {NAMES[wanted]}"
+        what = f"{article(wanted)} {HEADS[wanted]}"
         raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
     if head:
         bindings.check()

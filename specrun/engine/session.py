@@ -110,10 +110,8 @@ class Session:
     def keep(self, completion: Completion) -> None:
         """Add the answer of a streamed completion, whole or interrupted, to the conversation."""
         self.messages.append({"role": "assistant", "content": completion.text})
-        decoded = b"".join(self._model.token_bytes(token) for token in completion.token_ids)
-        # They differ where a stop text cut the answer off.
-        if self._written and decoded.decode("utf-8", errors="replace") == completion.text:
-            tokens = completion.request.prompt + completion.token_ids
+        tokens = completion.tokens_with_prompt
+        if self._written and tokens:
             self._written = _Written(self._written.text + completion.text, tokens)
 
     def undo(self) -> bool:

@@ -7,6 +7,7 @@ sequence id. So a batch that breaks a rule raises ValueError here, which is alwa
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import llama_cpp
@@ -146,3 +147,23 @@ def committed_tokens(tokens: list[int], start: int, n_seq: int, n_outputs: int, 
         n_seq=np.full(n, n_seq, np.int32),
         outputs=np.arange(n) >= n - n_outputs,
     )
+
+
+def drafted_nodes(
+    tokens: list[int], positions: Sequence[int], sequences: Sequence[int], states: Floats | None = None
+) -> Batch:
+    """A batch of nodes of a tree, each on one sequence. Rows of logits are wanted for all. states: as in `Batch`."""
+    n = len(tokens)
+    return Batch(
+        tokens=np.array(tokens, np.int32),
+        positions=np.array(positions, np.int32),
+        first_seq=np.array(sequences, np.int32),
+        n_seq=np.ones(n, np.int32),
+        outputs=np.ones(n, np.bool_),
+        states=states,
+    )
+
+
+def readable(tokens: Sequence[int], n_vocab: int) -> list[int]:
+    """`tokens` with 0 in place of those that a draft of `n_vocab` tokens does not have."""
+    return [token if token < n_vocab else 0 for token in tokens]

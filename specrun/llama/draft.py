@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import Batch, committed_tokens
+from specrun.llama.batch import committed_tokens, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.prefix import common_prefix
 from specrun.llama.teacher_forced import rows_along
@@ -64,8 +64,8 @@ class DraftContext:
         while len(self._tokens) < len(tokens):
             begin = len(self._tokens)
             chunk = list(tokens[begin : begin + config.n_batch])
-            is_last = begin + len(chunk) == len(tokens)
-            batch = committed_tokens(self.readable(chunk), begin, 1, n_outputs=int(is_last), first_seq=self._whole)
+            n_outputs = int(begin + len(chunk) == len(tokens))
+            batch = committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
             rows = self.context.decode(batch)
             self._tokens += chunk
         assert rows is not None, "there is at least one token"
@@ -85,10 +85,6 @@ class DraftContext:
                 self._whole, n_kept = sequence, shared
         self._tokens += accepted[:n_kept]
 
-    def readable(self, tokens: Sequence[int]) -> list[int]:
-        """`tokens` with 0 in place of those that the draft does not have."""
-        return [token if token < self.n_vocab else 0 for token in tokens]
-
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """float32[n_vocab] for each of `tokens` but the first `skip`: the logits after it. The pass after the next
         overwrites a row.
@@ -96,7 +92,7 @@ class DraftContext:
         The cache is emptied before, and must be emptied afterwards.
         """
         self.reset()
-        rows = rows_along(self.context, self.readable(tokens))
+        rows = rows_along(self.context, readable(tokens, self.n_vocab))
         return (row[: self.n_vocab] for row in islice(rows, skip, None))
 
     def reset(self) -> None:
@@ -142,13 +138,7 @@ class DraftContext:
         """
         self._is_in_doubt = True
         sequences, positions = self._cells.add(nodes)
-        batch = Batch(
-            tokens=np.array(self.readable([node.token for node in nodes]), np.int32),
-            positions=np.array(positions, np.int32),
-            first_seq=np.array(sequences, np.int32),
-            n_seq=np.ones(len(nodes), np.int32),
-            outputs=np.ones(len(nodes), np.bool_),
-        )
-        rows = self.context.decode(batch)
+        tokens = readable([node.token for node in nodes], self.n_vocab)
+        rows = self.context.decode(drafted_nodes(tokens, positions, sequences))
         self._is_in_doubt = False
         return rows[:, : self.n_vocab]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import numpy as np
-
-from specrun.llama.batch import Batch, committed_tokens
+from specrun.llama.batch import committed_tokens, readable
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.draft import DraftContext
 from specrun.llama.prefix import common_prefix
@@ -50,7 +48,7 @@ class RecurrentDraft:
             shared = self._cache.take_back(shared)
         rows = None
         for begin in range(shared, len(tokens), self.context.config.n_batch):
-            chunk = self.readable(tokens[begin : begin + self.context.config.n_batch])
+            chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
             is_last = begin + len(chunk) == len(tokens)
             rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
         assert rows is not None, "the root is never in the cache"
@@ -61,14 +59,10 @@ class RecurrentDraft:
         self._is_in_doubt = False
         return self._root_row
 
-    def readable(self, tokens: Sequence[int]) -> list[int]:
-        """`tokens` with 0 in place of those that the draft does not have."""
-        return [token if token < self.n_vocab else 0 for token in tokens]
-
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`."""
         self.reset()
-        rows = rows_along(self.context, self.readable(tokens))
+        rows = rows_along(self.context, readable(tokens, self.n_vocab))
         return (row[: self.n_vocab] for row in islice(rows, skip, None))
 
     def reset(self) -> None:
@@ -106,15 +100,8 @@ class RecurrentDraft:
             if node.parent != parent:
                 raise ValueError(f"node {node.id} does not continue the path")
         self._is_in_doubt, self._root_row = True, None
-        begin = len(self._tokens)
-        batch = Batch(
-            tokens=np.array(self.readable([node.token for node in nodes]), np.int32),
-            positions=np.arange(begin, begin + len(nodes), dtype=np.int32),
-            first_seq=np.zeros(len(nodes), np.int32),
-            n_seq=np.ones(len(nodes), np.int32),
-            outputs=np.ones(len(nodes), np.bool_),
-        )
-        rows = self.context.decode(batch)
+        path = readable([node.token for node in nodes], self.n_vocab)
+        rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
         self._tokens += [node.token for node in nodes]
         self._expanded += [node.id for node in nodes]
         self._is_in_doubt = False

@@ -18,7 +18,7 @@ from specrun.serving.api_error import ApiError, of_model
 from specrun.serving.bodies import read_json
 from specrun.serving.chat_fields import read_chat
 from specrun.serving.chat_job import Chat, begin, chat_prompt
-from specrun.serving.event_stream import KEEP_ALIVE_S, EventStream, cancelled_on_disconnect, frame
+from specrun.serving.event_stream import KEEP_ALIVE_S, frame, response_of
 from specrun.serving.fields import Fields
 from specrun.serving.job import Job
 from specrun.serving.reading.deltas import Delta
@@ -50,14 +50,11 @@ class AnthropicMessages:
 
     async def _answer(self, request: Request) -> Response:
         body = await read_json(request)
-        is_streamed = Fields(body).flag("stream")
+        is_streamed = bool(Fields(body).flag("stream"))
         chat = await run_in_threadpool(self._read, body)
         job, new_reader = await begin(self._service, chat)
         answer = _Answer(job, new_reader, self._service.loaded.name)
-        if is_streamed:
-            return EventStream(job, answer.frames())
-        async with cancelled_on_disconnect(job, request.receive):
-            return JSONResponse(await answer.whole())
+        return await response_of(request, job, answer, is_streamed)
 
     def _read(self, body: dict[str, Any], needs_length: bool = True) -> Chat:
         loaded = self._service.loaded

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from specrun.engine.completion import Completion
 from specrun.sampling.logprobs import TokenLogprob
@@ -17,7 +17,7 @@ from specrun.serving.bodies import read_json
 from specrun.serving.chat_fields import Sending, read_chat, read_sending
 from specrun.serving.chat_job import begin
 from specrun.serving.chat_shapes import delta_json, message_of
-from specrun.serving.event_stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, EventStream, cancelled_on_disconnect, frame
+from specrun.serving.event_stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, frame, response_of
 from specrun.serving.fields import Fields
 from specrun.serving.job import Job
 from specrun.serving.last_tree import last_tree
@@ -44,10 +44,7 @@ class ChatCompletions:
         chat = await run_in_threadpool(read_chat, fields, self._service.defaults, model.n_vocab, loaded.prompts.form)
         job, new_reader = await begin(self._service, chat, sending.n, sending.anew)
         answers = _Answers(sending, job, new_reader, loaded.name, model.token_bytes)
-        if sending.stream:
-            return EventStream(job, answers.frames())
-        async with cancelled_on_disconnect(job, request.receive):
-            return JSONResponse(await answers.whole())
+        return await response_of(request, job, answers, sending.stream)
 
 
 class _Answers:

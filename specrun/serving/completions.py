@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from specrun.engine.completion import Completion
 from specrun.sampling.logprobs import TokenLogprob
@@ -16,7 +16,7 @@ from specrun.serving.answer_reader import AnswerReader, FinishName
 from specrun.serving.api_error import ApiError
 from specrun.serving.bodies import read_json
 from specrun.serving.chat_fields import Sending, read_sending
-from specrun.serving.event_stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, EventStream, cancelled_on_disconnect, frame
+from specrun.serving.event_stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, frame, response_of
 from specrun.serving.fields import Fields
 from specrun.serving.job import Job
 from specrun.serving.openai_shapes import TokenBytes, completion_logprobs, head
@@ -49,10 +49,7 @@ class Completions:
         prompts = await run_in_threadpool(_prompts, fields, loaded.prompts, sending.anew)
         job = self._service.submit(prompts, asked, sending.n, sending.anew)
         answers = _Answers(sending, job, loaded.name, model.token_bytes)
-        if sending.stream:
-            return EventStream(job, answers.frames())
-        async with cancelled_on_disconnect(job, request.receive):
-            return JSONResponse(await answers.whole())
+        return await response_of(request, job, answers, sending.stream)
 
 
 def _refuse_unknown_ways(fields: Fields) -> None:

@@ -132,11 +132,10 @@ class Prompts:
 
     def keep(self, prompt: Prompt, completion: Completion) -> None:
         """Remember the tokens of an answer and of what it answered."""
-        decoded = b"".join(completion.token_bytes(token) for token in completion.token_ids)
-        # They differ where a stop text cut the answer off.
-        if prompt.text is None or decoded.decode("utf-8", errors="replace") != completion.text:
+        tokens = completion.tokens_with_prompt
+        if prompt.text is None or tokens is None:
             return
         with self._kept_in_use:
-            self._kept[prompt.text + completion.text] = array("i", prompt.tokens + completion.token_ids)
+            self._kept[prompt.text + completion.text] = array("i", tokens)
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)

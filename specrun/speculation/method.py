@@ -22,7 +22,8 @@ HeadKind = Literal["eagle3", "mtp", "dflash"]
 
 # What a method may need besides the target.
 DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
-EAGLE3_HEAD, MTP_HEAD, DFLASH_HEAD = "EAGLE-3 head", "MTP head", "DFlash head"
+# ... or this kind of head; the names are for people.
+HEADS: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
 
 # Default bounds of a plan; chosen by hand.
 _DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves

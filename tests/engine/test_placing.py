@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,18 +32,11 @@ class Loads:
         self.settings: list[LlamaSettings] = []
         self.most_layers = 1000
 
-    def __call__(
-        self,
-        path: Path,
-        settings: LlamaSettings = UNDECIDED,
-        progress: Callable[[float], None] = lambda _: None,
-        is_head: bool = False,
-        with_mtp: bool = False,
-    ) -> LlamaModel:
+    def __call__(self, path: Path, settings: LlamaSettings = UNDECIDED, *rest: Any, **named: Any) -> LlamaModel:
         self.settings.append(settings)
         if (settings.gpu_layers or 0) > self.most_layers:
             raise OutOfMemoryError("cannot be loaded: unable to allocate CUDA0 buffer")
-        return LlamaModel(path, settings, progress, is_head, with_mtp)
+        return LlamaModel(path, settings, *rest, **named)
 
 
 @pytest.fixture

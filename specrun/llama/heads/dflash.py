@@ -18,7 +18,7 @@ import numpy as np
 
 from specrun.errors import LlamaError
 from specrun.llama import library
-from specrun.llama.batch import Batch
+from specrun.llama.batch import committed_tokens, readable
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
@@ -110,14 +110,8 @@ class BlockDraft:
             kept = end
             self._text = above_root[:kept]
         size = min(self.block.size, self.context.config.n_ctx - kept)
-        root = tokens[-1] if tokens[-1] < self.n_vocab else 0
-        batch = Batch(
-            tokens=np.array([root] + [self.block.mask] * (size - 1), np.int32),
-            positions=np.arange(kept, kept + size, dtype=np.int32),
-            first_seq=np.zeros(size, np.int32),
-            n_seq=np.ones(size, np.int32),
-            outputs=np.ones(size, np.bool_),
-        )
+        block = readable(tokens[-1:], self.n_vocab) + [self.block.mask] * (size - 1)
+        batch = committed_tokens(block, kept, 1, n_outputs=size)
         self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
         self.context.remove(ALL_SEQUENCES, kept)
         self._depths = {ROOT: 0}

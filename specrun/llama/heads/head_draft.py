@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
-from specrun.llama.batch import Batch
+from specrun.llama.batch import committed_tokens, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, Logits
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.head_context import HeadContext
@@ -81,23 +82,16 @@ class HeadDraft:
             n_left = len(text) - position
             has_logits = is_for_all or n_left <= _ALL_WITH_LOGITS
             n = min(n_left if has_logits else n_left - 1, self.context.config.n_batch)
-            batch = Batch(
-                tokens=np.array(self._readable(text[position : position + n]), np.int32),
-                positions=np.arange(position, position + n, dtype=np.int32) - self._skipped,
-                first_seq=np.full(n, _WHOLE, np.int32),
-                n_seq=np.ones(n, np.int32),
-                outputs=np.full(n, has_logits),
-                states=self._target.of(text, position - 1, position + n - 1),
+            tokens = readable(text[position : position + n], self.n_vocab)
+            batch = committed_tokens(
+                tokens, position - self._skipped, 1, n_outputs=n if has_logits else 0, first_seq=_WHOLE
             )
-            rows = self.context.decode(batch)
+            states = self._target.of(text, position - 1, position + n - 1)
+            rows = self.context.decode(replace(batch, states=states))
             position += n
             self._text = text[:position]
             if has_logits:
                 yield n, rows
-
-    def _readable(self, tokens: Sequence[int]) -> list[int]:
-        """`tokens` with 0 in place of those that the head does not have."""
-        return [token if token < self.n_vocab else 0 for token in tokens]
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`. The target must have read all but the last token."""
@@ -140,15 +134,8 @@ class HeadDraft:
         self._is_in_doubt = True
         states = np.stack([self._states[node.parent] for node in nodes])
         sequences, positions = self._cells.add(nodes)
-        batch = Batch(
-            tokens=np.array(self._readable([node.token for node in nodes]), np.int32),
-            positions=np.array(positions, np.int32),
-            first_seq=np.array(sequences, np.int32),
-            n_seq=np.ones(len(nodes), np.int32),
-            outputs=np.ones(len(nodes), np.bool_),
-            states=states,
-        )
-        rows = self.context.decode(batch)
+        tokens = readable([node.token for node in nodes], self.n_vocab)
+        rows = self.context.decode(drafted_nodes(tokens, positions, sequences, states))
         for node, state in zip(nodes, self.context.states(len(nodes)).copy(), strict=True):
             self._states[node.id] = state
         self._is_in_doubt = False

@@ -7,34 +7,33 @@ draft model. These methods are for asking for a head, and for nothing else if th
 from __future__ import annotations
 
 from specrun.speculation.drafters.specexec import specexec
-from specrun.speculation.method import DFLASH_HEAD, EAGLE3_HEAD, MTP_HEAD, Method
+from specrun.speculation.method import HEADS, HeadKind, Method
 
-EAGLE3 = Method(
-    name="eagle3",
-    kind="tree",
-    paper="EAGLE-3, arXiv 2503.01840, in trees of SpecExec",
-    pays="where a tree pays and a head was trained for this target: it drafts better than a small model of its cost",
-    drafter=specexec,
-    needs=(EAGLE3_HEAD,),
-    head="eagle3",
+
+def _method(head: HeadKind, paper: str, pays: str) -> Method:
+    return Method(
+        name=head,
+        kind="tree",
+        paper=f"{paper}, in trees of SpecExec",
+        pays=pays,
+        drafter=specexec,
+        needs=(HEADS[head],),
+        head=head,
+    )
+
+
+EAGLE3 = _method(
+    "eagle3",
+    "EAGLE-3, arXiv 2503.01840",
+    "where a tree pays and a head was trained for this target: it drafts better than a small model of its cost",
 )
-
-MTP = Method(
-    name="mtp",
-    kind="tree",
-    paper="Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437, in trees of SpecExec",
-    pays="where drafting pays and the target has MTP layers, which take the memory of a layer or two",
-    drafter=specexec,
-    needs=(MTP_HEAD,),
-    head="mtp",
+MTP = _method(
+    "mtp",
+    "Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437",
+    "where drafting pays and the target has MTP layers, which take the memory of a layer or two",
 )
-
-DFLASH = Method(
-    name="dflash",
-    kind="tree",
-    paper="DFlash, arXiv 2602.06036, in trees of SpecExec",
-    pays="where a head was trained for this target, and draft passes take time: a whole tree needs one",
-    drafter=specexec,
-    needs=(DFLASH_HEAD,),
-    head="dflash",
+DFLASH = _method(
+    "dflash",
+    "DFlash, arXiv 2602.06036",
+    "where a head was trained for this target, and draft passes take time: a whole tree needs one",
 )
