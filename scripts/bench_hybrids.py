@@ -2,6 +2,7 @@
 
     python scripts/bench_hybrids.py counts
     python scripts/bench_hybrids.py make DIR [--layers 24] [--embd 1024]
+    python scripts/bench_hybrids.py plain DIR
     python scripts/capped.py 300M --evict DIR/target.gguf -- python scripts/bench_hybrids.py rates DIR
 
 `counts` runs small models with random weights, each with a draft whose weights are a little different. It prints the
@@ -9,8 +10,9 @@ share of drafted tokens that were accepted, the tokens that a pass committed, wh
 token is accepted independently, and llama.cpp's passes for each pass that committed something.
 
 `make` writes a Qwen3.5 with random weights in Q8_0 whose last layers add nothing, and a draft of its first layers, so
-that the draft is often right and small. `rates` writes a text plainly and with a chain, in turn, and prints tokens per
-second: with snapshots, with a checkpoint, and as specrun chooses.
+that the draft is often right and small. `plain` writes plainly, in turn, with nothing kept of a pass, with snapshots,
+and with a checkpoint, and prints what a pass takes. `rates` writes a text plainly and with a chain, in turn, and prints
+tokens per second: with snapshots, with a checkpoint, and as specrun chooses.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -107,6 +110,29 @@ def make(folder: Path, n_layer: int, n_embd: int) -> None:
     random_qwen35(folder / "target.gguf", n_embd=n_embd, n_layer=2, n_silent=n_layer - 2)
 
 
+def plain(folder: Path, n_tokens: int, rounds: int) -> None:
+    target, draft = folder / "target.gguf", folder / "draft.gguf"
+    ways = [("nothing", OFF.plan(), False)]
+    ways += [(f"{n} snapshots", CHAIN.plan(depth=n), True) for n in (4, 8, 16)]
+    ways += [("a checkpoint", CHAIN.plan(depth=4), False)]
+    found: dict[str, list[float]] = {way: [] for way, _, _ in ways}
+    with ExitStack() as models:
+        loaded = {}
+        for way, plan, snapshots in ways:
+            with keeping(snapshots):
+                wanted = replace(options(target, draft, plan), settings=LlamaSettings())
+                loaded[way] = models.enter_context(Model(wanted))
+        for _ in range(rounds):
+            for way, model in loaded.items():
+                result = write(model, OFF.plan(), n_tokens)[0]
+                found[way].append(1e3 * result.target_seconds / result.passes)
+    print("| kept of a pass | ms a plain pass | more than with nothing kept |")
+    print("| --- | --- | --- |")
+    for way, ms in found.items():
+        more = statistics.median(one / least for one, least in zip(ms, found["nothing"], strict=True)) - 1
+        print(f"| {way} | {statistics.median(ms):.2f} | {more:+.1%} |")
+
+
 def rates(folder: Path, depth: int, n_tokens: int, rounds: int) -> None:
     target, draft = folder / "target.gguf", folder / "draft.gguf"
     print("| plan | taken back to | tokens/s | tokens a pass | ms a target pass | times plain |")
@@ -132,7 +158,7 @@ def rates(folder: Path, depth: int, n_tokens: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("counts", "make", "rates"))
+    parser.add_argument("what", choices=("counts", "make", "plain", "rates"))
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--embd", type=int, default=1024)
@@ -146,6 +172,8 @@ def main() -> None:
         parser.error(f"{asked.what} needs a folder")
     elif asked.what == "make":
         make(asked.folder, asked.layers, asked.embd)
+    elif asked.what == "plain":
+        plain(asked.folder, asked.tokens, asked.rounds)
     else:
         rates(asked.folder, asked.depth, asked.tokens, asked.rounds)
 

@@ -10,7 +10,7 @@ from specrun.catalog.recurrent_layers import is_untried, keeps_snapshots, recurr
 from specrun.speculation.plan import Plan
 
 # All chosen by hand.
-_MOST_SNAPSHOTS = 16  # of a plan that specrun chooses
+_MOST_SNAPSHOTS = 8  # of a plan that specrun chooses; each makes every pass a little longer (docs/hybrids.md)
 _MOST_ASKED_FOR = 32  # of a plan that the user chose; for longer paths, which copy text, the checkpoint bounds nothing
 _FEWEST = 4  # with fewer snapshots than that, and than the plans' depth, the checkpoint is better
 _SHARE = 0.1  # snapshots take at most this share of the weights' bytes in RAM,
@@ -35,14 +35,19 @@ class KeptStates:
         return self.n_sequences * (1 + self.n_snapshots) + 1
 
 
-def of_target(file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bool) -> KeptStates | None:
+def of_target(
+    file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bool, has_draft: bool
+) -> KeptStates | None:
     """The states of a target that follows `plans`; None if it has no recurrent layer.
 
-    Snapshots are free to go back to, but each takes the memory of a state. With a checkpoint, committed tokens are
-    decoded again, which costs little where weights are streamed: there memory counts more. Padding is dropped after
-    every pass, which only a checkpoint allows in passes of every size.
+    Snapshots are free to go back to, but each takes the memory of a state, and every pass, plain ones too, writes a
+    part of each. With a checkpoint, committed tokens are decoded again, which costs little where weights are streamed:
+    there memory counts more. A checkpoint costs plain passes nothing, so it is also taken where specrun chooses the
+    plan and only draft sources draft, which guess now and then. Padding is dropped after every pass, which only a
+    checkpoint allows in passes of every size.
 
-    pads: whether passes are padded. is_streamed: whether the weights do not fit into RAM.
+    pads: whether passes are padded. is_streamed: whether the weights do not fit into RAM. has_draft: whether a draft
+    model or a head drafts.
     """
     if is_untried(file):
         return KeptStates()
@@ -57,7 +62,8 @@ def of_target(file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bo
     affordable = int(max(share * file.n_bytes, _SMALL)) // max(sum(state_bytes(file)), 1)
     n_snapshots = min(wanted, affordable)
     is_enough = n_snapshots >= (wanted if is_asked_for else min(wanted, _FEWEST))
-    if keeps_snapshots(file) and wanted <= _MOST_ASKED_FOR and is_enough and not pads:
+    is_worth_it = has_draft or is_asked_for
+    if keeps_snapshots(file) and is_worth_it and wanted <= _MOST_ASKED_FOR and is_enough and not pads:
         return KeptStates(n_snapshots=n_snapshots)
     return KeptStates(n_sequences=2)
 

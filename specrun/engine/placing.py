@@ -56,9 +56,15 @@ def target_states(options: RunOptions, plans: Sequence[Plan], gpus: Sequence[Dev
     Raises ModelFileError for a file that cannot be read.
     """
     file, plans = GgufFile.read(options.target), options.all_plans(plans)
-    states = kept_states.of_target(file, plans, options.pads, is_streamed=False)
+    # A further plan for which there must be room may be one with a draft that is loaded later.
+    has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
+
+    def kept(is_streamed: bool) -> KeptStates | None:
+        return kept_states.of_target(file, plans, options.pads, is_streamed, has_draft)
+
+    states = kept(is_streamed=False)
     if states and states.n_snapshots and place(_request(options, gpus, states)).regime == "streamed":
-        return kept_states.of_target(file, plans, options.pads, is_streamed=True)
+        return kept(is_streamed=True)
     return states
 
 

@@ -52,7 +52,7 @@ class RecurrentDraft:
             is_last = begin + len(chunk) == len(tokens)
             rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
         assert rows is not None, "the root is never in the cache"
-        self._cache.take_back(len(tokens))  # nothing, but the checkpoint follows
+        self._cache.expect_back(len(tokens))
         self._tokens = list(tokens)
         self._expanded = [ROOT]
         self._root_row = rows[0, : self.n_vocab].copy()

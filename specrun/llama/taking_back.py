@@ -58,6 +58,10 @@ class TakingBack(Protocol):
     prompt_tail: int | None
     prompt: PromptState | None
 
+    def expect_back(self, end: int) -> None:
+        """Prepare for a pass of which a part may be taken back. The cache holds `end` tokens of the text, no others."""
+        ...
+
     def take_back(self, end: int) -> int:
         """Drop what the last pass wrote from position `end` on, as the text goes on from there.
 
@@ -74,8 +78,8 @@ class TakingBack(Protocol):
         """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
         ...
 
-    def restored(self, end: int, prompt: PromptState | None) -> None:
-        """Note that the cache was emptied and holds a saved text of `end` tokens, whose `prompt` was this."""
+    def restored(self, prompt: PromptState | None) -> None:
+        """Note that the cache was emptied and holds a saved text, whose `prompt` was this."""
         ...
 
     def clear(self) -> None:
@@ -96,6 +100,9 @@ class AttentionCells:
         self._context = context
         self.max_leaves = context.config.n_seq_max
 
+    def expect_back(self, end: int) -> None:
+        pass
+
     def take_back(self, end: int) -> int:
         self._context.remove(ALL_SEQUENCES, end)
         return end
@@ -106,7 +113,7 @@ class AttentionCells:
     def keep_prompt(self, end: int) -> None:
         pass
 
-    def restored(self, end: int, prompt: PromptState | None) -> None:
+    def restored(self, prompt: PromptState | None) -> None:
         pass
 
     def clear(self) -> None:
@@ -117,8 +124,8 @@ class RecurrentStates:
     """Recurrent states, with or without attention beside them.
 
     With snapshots, what a pass wrote is taken back at once, up to all tokens but its first. Without, a second sequence
-    of the context is the checkpoint, which is wherever a whole pass was committed. A context with neither decodes
-    plainly.
+    of the context is the checkpoint. It moves only before passes that draft, because llama.cpp copies the whole state
+    in the pass behind it. A context with neither decodes plainly.
     """
 
     max_leaves = 1
@@ -134,6 +141,12 @@ class RecurrentStates:
         self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
         self.prompt: PromptState | None = None
 
+    def expect_back(self, end: int) -> None:
+        if self._has_checkpoint and end and self._checkpoint != end:
+            self._forget_checkpoint()
+            self._context.copy(_TEXT, _CHECKPOINT, 0, end)
+            self._checkpoint = end
+
     def take_back(self, end: int) -> int:
         n_last = self._context.n_last_pass
         n_behind = int(self._context.sequence_lengths()[_TEXT]) - end
@@ -142,10 +155,7 @@ class RecurrentStates:
             self._context.forget_last_pass()  # first: a second removal is refused, should Ctrl-C come behind this one
             self._context.remove(_TEXT, end)
             return end
-        if n_last is None or n_behind:
-            return self._return_to_checkpoint(end)
-        self._move_checkpoint(end)
-        return end
+        return self._return_to_checkpoint(end) if n_last is None or n_behind else end
 
     def turn_back(self, end: int) -> int:
         """Go back to the prompt's state, or to the beginning: any plan comes by these."""
@@ -158,7 +168,7 @@ class RecurrentStates:
         except LlamaError:
             self.clear()
             return 0
-        self._move_checkpoint(kept.end)
+        self._forget_checkpoint()
         return kept.end
 
     def _return_to_checkpoint(self, end: int) -> int:
@@ -170,23 +180,18 @@ class RecurrentStates:
         self._context.forget_last_pass()
         return checkpoint
 
-    def _move_checkpoint(self, end: int) -> None:
-        if not self._has_checkpoint or self._checkpoint == end:
-            return
+    def _forget_checkpoint(self) -> None:
         self._checkpoint = None
-        self._context.remove(_CHECKPOINT, 0)
-        if end:
-            self._context.copy(_TEXT, _CHECKPOINT, 0, end)
-            self._checkpoint = end
+        if self._has_checkpoint:
+            self._context.remove(_CHECKPOINT, 0)
 
     def keep_prompt(self, end: int) -> None:
         if end and (self.prompt is None or self.prompt.end != end):
             self.prompt = None
             self.prompt = PromptState(end, self._context.recurrent_state(_TEXT))
 
-    def restored(self, end: int, prompt: PromptState | None) -> None:
+    def restored(self, prompt: PromptState | None) -> None:
         self._checkpoint, self.prompt = None, prompt
-        self._move_checkpoint(end)
 
     def clear(self) -> None:
         self._checkpoint = self.prompt = None

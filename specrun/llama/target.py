@@ -147,6 +147,7 @@ class TargetContext:
     def hold(self) -> None:
         """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
         self._cache.keep_prompt(self.n_cached)
+        self._cache.expect_back(self.n_cached)
 
     def wait_for(self, most: int) -> None:
         """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
@@ -256,6 +257,8 @@ class TargetContext:
         first_row = min(n_before, len(batch) - n_rows)
         batch.outputs[first_row : first_row + n_rows] = True
         self._n_before = n_before
+        if len(batch) > n_before + 1:
+            self._cache.expect_back(self.n_cached)
         return self.context.decode(batch)[n_before - first_row :][: len(tree)]
 
     def _provide_sequences(self, n_leaves: int) -> None:
@@ -320,7 +323,7 @@ class TargetContext:
             raise
         if self.states and saved.for_head:
             self.states.restore(saved.for_head)
-        self._cache.restored(saved.held.n_cached, saved.held.prompt)
+        self._cache.restored(saved.held.prompt)
         self.tokens, self.n_cached = list(saved.held.tokens), saved.held.n_cached
 
     def drop_tree(self) -> None:

@@ -37,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GgufFile]:
         ((CHAIN.plan(depth=32),), KeptStates(n_snapshots=32)),
         ((CHAIN.plan(depth=33),), CHECKPOINT),
         ((CHAIN.plan(depth=5), OFF.plan()), KeptStates(n_snapshots=5)),
-        ((DRAFTLESS.plan(64), CHAIN.plan(depth=4), OFF.plan()), KeptStates(n_snapshots=16)),
+        ((DRAFTLESS.plan(64), CHAIN.plan(depth=4), OFF.plan()), KeptStates(n_snapshots=8)),
         ((OFF.plan(),), KeptStates()),
     ],
     ids=lambda value: " or ".join(map(str, value)) if isinstance(value, tuple) else str(value),
@@ -45,19 +45,30 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GgufFile]:
 def test_snapshots_are_as_many_as_a_path_has_tokens(
     files: dict[str, GgufFile], plans: tuple[Plan, ...], expected: KeptStates
 ) -> None:
-    assert of_target(files["qwen35"], plans, pads=False, is_streamed=False) == expected
+    assert of_target(files["qwen35"], plans, pads=False, is_streamed=False, has_draft=True) == expected
     without = CHECKPOINT if expected.n_snapshots else expected
-    assert of_target(files["mamba"], plans, pads=False, is_streamed=False) == without
+    assert of_target(files["mamba"], plans, pads=False, is_streamed=False, has_draft=True) == without
+
+
+def test_draft_sources_among_several_plans_take_a_checkpoint(files: dict[str, GgufFile]) -> None:
+    """Snapshots would make every plain pass longer, and with sources alone most passes are plain."""
+    several, one = (DRAFTLESS.plan(16), OFF.plan()), (DRAFTLESS.plan(16),)
+    for plans, expected in ((several, CHECKPOINT), (one, KeptStates(n_snapshots=15))):
+        assert of_target(files["qwen35"], plans, pads=False, is_streamed=False, has_draft=False) == expected
+    options = RunOptions(files["qwen35"].path, None, (CHAIN.plan(depth=4), *several))
+    assert target_states(options, options.plans, ()) == CHECKPOINT
+    with_draft = replace(options, draft=files["qwen35"].path)
+    assert target_states(with_draft, options.plans, ()) == KeptStates(n_snapshots=8)
 
 
 def test_padding_takes_a_checkpoint(files: dict[str, GgufFile]) -> None:
     for plan in (OFF.plan(), CHAIN.plan(depth=4)):
-        assert of_target(files["qwen35"], (plan,), pads=True, is_streamed=False) == CHECKPOINT
+        assert of_target(files["qwen35"], (plan,), pads=True, is_streamed=False, has_draft=True) == CHECKPOINT
 
 
 def test_models_with_attention_alone_keep_none() -> None:
     file = GgufFile.read(embedded.TARGET)
-    assert of_target(file, (CHAIN.plan(depth=4),), pads=True, is_streamed=False) is None
+    assert of_target(file, (CHAIN.plan(depth=4),), pads=True, is_streamed=False, has_draft=True) is None
     assert of_draft(file) is None
 
 
@@ -69,11 +80,11 @@ def test_snapshots_that_take_too_much_give_way(files: dict[str, GgufFile], monke
     file = files["qwen35"]
     monkeypatch.setattr(kept_states, "_SMALL", 0)
     several, one = (CHAIN.plan(depth=12), OFF.plan()), (CHAIN.plan(depth=12),)
-    for affordable, of_several, of_one in ((12, 12, 12), (7, 7, None), (3, None, None)):
+    for affordable, of_several, of_one in ((12, 8, 12), (7, 7, None), (3, None, None)):
         monkeypatch.setattr(kept_states, "_SHARE", (affordable + 0.5) * sum(state_bytes(file)) / file.n_bytes)
         for plans, expected in ((several, of_several), (one, of_one)):
             states = KeptStates(n_snapshots=expected) if expected else CHECKPOINT
-            assert of_target(file, plans, pads=False, is_streamed=False) == states
+            assert of_target(file, plans, pads=False, is_streamed=False, has_draft=True) == states
 
 
 def test_streamed_targets_keep_fewer_states_and_placement_counts_them(
@@ -103,12 +114,12 @@ def test_architectures_that_nobody_tried_are_decoded_plainly(
 ) -> None:
     monkeypatch.setattr(recurrent_layers, "_UNTRIED", {"lfm2"})
     plans = (CHAIN.plan(depth=4), OFF.plan())
-    assert of_target(files["lfm2"], plans, pads=False, is_streamed=False) == KeptStates()
+    assert of_target(files["lfm2"], plans, pads=False, is_streamed=False, has_draft=True) == KeptStates()
     with Model(RunOptions(files["lfm2"].path, None, (DRAFTLESS.plan(8),))) as model:
         assert model.plans.candidates == (OFF.plan(),)
         assert [notice for notice in model.notices if "lfm2 is untried" in notice]
 
 
 def test_contexts_have_room_for_a_further_plan(files: dict[str, GgufFile]) -> None:
-    options = RunOptions(files["lfm2"].path, None, (OFF.plan(),), largest=CHAIN.plan(depth=9))
-    assert target_states(options, options.plans, ()) == KeptStates(n_snapshots=9)
+    options = RunOptions(files["lfm2"].path, None, (OFF.plan(),), largest=CHAIN.plan(depth=7))
+    assert target_states(options, options.plans, ()) == KeptStates(n_snapshots=7)

@@ -121,6 +121,28 @@ def test_padded_passes_are_the_same_bits(model: LlamaModel, context: LlamaContex
     assert all(size in padding for size in sizes)
 
 
+def test_the_checkpoint_moves_before_passes_that_draft_and_no_others(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with made(model, *CHECKPOINT) as context:
+        target = TargetContext(context)
+        copied: list[tuple[int, int]] = []  # each by the sequences it came from and went to
+        copy = context.copy
+        monkeypatch.setattr(context, "copy", lambda *args: (copied.append(args[:2]), copy(*args)))
+        target.set_prompt(some_tokens(model, 40))
+        for token in (1, 2, 3):
+            tree = TokenTree.root_only(target.tokens[-1])
+            target.score(tree)
+            target.commit(tree, [ROOT], token)
+        assert not copied, "the next plain pass has to copy the state"
+        for _ in range(2):  # of the first chain nothing is accepted, so the checkpoint is right for the second one
+            tree = TokenTree.chain([target.tokens[-1], 5, 6])
+            target.score(tree)
+            target.commit(tree, [ROOT], 4)
+        text, checkpoint = 0, 1
+        assert copied == [(text, checkpoint), (checkpoint, text), (checkpoint, text)]
+
+
 def test_where_nothing_is_accepted_the_passes_are_few(model: LlamaModel) -> None:
     with made(model, *CHECKPOINT) as context:
         target = TargetContext(context)
