@@ -10,6 +10,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from specrun.serving import bodies
 from specrun.serving.anthropic_shapes import content_json
 from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.speculation.method import OFF
@@ -109,9 +110,33 @@ def test_the_key(script: Path) -> None:
             assert client.messages.create(model=NAME, max_tokens=8, messages=ASK).content[0].type == "text"
         with (
             anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0) as client,
-            pytest.raises(anthropic.AuthenticationError),
+            pytest.raises(anthropic.AuthenticationError) as failure,
         ):
             client.messages.create(model=NAME, max_tokens=8, messages=ASK)
+        assert_told(failure.value.response, 401, "authentication_error")
+        assert failure.value.response.headers["www-authenticate"] == "Bearer"
+
+
+def assert_told(response: Any, status: int, kind: str) -> None:
+    """An error of this kind in Anthropic's shape."""
+    assert response.status_code == status
+    told = response.json()
+    assert set(told) == {"type", "error"}
+    assert set(told["error"]) == {"type", "message"}
+    assert (told["type"], told["error"]["type"]) == ("error", kind)
+
+
+def test_what_never_reaches_the_endpoint_is_told_in_the_same_shape(
+    qwen: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert_told(qwen.client.get(path), 405, "invalid_request_error")
+        assert_told(qwen.client.post(path, headers={"Origin": "null"}), 403, "permission_error")
+    assert_told(qwen.client.post("/v1/messages/batches"), 404, "not_found_error")
+    monkeypatch.setattr(bodies, "MOST_BYTES", 100)
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert_told(qwen.client.post(path, json={"messages": ["x" * 200]}), 413, "request_too_large")
+    assert qwen.refused("/v1/message", {})[0] == 404  # in OpenAI's
 
 
 @pytest.mark.parametrize(
