@@ -91,9 +91,7 @@ class Bench:
         fitting = self._fitting(prompts)
         tuned = self._model.plans.predicted(self._settings.sampling.temperature)
         predicted = {AUTO_ROW: tuned} if tuned is not None else {}
-        self._expect(
-            fitting, len(grid) + (AUTO_ROW in predicted and AUTO_ROW in self._settings.methods), 1, sweeps=True
-        )
+        self._expect(fitting, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
         for kind, texts in fitting.items():
             self._write(texts[:1], FixedPlan(OFF.plan()))
             rows += self._measure(kind, texts, grid, predicted, keep_all=True)
@@ -108,8 +106,7 @@ class Bench:
     def _n_rows(self) -> int:
         """Rows of the result for each kind, plain decoding included."""
         methods = [method for name in self._settings.methods if (method := _method(name)) and method is not OFF]
-        has_auto = AUTO_ROW in self._settings.methods and self._model.engine.draft is not None
-        return 1 + sum(not self._lacking(method) for method in methods) + has_auto
+        return 1 + sum(not self._lacking(method) for method in methods) + (AUTO_ROW in self._settings.methods)
 
     def _show(self, text: str) -> None:
         """Show what is being done, and about how long the rest takes by the texts that are written already."""
@@ -161,9 +158,8 @@ class Bench:
                 rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
-        if self._model.engine.draft:
-            tuned = self._model.plans.predicted(self._settings.sampling.temperature)
-            predicted[AUTO_ROW] = max(predicted.values()) if tuned is None else tuned
+        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
+        predicted[AUTO_ROW] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 
     def _candidates(self) -> dict[str, list[Plan]]:
@@ -251,7 +247,7 @@ class Bench:
             for name, plan in plans.items()
             if keep_all or name == OFF_ROW or name in self._settings.methods
         }
-        if AUTO_ROW in predicted and AUTO_ROW in self._settings.methods:
+        if AUTO_ROW in self._settings.methods:  # without a draft model, it has the draft sources
             choosers[AUTO_ROW] = self._model.plans.auto()
         samples: dict[str, list[Sample]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
