@@ -163,10 +163,12 @@ def test_a_large_vocabulary_is_skipped(tmp_path: Path) -> None:
     assert file.metadata[TOKENS][-1] == "token 149999"
 
 
-def test_a_file_that_there_is_no_memory_to_map(random_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_there_is_no_memory_to_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_llama(tmp_path / "model.gguf")  # one that no earlier test has read
+
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr("mmap.mmap", full)
     with pytest.raises(OutOfMemoryError, match="not enough memory"):
-        GgufFile.read(random_model)
+        GgufFile.read(model)
