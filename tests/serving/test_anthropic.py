@@ -83,6 +83,18 @@ def test_the_next_turn_is_answered(client: anthropic.Anthropic) -> None:
     assert second.usage.cache_read_input_tokens > 20
 
 
+def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) -> None:
+    def n_tokens(*talk: Any) -> int:
+        body = {"model": NAME, "system": SYSTEM, "messages": list(talk)}
+        return int(qwen.post("/v1/messages/count_tokens", body)["input_tokens"])
+
+    reminder = {"role": "system", "content": "Be kind."}
+    in_blocks = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
+    assert n_tokens(*ASK, reminder) == n_tokens(*ASK, in_blocks) > n_tokens(*ASK)
+    body = {"messages": [{"role": "robot", "content": "x"}], "max_tokens": 4}
+    assert "user, assistant or system" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
+
+
 def test_stop_sequences(client: anthropic.Anthropic) -> None:
     message = client.messages.create(model=NAME, max_tokens=64, messages=ASK, stop_sequences=["zz", " look"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " look")
