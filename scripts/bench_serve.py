@@ -225,13 +225,14 @@ class Bench:
         }
 
     def _generated(self, prompts: Sequence[str]) -> tuple[list[str], float]:
-        """The texts of `specrun generate`, and its tokens a second with the reading of the prompts. The first prompt is
-        answered twice, as passes are slower in a process that has just begun.
+        """The texts of `specrun generate`, and its tokens a second with the reading of the prompts. Another prompt is
+        answered first, as passes are slower in a process that has just begun. It must be another one: what the cache
+        holds of a prompt is not read again, while the server is asked to read every prompt whole.
         """
         options = self._options
         command = [sys.executable, "-m", "specrun", "generate", "--jsonl", "--raw", "-n", str(options.max_tokens)]
         command += ["--temp", str(options.temp), "--seed", "0", *self._models]
-        lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in [prompts[0], *prompts])
+        lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in [self._prompts[-1], *prompts])
         run = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ToolError(f"specrun generate failed: {run.stderr}")

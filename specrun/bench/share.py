@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specrun.bench import revision
 from specrun.bench.rows import Row
-from specrun.bench.runner import OFF_ROW, BenchSettings
+from specrun.bench.settings import OFF_ROW, BenchSettings
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.model import Model
 from specrun.hardware.machine import Machine

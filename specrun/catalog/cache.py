@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog import hub
+from specrun.catalog.hub import client
+from specrun.catalog.hub.settings import cache_dir
 from specrun.catalog.names import HubName
 from specrun.catalog.split import models_among, shards, with_quantization
 from specrun.errors import HubError
@@ -37,7 +38,7 @@ class CachedModel:
 
 def folder(repo: str) -> Path:
     """The folder of a repository in the cache."""
-    return hub.cache_dir() / f"models--{repo.replace('/', '--')}"
+    return cache_dir() / f"models--{repo.replace('/', '--')}"
 
 
 def find(model: HubName) -> Path | None:
@@ -56,9 +57,9 @@ def find(model: HubName) -> Path | None:
 def models() -> list[CachedModel]:
     """All complete GGUF models in the cache, each once, sorted by repository and file."""
     models: dict[tuple[str, str], CachedModel] = {}
-    if not hub.cache_dir().is_dir():
+    if not cache_dir().is_dir():
         return []
-    for repo_folder in sorted(hub.cache_dir().glob("models--*--*")):
+    for repo_folder in sorted(cache_dir().glob("models--*--*")):
         repo = repo_folder.name.removeprefix("models--").replace("--", "/", 1)
         for snapshot in _snapshots(repo_folder, None):
             for file in models_among(_files(snapshot)):
@@ -104,7 +105,7 @@ def remove(repo: str, file: str) -> int:
             for shard in shards(file):
                 if not (snapshot / shard).exists():
                     (snapshot / shard).unlink(missing_ok=True)  # a link to a blob that is gone
-        freed = hub.delete_cached(repo, shards(file))
+        freed = client.delete_cached(repo, shards(file))
         for partial in repo_folder.glob("blobs/*.incomplete"):
             freed += partial.stat().st_size
             partial.unlink()
@@ -125,13 +126,13 @@ def disk_errors_as_hub_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise HubError(disk_full("no space is left")) from error
-        path = error.filename or hub.cache_dir()
+        path = error.filename or cache_dir()
         raise HubError(f"{path} cannot be written: {error.strerror}; set HF_HOME to another folder") from error
 
 
 def disk_full(what: str) -> str:
     """The message for a cache disk without enough space; `what` gives the details."""
-    return f"the disk of {hub.cache_dir()} is too full: {what}; free some, or set HF_HOME to a folder on another disk"
+    return f"the disk of {cache_dir()} is too full: {what}; free some, or set HF_HOME to a folder on another disk"
 
 
 def _snapshots(repo_folder: Path, revision: str | None) -> Iterator[Path]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun.catalog import hub
 from specrun.catalog.entries import Entry
+from specrun.catalog.hub.look_up import look_up
+from specrun.catalog.hub.settings import is_offline
 from specrun.catalog.names import HubName
 from specrun.errors import HubError
 from specrun.units import size_text
@@ -36,9 +37,9 @@ class Checked:
 def check(entry: Entry) -> Checked:
     """Look the entry up on the hub. Raises HubError only if the hub cannot be reached."""
     try:
-        remote = hub.look_up(HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry))
+        remote = look_up(HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry))
     except HubError as error:
-        if error.wait_s is not None or hub.is_offline():
+        if error.wait_s is not None or is_offline():
             raise
         return Checked(entry.alias, (str(error),))
     compared = [

@@ -15,8 +15,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from specrun.catalog import cache, hub
-from specrun.catalog.hub import RemoteFile, RemoteModel
+from specrun.catalog import cache
+from specrun.catalog.hub import client
+from specrun.catalog.hub.look_up import look_up as look_up_once
+from specrun.catalog.hub.remote_model import RemoteFile, RemoteModel
+from specrun.catalog.hub.settings import address, cache_dir, max_http_bytes
 from specrun.catalog.names import HubName
 from specrun.errors import HubError
 from specrun.locations import file_bytes
@@ -48,7 +51,7 @@ class Progress(Protocol):
 
 
 def look_up(model: HubName, progress: Progress) -> RemoteModel:
-    """`hub.look_up`, repeated after errors that may pass. Raises HubError."""
+    """Ask the hub for a model's files, again after errors that may pass. Raises HubError."""
     remote = _look_up_with_retries(model, progress)
     if model.revision not in (None, remote.revision):
         progress.note(f"{model.repo} no longer has the revision of the catalog; taking its newest")
@@ -58,10 +61,10 @@ def look_up(model: HubName, progress: Progress) -> RemoteModel:
 def _look_up_with_retries(model: HubName, progress: Progress) -> RemoteModel:
     for attempt in range(_LOOK_UP_RETRIES):
         try:
-            return hub.look_up(model)
+            return look_up_once(model)
         except HubError as error:
             _wait(error, attempt, progress)
-    return hub.look_up(model)
+    return look_up_once(model)
 
 
 def missing_bytes(model: RemoteModel) -> int:
@@ -71,7 +74,7 @@ def missing_bytes(model: RemoteModel) -> int:
 
 def check_disk(models: Sequence[RemoteModel]) -> int:
     """Free bytes on the disk of the cache. Raises HubError if the missing parts of `models` do not fit there."""
-    folder = hub.cache_dir()
+    folder = cache_dir()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -97,7 +100,7 @@ def pull(model: RemoteModel, progress: Progress) -> Path:
 def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progress) -> None:
     if _blob(model, file).exists():
         return
-    if file.bytes > hub.max_http_bytes():
+    if file.bytes > max_http_bytes():
         raise HubError(
             f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client; "
             f"run `hf download {model.repo} {file.name}`, then this again"
@@ -122,18 +125,18 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
     attempt = 0
     while (done := file_bytes(partial)) < file.bytes:
         try:
-            with hub.stream(model, file, done) as (begin, pieces), partial.open("ab") as out:
+            with client.stream(model, file, done) as (begin, pieces), partial.open("ab") as out:
                 out.truncate(begin)
                 progress.advance(begin - done)
                 n_left = file.bytes - begin
                 for piece in pieces:
                     n_left -= len(piece)
                     if n_left < 0:
-                        raise HubError(f"{hub.address()} sends more than the {file.bytes} bytes that {file.name} has")
+                        raise HubError(f"{address()} sends more than the {file.bytes} bytes that {file.name} has")
                     out.write(piece)
                     progress.advance(len(piece))
             if file_bytes(partial) == done:
-                raise HubError(f"{hub.address()} sent nothing; try again later", 1.0)
+                raise HubError(f"{address()} sent nothing; try again later", 1.0)
         except HubError as error:
             if file_bytes(partial) > done:
                 attempt = 0
@@ -171,13 +174,13 @@ def _wait(error: HubError, attempt: int, progress: Progress) -> None:
 
 @contextmanager
 def _locked(model: RemoteModel, file: RemoteFile, progress: Progress) -> Iterator[None]:
-    path = hub.cache_dir() / ".locks" / cache.folder(model.repo).name / f"{file.blob}.lock"
+    path = cache_dir() / ".locks" / cache.folder(model.repo).name / f"{file.blob}.lock"
     with ExitStack() as stack:
         try:
-            stack.enter_context(hub.lock(path, timeout_s=1))
+            stack.enter_context(client.lock(path, timeout_s=1))
         except TimeoutError:
             progress.note(f"another process is fetching {file.name}; waiting for it")
-            stack.enter_context(hub.lock(path))
+            stack.enter_context(client.lock(path))
         yield
 
 

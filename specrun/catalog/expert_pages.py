@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog.gguf_file import GgufFile, is_expert, layer_of
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import TensorInfo, read_header
+from specrun.catalog.tensor_names import is_expert, layer_of
 from specrun.catalog.weight_pages import PageRange, merged
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,17 +14,9 @@ from specrun.catalog.gguf_check import check_model
 from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, broken, read_header
 from specrun.catalog.recurrent_layers import layers_without_attention
 from specrun.catalog.split import shards
+from specrun.catalog.tensor_names import EMBEDDING, INPUTS, OUTPUT, is_expert, layer_of
 from specrun.errors import ModelFileError
 from specrun.visible import one_line
-
-_LAYER = re.compile(r"blk\.(\d+)\.")
-# LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the routed experts, which --n-cpu-moe keeps in RAM. Shared experts, which
-# every token uses, are named `_shexp`.
-EXPERT_PATTERN = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-
-EMBEDDING = "token_embd.weight"
-OUTPUT = "output.weight"
-_INPUTS = (EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight")
 
 
 @dataclass(frozen=True)
@@ -210,7 +201,7 @@ class GgufFile:
     @cached_property
     def embedding_bytes(self) -> int:
         """Bytes of the embedding tables, which llama.cpp keeps in RAM."""
-        return sum(self._bytes_of(name) for name in _INPUTS)
+        return sum(self._bytes_of(name) for name in INPUTS)
 
     @property
     def is_tied(self) -> bool:
@@ -247,8 +238,8 @@ class GgufFile:
                 for part in ("key", "value")
             )
             count = 0 if layer in without else heads if kv_heads < 0 else kv_heads
-            size = row_bytes(type_k, n_k * count)
-            sizes.append(size if self.is_mla else size + row_bytes(type_v, n_v * count))
+            size = ggml_types.named(type_k).row_bytes(n_k * count)
+            sizes.append(size if self.is_mla else size + ggml_types.named(type_v).row_bytes(n_v * count))
         return tuple(sizes)
 
     def _slides(self, layer: int) -> bool:
@@ -279,22 +270,6 @@ def _signature(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
     except OSError:
         return ()
     return tuple((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
-
-
-def row_bytes(ggml_type: str, n: int) -> int:
-    """Bytes of a row of `n` elements in a ggml type such as `f16` or `q8_0`."""
-    return ggml_types.named(ggml_type).row_bytes(n)
-
-
-def layer_of(tensor: str) -> int | None:
-    """Index of the layer that a tensor belongs to, by the tensor's name; None if it belongs to no layer."""
-    match = _LAYER.match(tensor)
-    return int(match[1]) if match else None
-
-
-def is_expert(tensor: str) -> bool:
-    """Whether a tensor holds routed experts, by its name, e.g. `blk.0.ffn_up_exps.weight`."""
-    return bool(re.search(EXPERT_PATTERN, tensor))
 
 
 def _shard_paths(path: Path, header: GgufHeader) -> tuple[Path, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specrun.catalog.gguf_file import EMBEDDING, OUTPUT, GgufFile
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import first_difference
+from specrun.catalog.tensor_names import EMBEDDING, OUTPUT
 from specrun.catalog.vocabulary import read_vocabulary
 from specrun.errors import ModelFileError, PairError
 from specrun.speculation.method import HEADS, HeadKind

@@ -9,7 +9,7 @@ from typing import Protocol
 from specrun.catalog import download, embedded, fastest, made, resolve
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
-from specrun.catalog.hub import RemoteModel
+from specrun.catalog.hub.remote_model import RemoteModel
 from specrun.catalog.names import HubName
 from specrun.errors import PairError
 

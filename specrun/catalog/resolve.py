@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specrun.catalog import cache
 from specrun.catalog.entries import Entry
-from specrun.catalog.hub import RemoteModel
+from specrun.catalog.hub.remote_model import RemoteModel
 from specrun.catalog.names import HubName, parse
 from specrun.catalog.pairs import check_families, check_sizes
 from specrun.catalog.split import shards

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog.gguf_file import GgufFile, layer_of
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import TensorInfo, read_header
+from specrun.catalog.tensor_names import layer_of
 
 
 @dataclass(frozen=True, order=True)

@@ -104,8 +104,9 @@ def bench(
     if context.invoked_subcommand:
         return
     from specrun.bench import bench_prompts
-    from specrun.bench import runner as bench_runner
+    from specrun.bench import settings as bench_settings
     from specrun.bench import share as bench_share
+    from specrun.bench.runner import Bench
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.model import open_model
     from specrun.long_run import Run
@@ -113,8 +114,8 @@ def bench(
     from specrun.speculation.drafters.specexec import SPECEXEC
     from specrun.views import bench_plot, bench_table, plot_file
 
-    allowed = tuple(dict.fromkeys((*bench_runner.ROWS, *bench_runner.ALL, *bench_runner.OVERLAPPED)))
-    chosen = bench_runner.ALL if what.methods == "all" else _listed(what.methods, allowed, "--methods")
+    allowed = tuple(dict.fromkeys((*bench_settings.ROWS, *bench_settings.ALL, *bench_settings.OVERLAPPED)))
+    chosen = bench_settings.ALL if what.methods == "all" else _listed(what.methods, allowed, "--methods")
     texts = (
         bench_prompts.load(what.prompts)
         if what.prompts
@@ -128,16 +129,16 @@ def bench(
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     sampling = SamplingParameters(what.temp, what.top_k, what.top_p, what.min_p, seed=max(what.seed, 0))
     is_sweep = what.sweep or bool(what.budgets or what.depths)
-    budgets = _numbers(what.budgets, "--budgets", 2) if what.budgets else bench_runner.SWEEP_BUDGETS
-    depths = _numbers(what.depths, "--depths", 1) if what.depths else bench_runner.SWEEP_DEPTHS
+    budgets = _numbers(what.budgets, "--budgets", 2) if what.budgets else bench_settings.SWEEP_BUDGETS
+    depths = _numbers(what.depths, "--depths", 1) if what.depths else bench_settings.SWEEP_DEPTHS
     growth_map = read_growth_map(what.growth_map) if what.growth_map else None
-    if growth_map and not any(map(bench_runner.takes_growth_map, chosen)):
+    if growth_map and not any(map(bench_settings.takes_growth_map, chosen)):
         raise UsageError("--growth-map goes with --methods sequoia or sequoia-match")
-    settings = bench_runner.BenchSettings(
+    settings = bench_settings.BenchSettings(
         sampling, what.max_tokens, what.repeat, chosen, budgets, depths, growth_map, what.raw
     )
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
-    sizes = [*budgets, *(d + 1 for d in depths)] if is_sweep else [budget for budget, _ in bench_runner.TREE_SIZES]
+    sizes = [*budgets, *(d + 1 for d in depths)] if is_sweep else [budget for budget, _ in bench_settings.TREE_SIZES]
     largest = SPECEXEC.plan(max(*sizes, growth_map.n_nodes if growth_map else 1), 16)
     fetcher = AskingFetcher(models.pull)
     with (
@@ -148,7 +149,7 @@ def bench(
             output.note(notice)
         if model.exactness.is_exact and not machine.exact:
             output.note(str(model.exactness))
-        runner = bench_runner.Bench(model, settings, Run(display, output.note))
+        runner = Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if is_sweep else runner.run(texts)
         shared = (bench_share.cells(rows, model), bench_share.footnote(rows, model, settings)) if share else None
     if shared:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
     from specrun.catalog.download import Progress
-    from specrun.catalog.hub import RemoteModel
+    from specrun.catalog.hub.remote_model import RemoteModel
     from specrun.catalog.names import HubName
 
 # Off a terminal a line reports progress after every tenth of a file, but not more often than this.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from specrun.cli import output
 from specrun.doctor import installation
 from specrun.doctor.finding import Finding
 from specrun.hardware.device import offload_devices
 from specrun.hardware.machine import gpu_driver, nvidia_card
 from specrun.llama import devices, library
-from specrun.locations import data_dir, parse_json, write_json
+from specrun.locations import data_dir
+from specrun.remembered import recall, remember
 
 
 def finding() -> Finding | None:
@@ -25,9 +24,7 @@ def say_once() -> None:
     if found is None:
         return
     path = data_dir() / "unusable-gpu.json"
-    with suppress(OSError, ValueError):  # missing or damaged: it was not said
-        if parse_json(path.read_bytes()) == found.detail:
-            return
-    with suppress(OSError):  # then it is said again
-        write_json(path, found.detail)
+    if recall(path, str) == found.detail:
+        return
+    remember(path, found.detail)
     output.note(f"{found.detail}; {found.fix}")

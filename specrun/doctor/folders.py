@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun import locations
-from specrun.catalog import cache, hub
+from specrun.catalog import cache
+from specrun.catalog.hub import settings as hub
 from specrun.doctor.finding import Finding
 from specrun.hardware.storage import Storage
 from specrun.locations import file_bytes

@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from specrun.llama import LlamaModel, devices, library
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import data_dir, parse_json, write_json
+from specrun.locations import data_dir
+from specrun.remembered import recall, remember
 from specrun.speculation.planning.pass_sizes import tokens_of
 
 PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand
@@ -101,23 +102,15 @@ def is_faster_without(file: GgufFile, threads: int | None) -> bool:
     identity = machine.surroundings(here, library.build(), library.bindings_version())
     identity |= {"heads": asdict(heads), "threads": threads}
     path = data_dir() / "attention" / f"{machine.fingerprint(identity)}.json"
-    if (known := _read(path)) is not None:
+    if (known := recall(path, lambda value: bool(value["without"]))) is not None:
         return known
     try:
         ms = measured(heads, threads)
     except (LlamaError, OSError):
         return False  # llama.cpp does not run such heads, or memory or disk are full: nothing is known
     without = prefers_without(ms)
-    with suppress(OSError):  # the next run then measures again
-        write_json(path, {"heads": asdict(heads), "ms": ms, "without": without})
+    remember(path, {"heads": asdict(heads), "ms": ms, "without": without})
     return without
-
-
-def _read(path: Path) -> bool | None:
-    try:
-        return bool(parse_json(path.read_bytes())["without"])
-    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it is measured again
-        return None
 
 
 def measured(heads: Heads, threads: int | None) -> dict[str, float]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specrun.engine.default_settings import keeps_bits
@@ -17,8 +14,9 @@ from specrun.hardware.placement import Placement
 from specrun.llama import TargetContext, offload_threshold, tiled_kernels
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
-from specrun.locations import data_dir, write_json
+from specrun.locations import data_dir
 from specrun.profiles.profile import Profile
+from specrun.remembered import recall, remember
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
@@ -106,25 +104,17 @@ def measured(
     if placement and placement.n_gpu_layers:
         identity["layers"] = [placement.layer_gpus, placement.n_cpu_moe]
     path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
-    if (known := _read(path)) is not None:
+    if known := recall(path, lambda value: _converter().structure(value, ExactPasses)):
         return known
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
     result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1, tiled_kernels.in_use())
-    with suppress(OSError):  # the next run then measures again
-        write_json(path, _converter().unstructure(result))
+    remember(path, _converter().unstructure(result))
     return result
 
 
 def _unless_auto(tiled: TiledKernels) -> dict[str, str]:
     return {} if tiled == "auto" else {"tiled": tiled}
-
-
-def _read(path: Path) -> ExactPasses | None:
-    try:
-        return _converter().structure(json.loads(path.read_text(encoding="utf-8")), ExactPasses)
-    except Exception:  # a missing or damaged file, which may fail in any constructor, is written anew
-        return None
 
 
 def _converter() -> Converter:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
 from specrun.llama import devices, library
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
-from specrun.locations import data_dir, parse_json, write_json
+from specrun.locations import data_dir
+from specrun.remembered import recall, remember
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -72,13 +72,12 @@ def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOption
     if options.profile or not placement or not placement.vram_bytes:
         return options, []
     path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(options, placement))}.json"
-    known = _read(path)
+    known = recall(path, _known)
     if known is None:
         known = _tried(options, show)
         if known is None:
             return options, []
-        with suppress(OSError):  # the next run then tries again
-            write_json(path, asdict(known))
+        remember(path, asdict(known))
     if not known.without:
         return options, []
     notice = (
@@ -102,13 +101,9 @@ def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> Known | None:
-    try:
-        value = parse_json(path.read_bytes())
-        known = Known(str(value["without"]), str(value["why"]))
-        return known if known.without in dict(_WAYS) else None
-    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: it is tried again
-        return None
+def _known(value: Any) -> Known | None:
+    known = Known(str(value["without"]), str(value["why"]))
+    return known if known.without in dict(_WAYS) else None
 
 
 def _tried(options: RunOptions, show: Callable[[str], None]) -> Known | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specrun.catalog.gguf_file import layer_of
 from specrun.catalog.recurrent_layers import state_bytes
+from specrun.catalog.tensor_names import layer_of
 from specrun.llama_settings import LlamaSettings
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun import interrupts
-from specrun.errors import ContextFullError, LlamaError, OutOfMemoryError, UsageError
+from specrun.errors import ContextFullError, LlamaError
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
-from specrun.llama.loaded_model import LlamaModel, lacks_memory
+from specrun.llama.failures import context_failure
+from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
@@ -135,7 +136,7 @@ class LlamaContext:
             self.close()
             raise
         if not self._context:
-            raise _context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
+            raise context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
         self.n_last_pass: int | None = 0
@@ -306,15 +307,3 @@ class LlamaContext:
 def _bytes_of(state: NDArray[np.uint8]) -> Any:
     """The array's memory as llama.cpp's functions take it."""
     return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:
-    """The error for a context that llama.cpp did not create, with advice. what: describes the context."""
-    reason = errors[-1] if errors else ""
-    refused = next((line for line in errors if "cache type" in line or "V cache" in line), None)
-    if refused:
-        return UsageError(f"llama.cpp could not create {what} ({refused}); choose another --cache-type-k or -v")
-    detail = f" ({reason})" if reason else ""
-    if not errors or lacks_memory(errors):
-        return OutOfMemoryError(f"llama.cpp could not create {what}{detail}; try a smaller --ctx-size")
-    return LlamaError(f"llama.cpp could not create {what}{detail}; --debug shows its log")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,25 +16,13 @@ from specrun.catalog import heads
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
-from specrun.errors import ModelFileError, OutOfMemoryError, PromptError
+from specrun.errors import ModelFileError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
+from specrun.llama.failures import load_failure
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.visible import one_line
-
-_LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
-
-# Part of llama.cpp's error message -> advice.
-_LOAD_ADVICE = {
-    "not within the file bounds": "download the file again",
-    "failed to read": "the file is incomplete, download it again",
-    "unexpectedly reached end of file": "the file is incomplete, download it again",
-    "' not found": "the file lacks weights (a vocabulary-only file?), choose another",
-    "missing tensor": "the file lacks weights (a vocabulary-only file?), choose another",
-    "unknown model architecture": "this llama.cpp does not know it, upgrade llama-cpp-python",
-    "allocate": "not enough memory, choose a smaller quantization or fewer --gpu-layers",
-}
 
 
 def _check_file(path: Path) -> None:
@@ -68,8 +55,7 @@ class LlamaModel:
         self.path = path
         errors = self._load(settings, progress, with_mtp)
         if not self._model:
-            failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
-            raise failure(f"{path} cannot be loaded: {_load_failure(errors)}")
+            raise load_failure(path, errors)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         try:
@@ -297,17 +283,3 @@ class Vocabulary:
     pre: str  # the pre-tokenizer
     bos: int | None  # the BOS id if it is added to texts
     tokens: tuple[bytes, ...]  # text of each token id
-
-
-def _load_failure(errors: list[str]) -> str:
-    """llama.cpp's reason and advice, in one line."""
-    reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
-    reason = _LOG_PREFIX.sub("", reason)
-    text = " ".join(errors)
-    advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
-    return f"{one_line(reason)}; {advice}"
-
-
-def lacks_memory(errors: list[str]) -> bool:
-    """Whether llama.cpp's error lines report a failed allocation."""
-    return any(sign in line for line in errors for sign in ("allocat", "bad_alloc", "out of memory"))

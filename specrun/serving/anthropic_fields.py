@@ -46,10 +46,12 @@ def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
             fields.refuse(name, "must be an object with role and content")
         inner = fields.inner_of(name, message)
         role, content = message.get("role"), message.get("content")
-        if role not in ("user", "assistant"):
-            inner.refuse("role", "must be user or assistant")
+        if role not in ("user", "assistant", "system"):
+            inner.refuse("role", "must be user, assistant or system")
         if isinstance(content, str):
             yield {"role": role, "content": content}
+        elif role == "system":  # Claude Code has them between the others
+            yield {"role": role, "content": _text(inner, "content", content)}
         elif role == "assistant":
             yield _assistant(inner)
         else:

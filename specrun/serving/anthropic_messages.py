@@ -10,11 +10,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specrun.errors import SpecrunError
 from specrun.serving import anthropic_shapes as shapes
 from specrun.serving.answer_reader import AnswerReader
 from specrun.serving.anthropic_fields import openai_body
-from specrun.serving.api_error import ApiError, of_model
+from specrun.serving.api_error import ApiError
 from specrun.serving.bodies import read_json
 from specrun.serving.chat_fields import read_chat
 from specrun.serving.chat_job import Chat, begin, chat_prompt
@@ -27,34 +26,25 @@ from specrun.serving.steps import steps
 
 
 class AnthropicMessages:
-    """The endpoints. Errors are answered in Anthropic's shape."""
+    """The endpoints."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request."""
-        try:
-            return await self._answer(request)
-        except (ApiError, SpecrunError) as error:
-            return _refused(error)
-
-    async def count_tokens(self, request: Request) -> Response:
-        """How many tokens the prompt of a request has."""
-        try:
-            chat = await run_in_threadpool(self._read, await read_json(request), False)
-            prompt = await chat_prompt(chat, self._service.loaded.prompts)
-        except (ApiError, SpecrunError) as error:
-            return _refused(error)
-        return JSONResponse({"input_tokens": len(prompt.tokens)})
-
-    async def _answer(self, request: Request) -> Response:
+        """Answer a request. Raises ApiError."""
         body = await read_json(request)
         is_streamed = bool(Fields(body).flag("stream"))
         chat = await run_in_threadpool(self._read, body)
         job, new_reader = await begin(self._service, chat)
         answer = _Answer(job, new_reader, self._service.loaded.name)
         return await response_of(request, job, answer, is_streamed)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """How many tokens the prompt of a request has. Raises ApiError."""
+        chat = await run_in_threadpool(self._read, await read_json(request), False)
+        prompt = await chat_prompt(chat, self._service.loaded.prompts)
+        return JSONResponse({"input_tokens": len(prompt.tokens)})
 
     def _read(self, body: dict[str, Any], needs_length: bool = True) -> Chat:
         loaded = self._service.loaded
@@ -116,8 +106,3 @@ class _Answer:
                         yield data
         except ApiError as error:
             yield frame(shapes.error_json(error), event="error")
-
-
-def _refused(error: ApiError | SpecrunError) -> Response:
-    told = error if isinstance(error, ApiError) else of_model(error)
-    return JSONResponse(shapes.error_json(told), told.status, dict(told.headers or {}))

@@ -1,11 +1,9 @@
-"""Errors of requests, as OpenAI's error object. Its `type` is llama-server's, which says more."""
+"""Errors of requests, and OpenAI's object for them. Its `type` is llama-server's, which says more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from starlette.responses import JSONResponse, Response
 
 from specrun.errors import PromptError, SpecrunError, UsageError
 
@@ -50,12 +48,8 @@ class ApiError(Exception):
         return _TYPES.get(self.status, "invalid_request_error")
 
     def as_json(self) -> dict[str, Any]:
-        """The object that clients read."""
+        """The object that OpenAI's clients read."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
-
-    def response(self) -> Response:
-        """The answer to the request."""
-        return JSONResponse(self.as_json(), self.status, dict(self.headers or {}))
 
 
 def of_model(error: SpecrunError) -> ApiError:

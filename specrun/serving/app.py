@@ -19,6 +19,7 @@ from specrun.serving.anthropic_messages import AnthropicMessages
 from specrun.serving.api_error import METHOD_NOT_ALLOWED, NOT_FOUND, SERVER_ERROR, ApiError, of_model
 from specrun.serving.chat_completions import ChatCompletions
 from specrun.serving.completions import Completions
+from specrun.serving.error_response import ANTHROPIC, error_response
 from specrun.serving.facts import Facts
 from specrun.serving.guard import Guard
 from specrun.serving.metrics import Metrics
@@ -54,8 +55,8 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         *_both("/health", health, "GET"),
         *_both("/chat/completions", chat.answer, "POST"),
         Route("/v1/completions", completions.answer, methods=["POST"]),
-        Route("/v1/messages", anthropic.answer, methods=["POST"]),
-        Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=["POST"]),
+        Route(ANTHROPIC, anthropic.answer, methods=["POST"]),
+        Route(f"{ANTHROPIC}/count_tokens", anthropic.count_tokens, methods=["POST"]),
         *_both("/models", facts.models, "GET"),
         Route("/props", facts.props),
         Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
@@ -66,7 +67,7 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
     if access.origins:
         cors = Middleware(CORSMiddleware, allow_origins=access.origins, allow_methods=["*"], allow_headers=["*"])
         middleware.insert(0, cors)
-    handlers = {ApiError: _refused, SpecrunError: _failed, HTTPException: _no_such_route, Exception: _unexpected}
+    handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
     return _reported(Starlette(routes=routes, middleware=middleware, exception_handlers=handlers), report)
 
 
@@ -88,26 +89,21 @@ def _both(path: str, endpoint: Endpoint, method: str) -> list[Route]:
     return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("", "/v1")]
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error.response()
+async def _refused(request: Request, error: Exception) -> Response:
+    return error_response(request.url.path, _told(request, error))
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, SpecrunError)
-    return of_model(error).response()
-
-
-async def _unexpected(_request: Request, _error: Exception) -> Response:
-    return ApiError("the server failed", SERVER_ERROR).response()
-
-
-async def _no_such_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _told(request: Request, error: Exception) -> ApiError:
+    """What the client is told of an error."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, SpecrunError):
+        return of_model(error)
+    if not isinstance(error, HTTPException):
+        return ApiError("the server failed", SERVER_ERROR)
     path = request.url.path
     if error.status_code == NOT_FOUND:
-        return ApiError(f"there is nothing at {path}", NOT_FOUND).response()
+        return ApiError(f"there is nothing at {path}", NOT_FOUND)
     if error.status_code == METHOD_NOT_ALLOWED:
-        message = f"{request.method} is not possible at {path}"
-        return ApiError(message, METHOD_NOT_ALLOWED, headers=error.headers).response()
-    return ApiError(error.detail, error.status_code).response()
+        return ApiError(f"{request.method} is not possible at {path}", METHOD_NOT_ALLOWED, headers=error.headers)
+    return ApiError(error.detail, error.status_code)

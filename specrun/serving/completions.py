@@ -17,7 +17,7 @@ from specrun.serving.api_error import ApiError
 from specrun.serving.bodies import read_json
 from specrun.serving.chat_fields import Sending, read_sending
 from specrun.serving.event_stream import DONE, KEEP_ALIVE, KEEP_ALIVE_S, frame, response_of
-from specrun.serving.fields import Fields
+from specrun.serving.fields import Fields, is_integer
 from specrun.serving.job import Job
 from specrun.serving.openai_shapes import TokenBytes, completion_logprobs, head
 from specrun.serving.prompts import Prompt, Prompts
@@ -66,7 +66,7 @@ def _refuse_unknown_ways(fields: Fields) -> None:
 def _prompts(fields: Fields, prompts: Prompts, anew: bool) -> list[Prompt]:
     """The prompt, or several: each is a text or a list of token ids."""
     given = fields.raw("prompt")
-    if isinstance(given, str) or (isinstance(given, list) and given and _is_integer(given[0])):
+    if isinstance(given, str) or (isinstance(given, list) and given and is_integer(given[0])):
         given = [given]
     if not isinstance(given, list) or not 1 <= len(given) <= MOST_PROMPTS:
         fields.refuse("prompt", f"must be a string, a list of token ids, or a list of at most {MOST_PROMPTS} of them")
@@ -76,13 +76,9 @@ def _prompts(fields: Fields, prompts: Prompts, anew: bool) -> list[Prompt]:
 def _prompt(fields: Fields, given: Any, prompts: Prompts, anew: bool) -> Prompt:
     if isinstance(given, str):
         return prompts.of_text(given, anew)
-    if not isinstance(given, list) or not all(map(_is_integer, given)):
+    if not isinstance(given, list) or not all(map(is_integer, given)):
         fields.refuse("prompt", "must be a string or a list of token ids")
     return prompts.of_tokens(given)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class _Answers:

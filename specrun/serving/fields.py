@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from specrun.serving.api_error import ApiError
 
@@ -48,11 +48,11 @@ class Fields:
             return None
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # JSON has one kind of numbers, and some clients write 1.0
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not is_integer(value):
             self.refuse(name, "must be an integer")
         if not low <= value <= high:
             self.refuse(name, f"must be {_range(low, high)}; it is {value}")
-        return int(value)
+        return value
 
     def flag(self, name: str) -> bool | None:
         """true or false; None if it is absent."""
@@ -96,6 +96,11 @@ class Fields:
         """Raise the error that says what is wrong with a field."""
         field = f"{self._path}{name}"
         raise ApiError(f"{field} {why}", param=field)
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value of JSON is an integer. To Python, `true` and `false` are integers too."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _range(low: float, high: float) -> str:

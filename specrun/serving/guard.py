@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError
+from specrun.serving.error_response import error_response
 
 ANY_ORIGIN = "*"
 # For whoever watches over the server, and the page, which asks for the key. They say nothing of the model.
@@ -52,7 +53,7 @@ class Guard:
             return
         error = self._refusal(scope["path"], Headers(scope=scope))
         if error:
-            await error.response()(scope, receive, send)
+            await error_response(scope["path"], error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -65,7 +66,7 @@ class Guard:
             return ApiError(f"pages of {origin} may not ask this server; --cors-origin allows them", FORBIDDEN)
         if self._key is not None and path not in _OPEN and not self._has_key(headers):
             return ApiError(
-                "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+                "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
                 UNAUTHORIZED,
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},

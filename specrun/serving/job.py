@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
 
 from specrun.engine.completion import Completion
 from specrun.engine.request import Request
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.serving.api_error import ApiError
+from specrun.serving.outbox import Outbox
 from specrun.serving.prompts import Prompt
+
+GATHER_S = 0.02  # the eye does not see that pieces come so much later
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,16 @@ class Job:
         self.asked = asked
         self._leave = leave
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        self._outbox: Outbox[Event | Exception] = Outbox()
+        self._woken = asyncio.Event()
         self._cancelled = threading.Event()
 
     # --- the model's thread ---
 
     def emit(self, event: Event | Exception) -> None:
         """Tell the reader. An exception is the last event."""
-        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        if self._outbox.put(event, can_wait=isinstance(event, Piece)):
+            self._loop.call_soon_threadsafe(self._woken.set)
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""
@@ -74,44 +81,57 @@ class Job:
         """Nobody waits for the answer any more. It leaves the queue, or ends with the pass that is running."""
         self._cancelled.set()
         if self._leave(self):
-            self._events.put_nowait(ApiError("the client has gone away"))
+            self.emit(ApiError("the client has gone away"))
 
     async def events(self, keep_alive_s: float | None = None) -> AsyncIterator[Event | None]:
-        """Everything that happens until all answers are complete; pieces that wait are put together.
+        """Everything that happens until all answers are complete. Raises what ended the job early.
 
-        Yields None after each `keep_alive_s` seconds in which nothing happened. Raises what ended the job early.
+        Pieces that come slowly come at once, as do the first one of an answer and its end. Of faster ones, those of
+        `GATHER_S` seconds come as one.
+
+        keep_alive_s: yields None after each so many seconds in which nothing happened. Without it, nobody reads along,
+        and all pieces but the first wait for the end of their answer.
         """
         n_left = len(self.asked)
+        rest_s = None if keep_alive_s is None else GATHER_S
         while n_left:
-            event = await self._next(keep_alive_s)
-            if isinstance(event, Piece):
-                pieces = [event]
-                while not self._events.empty():
-                    following = self._events.get_nowait()
-                    if not isinstance(following, Piece):
-                        yield _joined(pieces)
-                        event = following
-                        break
-                    pieces.append(following)
-                else:
-                    event = _joined(pieces)
-            if isinstance(event, Exception):
-                raise event
-            n_left -= isinstance(event, Answered)
-            yield event
+            rests = self._outbox.rests
+            is_over = await self._is_over(rest_s if rests else keep_alive_s)
+            events = self._outbox.take(self._loop.time(), rest_s)
+            if is_over and not (rests or events):
+                yield None
+            for event in _joined(events):
+                if isinstance(event, Exception):
+                    raise event
+                n_left -= isinstance(event, Answered)
+                yield event
 
-    async def _next(self, keep_alive_s: float | None) -> Event | Exception | None:
-        if keep_alive_s is None or not self._events.empty():
-            return await self._events.get()
-        # Cheaper than asyncio.wait_for, which makes a task: every pass comes by here, and shares its cores with this.
-        alarm = self._loop.call_later(keep_alive_s, self._events.put_nowait, None)
+    async def _is_over(self, seconds: float | None) -> bool:
+        """Wait for `seconds`, or until the outbox has something that cannot wait. Returns whether they are over."""
+        is_over = False
+
+        def wake() -> None:
+            nonlocal is_over
+            is_over = True
+            self._woken.set()
+
+        # Cheaper than asyncio.wait_for, which makes a task.
+        alarm = None if seconds is None else self._loop.call_later(seconds, wake)
         try:
-            return await self._events.get()
+            await self._woken.wait()
         finally:
-            alarm.cancel()
+            if alarm:
+                alarm.cancel()
+        self._woken.clear()
+        return is_over
 
 
-def _joined(pieces: Sequence[Piece]) -> Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    return Piece("".join(piece.text for piece in pieces), tuple(one for piece in pieces for one in piece.logprobs))
+def _joined(events: Iterable[Event | Exception]) -> Iterator[Event | Exception]:
+    """The events, where pieces that follow each other are one."""
+    for is_piece, group in groupby(events, lambda event: isinstance(event, Piece)):
+        if not is_piece:
+            yield from group
+            continue
+        pieces = cast("list[Piece]", list(group))
+        text = "".join(piece.text for piece in pieces)
+        yield Piece(text, tuple(one for piece in pieces for one in piece.logprobs))

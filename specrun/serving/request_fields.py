@@ -14,7 +14,7 @@ from typing import Any
 from specrun.engine.request import Request
 from specrun.options.sampling_options import NO_LIMIT, RANDOM_SEED, settled_bias, settled_seed
 from specrun.sampling.parameters import MAX_SEED
-from specrun.serving.fields import Fields
+from specrun.serving.fields import Fields, is_integer
 
 MOST_STOPS = 64
 LONGEST_STOP = 1024  # characters
@@ -88,7 +88,7 @@ def _biases(fields: Fields, n_vocab: int) -> Iterator[tuple[int, float]]:
         token, bias = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
         if isinstance(token, str) and token.isdecimal() and len(token) < 10:
             token = int(token)
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < n_vocab:
+        if not is_integer(token) or not 0 <= token < n_vocab:
             fields.refuse("logit_bias", f"must be for ids of tokens, below {n_vocab}; it has {json.dumps(token)}")
         if bias is False:
             bias = -math.inf

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from specrun.llama import LlamaModel
 from specrun.serving.bodies import read_json
-from specrun.serving.fields import Fields
+from specrun.serving.fields import Fields, is_integer
 from specrun.serving.service import Service
 
 _MOST_TOKENS = 2**21  # to be turned into text at once
@@ -41,7 +41,7 @@ class Tokenizing:
         model = self._service.loaded.model.llama_model
         fields = Fields(await read_json(request))
         tokens = fields.items("tokens", _MOST_TOKENS)
-        if not all(isinstance(token, int) and 0 <= token < model.n_vocab for token in tokens):
+        if not all(is_integer(token) and 0 <= token < model.n_vocab for token in tokens):
             fields.refuse("tokens", f"must be a list of token ids below {model.n_vocab}")
         text = b"".join(model.token_bytes(token, special=True) for token in tokens)
         return JSONResponse({"content": text.decode("utf-8", errors="replace")})

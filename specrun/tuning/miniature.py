@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.gguf_file import EMBEDDING, OUTPUT, GgufFile, layer_of
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.tensor_names import EMBEDDING, OUTPUT, layer_of
 from specrun.catalog.zero_model import write_zeros
 from specrun.llama.quantizer import quantize
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import pathlib
 import time
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 
 from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import write_json
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile
 from specrun.profiles.profile_files import folder
 from specrun.profiles.tuning_rows import TriedRing, TriedSettings
+from specrun.remembered import recall, remember
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -58,11 +57,10 @@ class UnfinishedRun:
 
     def _read(self) -> Stages | None:
         try:
-            if time.time() - self._path.stat().st_mtime > _MAX_AGE:
-                return None
-            return _converter().structure(json.loads(self._path.read_text(encoding="utf-8")), Stages)
-        except Exception:  # a damaged file may fail in any constructor, and is only measured again
+            age = time.time() - self._path.stat().st_mtime
+        except OSError:
             return None
+        return recall(self._path, lambda value: _converter().structure(value, Stages)) if age <= _MAX_AGE else None
 
     def take_target(self, profile: Profile) -> None:
         """Take what concerns the target alone from a profile that was measured just now, unless it is known already."""
@@ -74,10 +72,7 @@ class UnfinishedRun:
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""
-        try:
-            write_json(self._path, _converter().unstructure(self.stages))
-        except OSError:
-            return
+        remember(self._path, _converter().unstructure(self.stages))
 
 
 def delete(fingerprint: str) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 import specrun
 from specrun.bench.bench_prompts import BenchPrompt
-from specrun.bench.runner import AUTO_ROW, CHAIN_ROW, OFF_ROW, TREE_ROW, Bench, BenchSettings
+from specrun.bench.runner import Bench
+from specrun.bench.settings import AUTO_ROW, CHAIN_ROW, OFF_ROW, TREE_ROW, BenchSettings
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.chooser import PlanChooser
 
 PROMPTS = [BenchPrompt("code", "def f():"), BenchPrompt("code", "import os"), BenchPrompt("prose", "The")]
 
@@ -26,3 +28,21 @@ def test_the_texts_that_are_expected_are_those_that_are_written(methods: tuple[s
         _ = bench.sweep(PROMPTS) if is_sweep else bench.run(PROMPTS)
     assert bench._n_written == bench._n_expected > 0
     assert all(" left" in text or "nearly done" in text for text in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_without_a_draft_model_auto_has_the_draft_sources(is_sweep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [BenchPrompt("copy", "one, two, three, four, " * 6)]
+    settings = BenchSettings(SamplingParameters(temperature=0.0), 32, 1, methods=(AUTO_ROW,), raw=True)
+    with specrun.load(draft="none", learn=False) as model:
+        assert {plan.drafts for plan in model.plans.candidates} == {True, False}
+        made: list[PlanChooser] = []
+        new_auto = model.plans.auto
+        monkeypatch.setattr(model.plans, "auto", lambda: made.append(new_auto()) or made[-1])
+        bench = Bench(model, settings, Run(lambda _: None))
+        off, auto = bench.sweep(prompts) if is_sweep else bench.run(prompts)
+        assert [str(chooser) for chooser in made] == [auto.plan]
+    assert (off.method, auto.method) == (OFF_ROW, AUTO_ROW)
+    assert auto.tokens == off.tokens
+    assert bench._n_written == bench._n_expected

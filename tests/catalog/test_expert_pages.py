@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.expert_pages import expert_pages
-from specrun.catalog.gguf_file import GgufFile, is_expert
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import read_header
+from specrun.catalog.tensor_names import is_expert
 from specrun.catalog.weight_pages import PageRange
 from tests.models import random_llama, random_qwen3_moe, split
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.gguf_file import GgufFile, layer_of
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import read_header
+from specrun.catalog.tensor_names import layer_of
 from specrun.catalog.weight_pages import PageRange, WeightPages, merged, n_bytes, weight_pages
 from tests.models import edited, random_llama, split
 

@@ -46,10 +46,10 @@ def test_rows_drafted_ahead(specrun: Specrun, tmp_path: Path) -> None:
 
 
 def test_without_a_draft_rows_that_need_one_are_left_out(specrun: Specrun, tmp_path: Path) -> None:
-    options = ["--draft", "none", "--methods", "chain,draftless", "--prompts", prompts_file(tmp_path), "-o", "json"]
-    result = specrun("bench", *options, *QUICK)
+    options = ["--draft", "none", "--methods", "chain,draftless,auto", "--prompts", prompts_file(tmp_path)]
+    result = specrun("bench", *options, "-o", "json", *QUICK)
     assert result.code == 0, result.stderr
-    assert [row["method"] for row in json.loads(result.stdout)] == ["off", "draftless"]
+    assert [row["method"] for row in json.loads(result.stdout)] == ["off", "draftless", "auto"]
     assert "left out chain: it needs a draft model" in result.stderr
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.entries import Entry, Shape, catalog
-from specrun.catalog.gguf_file import GgufFile, is_expert
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.tensor_names import is_expert
 from specrun.hardware.expected_shape import expected_shape
 from specrun.hardware.fit import CELLS
 from specrun.hardware.model_shape import ModelShape

@@ -9,9 +9,8 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from specrun.catalog.gguf_file import is_expert
+from specrun.catalog.tensor_names import is_expert
 from specrun.llama import LlamaModel
-from specrun.llama.loaded_model import lacks_memory
 from specrun.llama.model_parameters import ModelParameters, expert_patterns
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from tests.models import random_qwen3_moe
@@ -69,18 +68,3 @@ def test_a_mixture_of_experts_loads_with_experts_in_ram(tmp_path: Path, n_cpu_mo
     path = random_qwen3_moe(tmp_path / "moe.gguf")
     with LlamaModel(path, LlamaSettings(n_cpu_moe=n_cpu_moe, gpu_layers=ALL_LAYERS)) as model:
         assert not model.is_recurrent
-
-
-@pytest.mark.parametrize(
-    ("lines", "lacks"),
-    [
-        (["alloc_buffer: allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory",
-          "alloc_tensor_range: failed to allocate CUDA0 buffer of size 943718400"], True),
-        (["llama_model_load: error loading model: unable to allocate Vulkan0 buffer"], True),
-        (["llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache"], True),
-        (["llama_init_from_model: failed to initialize the context: std::bad_alloc"], True),
-        (["llama_model_load: error loading model: missing tensor 'output_norm.weight'"], False),
-    ],
-)  # fmt: skip
-def test_lack_of_memory_is_told_from_other_failures(lines: list[str], lacks: bool) -> None:
-    assert lacks_memory(lines) == lacks

@@ -10,6 +10,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from specrun.serving import bodies
 from specrun.serving.anthropic_shapes import content_json
 from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.speculation.method import OFF
@@ -82,6 +83,18 @@ def test_the_next_turn_is_answered(client: anthropic.Anthropic) -> None:
     assert second.usage.cache_read_input_tokens > 20
 
 
+def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) -> None:
+    def n_tokens(*talk: Any) -> int:
+        body = {"model": NAME, "system": SYSTEM, "messages": list(talk)}
+        return int(qwen.post("/v1/messages/count_tokens", body)["input_tokens"])
+
+    reminder = {"role": "system", "content": "Be kind."}
+    in_blocks = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
+    assert n_tokens(*ASK, reminder) == n_tokens(*ASK, in_blocks) > n_tokens(*ASK)
+    body = {"messages": [{"role": "robot", "content": "x"}], "max_tokens": 4}
+    assert "user, assistant or system" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
+
+
 def test_stop_sequences(client: anthropic.Anthropic) -> None:
     message = client.messages.create(model=NAME, max_tokens=64, messages=ASK, stop_sequences=["zz", " look"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " look")
@@ -109,9 +122,33 @@ def test_the_key(script: Path) -> None:
             assert client.messages.create(model=NAME, max_tokens=8, messages=ASK).content[0].type == "text"
         with (
             anthropic.Anthropic(base_url=server.url, api_key="wrong", max_retries=0) as client,
-            pytest.raises(anthropic.AuthenticationError),
+            pytest.raises(anthropic.AuthenticationError) as failure,
         ):
             client.messages.create(model=NAME, max_tokens=8, messages=ASK)
+        assert_told(failure.value.response, 401, "authentication_error")
+        assert failure.value.response.headers["www-authenticate"] == "Bearer"
+
+
+def assert_told(response: Any, status: int, kind: str) -> None:
+    """An error of this kind in Anthropic's shape."""
+    assert response.status_code == status
+    told = response.json()
+    assert set(told) == {"type", "error"}
+    assert set(told["error"]) == {"type", "message"}
+    assert (told["type"], told["error"]["type"]) == ("error", kind)
+
+
+def test_what_never_reaches_the_endpoint_is_told_in_the_same_shape(
+    qwen: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert_told(qwen.client.get(path), 405, "invalid_request_error")
+        assert_told(qwen.client.post(path, headers={"Origin": "null"}), 403, "permission_error")
+    assert_told(qwen.client.post("/v1/messages/batches"), 404, "not_found_error")
+    monkeypatch.setattr(bodies, "MOST_BYTES", 100)
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert_told(qwen.client.post(path, json={"messages": ["x" * 200]}), 413, "request_too_large")
+    assert qwen.refused("/v1/message", {})[0] == 404  # in OpenAI's
 
 
 @pytest.mark.parametrize(

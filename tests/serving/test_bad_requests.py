@@ -64,7 +64,16 @@ def test_a_prompt_that_does_not_fit_is_refused(server: Server, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("prompt", "part"), [("", "empty"), ([], "prompt"), ([10**9], "token ids"), ([["a"]], "token ids"), (5, "prompt")]
+    ("prompt", "part"),
+    [
+        ("", "empty"),
+        ([], "prompt"),
+        ([10**9], "token ids"),
+        ([["a"]], "token ids"),
+        ([1, True], "token ids"),
+        ([[1], [False]], "token ids"),
+        (5, "prompt"),
+    ],
 )
 def test_a_wrong_prompt_is_refused(server: Server, prompt: Any, part: str) -> None:
     assert part in server.refused(COMPLETIONS, {"prompt": prompt})[1]["message"]

@@ -66,7 +66,8 @@ def test_several_answers_have_seeds_in_a_row_and_one_prompt(server: Server) -> N
 def test_without_a_seed_each_request_has_another(server: Server) -> None:
     fixed = server.service.defaults
     assert content(server.chat(ASK, temperature=1.5)) == content(server.chat(ASK, temperature=1.5)), fixed
-    texts = {content(server.chat(ASK, temperature=1.5, seed=-1)) for _ in range(3)}
+    # Without an end, because two answers may well be empty.
+    texts = {content(server.chat(ASK, temperature=1.5, seed=-1, ignore_eos=True)) for _ in range(3)}
     assert len(texts) == 3
 
 

@@ -53,7 +53,9 @@ def test_tokens_and_back(server: Server) -> None:
     assert [piece["id"] for piece in pieces] == tokens
     joined = b"".join(bytes(p) if isinstance(p, list) else p.encode() for p in (piece["piece"] for piece in pieces))
     assert joined.decode() == text
-    assert server.refused("/detokenize", {"tokens": [-1]})[0] == 400
+    for tokens in ([-1], [1, True], [False], [1.5]):
+        status, error = server.refused("/detokenize", {"tokens": tokens})
+        assert (status, error["param"]) == (400, "tokens")
     assert server.refused("/tokenize", {"content": 5})[0] == 400
 
 

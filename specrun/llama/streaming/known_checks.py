@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from specrun.llama import library
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import data_dir, parse_json, write_json
+from specrun.locations import data_dir
+from specrun.remembered import recall, remember
 
 _VERSION = 1  # of the check and of what it checks, the ring and the gate; raise it when one of them changes
 
@@ -51,15 +51,10 @@ class KnownCheck:
 
         If the disk refuses, the next run checks again.
         """
-        with suppress(OSError):
-            write_json(self._path, {"of": self._of, "refused": refusal})
+        remember(self._path, {"of": self._of, "refused": refusal})
 
     def _read(self) -> dict[str, str] | None:
-        try:
-            found = parse_json(self._path.read_bytes())
-            return {"refused": str(found["refused"])} if found["of"] == self._of else None
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: only checked again
-            return None
+        return recall(self._path, lambda found: {"refused": str(found["refused"])} if found["of"] == self._of else None)
 
 
 def _identity(path: Path) -> list[str | int]:

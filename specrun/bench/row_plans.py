@@ -1,0 +1,145 @@
+"""Which rows a benchmark has for a pair, and with which plans. Nothing is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from specrun.bench.settings import (
+    AUTO_ROW,
+    CHAIN_DEPTHS,
+    CHAIN_ROW,
+    OFF_ROW,
+    OVERLAP,
+    ROWS,
+    TREE_ROW,
+    TREE_SIZES,
+    BenchSettings,
+    method_of,
+)
+from specrun.catalog.heads import article
+from specrun.engine import growth_maps
+from specrun.engine.model import Model
+from specrun.engine.overlap import why_no_overlap
+from specrun.llama import AnyHead
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method
+from specrun.speculation.plan import Plan
+
+_DEEP = 16  # least depth for a method that ends its trees by itself
+
+
+class RowPlans:
+    """The plans of the rows that `settings` ask for. `auto` has none: it follows several.
+
+    note: called with a sentence for each row that is left out.
+    """
+
+    def __init__(self, model: Model, settings: BenchSettings, note: Callable[[str], None]) -> None:
+        self._model = model
+        self._settings = settings
+        self._note = note
+        self._is_one_path = model.engine.target.max_leaves == 1 and model.llama_model.is_recurrent
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the result for each kind, plain decoding included."""
+        methods = [method for name in self._settings.methods if (method := method_of(name)) and method is not OFF]
+        return 1 + sum(not self._lacking(method) for method in methods) + (AUTO_ROW in self._settings.methods)
+
+    def candidates(self) -> dict[str, list[Plan]]:
+        """The plans among which the best chain and the best tree are chosen, and plain decoding, by row."""
+        candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
+        wanted = set(self._settings.methods)
+        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
+        if (AUTO_ROW in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
+            wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, `auto` is expected to reach the best rate
+        if self._model.engine.draft and CHAIN_ROW in wanted:
+            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
+        if self._model.engine.draft and TREE_ROW in wanted and not self._is_one_path:
+            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
+        return candidates
+
+    def named(self, best: dict[str, Plan]) -> dict[str, Plan]:
+        """The plans of the other rows. best: those of the best chain and the best tree, by row."""
+        runnable = {name: method for name, method in self._runnable().items() if name not in best}
+        return self._finished({name: self._sized(method, best) for name, method in runnable.items()})
+
+    def grid(self) -> dict[str, Plan]:
+        """Plain decoding, and the methods of the rows at every budget and depth of the grid, by row."""
+        plans: dict[str, Plan] = {OFF_ROW: OFF.plan()}
+        for name, method in self._runnable().items():
+            plans |= self._finished(self._sizes(name, method))
+        return plans
+
+    def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
+        """The plans of a method at every size of the grid, by the names of their rows."""
+        if method.wants_shape and self._settings.growth_map:
+            return {name: method.plan().shaped(self._settings.growth_map)}
+        if method.is_chain:
+            return {f"{name} {depth}": method.plan(depth=depth) for depth in self._settings.depths}
+        sizes = [
+            (b, d) for b in self._settings.budgets for d in dict.fromkeys(min(d, b - 1) for d in self._settings.depths)
+        ]
+        return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
+
+    def _runnable(self) -> dict[str, Method]:
+        """The methods of the rows. Rows whose method needs something that this run does not have are left out."""
+        runnable: dict[str, Method] = {}
+        for name in self._settings.methods:
+            method = method_of(name)
+            if method is None or method is OFF:
+                continue
+            if lacking := self._lacking(method):
+                self._note(f"left out {name}: it needs {lacking}")
+            elif OVERLAP in name and self._model.engine.overlap is None:
+                self._note(f"left out {name}: {why_no_overlap(self._model.engine.draft)}")
+            else:
+                runnable[name] = method
+        return runnable
+
+    def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
+        """The plans by row, with the tree shapes that some lack, and with overlap in the rows that ask for it."""
+        if self._is_one_path:
+            plans = {name: plan.on_one_path() for name, plan in plans.items()}
+        shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
+        return {name: replace(plan, overlap=OVERLAP in name) for name, plan in zip(plans, shaped, strict=True)}
+
+    def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
+        """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
+        if method.wants_shape and self._settings.growth_map:
+            return method.plan().shaped(self._settings.growth_map)
+        if method in (CHAIN, SPECEXEC):
+            return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
+        profile = self._model.plans.profile
+        if method.is_adaptive and profile:
+            return growth_maps.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
+        usual = CHAIN.plan(depth=4) if method.is_chain else SPECEXEC.plan(16, 8)
+        size = best.get(CHAIN_ROW if method.is_chain else TREE_ROW, usual)
+        depth = max(size.depth, _DEEP) if method.stops else size.depth
+        return method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
+
+    def _lacking(self, method: Method) -> str:
+        """The first thing that the method needs and this run does not have; empty if it has all."""
+        if self._is_one_path and method.kind == "tree":
+            return "passes that check trees, and a pass over a model with recurrent layers checks one path"
+        draft = self._model.engine.draft
+        head = draft.kind if isinstance(draft, AnyHead) else None
+        has = {
+            DRAFT: draft is not None,
+            **{name: head == kind for kind, name in HEADS.items()},
+            ACCEPTANCE: True,
+            PROFILE: self._model.plans.profile is not None,
+            DATASTORE: self._model.has_datastore,
+        }
+        advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
+        articles = {name: article(kind) for kind, name in HEADS.items()}
+        lacking = (need for need in method.needs if not has[need])
+        return next((f"{articles.get(need, 'a')} {need}{advice.get(need, '')}" for need in lacking), "")
+
+
+def _sized_by_the_best(name: str) -> bool:
+    """Whether the row's plan is as large as the best chain or tree, which then has to be chosen first."""
+    method = method_of(name)
+    return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS

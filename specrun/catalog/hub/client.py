@@ -1,0 +1,92 @@
+"""What the client does: ask the hub, send files, lock and delete what is in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from specrun.catalog.hub.failures import client_errors_as_hub_errors, reason_of
+from specrun.catalog.hub.remote_model import RemoteFile, RemoteModel
+from specrun.catalog.hub.settings import address, cache_dir, endpoint
+from specrun.errors import HubError
+
+_PIECE_BYTES = 1 << 18
+
+
+def ask_whether_there(timeout_s: float) -> None:
+    """Ask for the headers of the hub's first page, without a token. Raises HubError if nothing answers in time.
+
+    A name that is looked up may take longer than `timeout_s`, because the system's own resolver does that.
+    """
+    import httpx2
+    from huggingface_hub.utils import get_session
+
+    try:
+        response = get_session().head(endpoint(), timeout=timeout_s)
+    except httpx2.TransportError as error:
+        raise HubError(f"no connection to {address()} ({reason_of(error) or type(error).__name__})") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        raise HubError(f"{address()} cannot be asked ({reason_of(error)})") from error
+    if response.status_code >= 500:
+        raise HubError(f"{address()} answers {response.status_code}")
+
+
+@contextmanager
+def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """Download a file from the byte `offset` on.
+
+    Yields the offset at which the download really begins (0 if the server ignores ranges) and an iterator over pieces
+    of at most 256 KiB. Raises HubError, also while the pieces are read.
+    """
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    url = hf_hub_url(model.repo, file.name, revision=model.commit, endpoint=endpoint())
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+    with (
+        client_errors_as_hub_errors(model.repo, model.name),
+        get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response,
+    ):
+        hf_raise_for_status(response)
+        begin = offset if response.status_code == 206 else 0
+        yield begin, response.iter_bytes(_PIECE_BYTES)
+
+
+def lock(path: Path, timeout_s: float | None = None) -> AbstractContextManager[object]:
+    """The lock file that the hub's client uses for a blob; a context manager.
+
+    Entering raises TimeoutError if another process holds the lock for longer than `timeout_s` seconds (None: waits).
+    """
+    from huggingface_hub.utils import WeakFileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return WeakFileLock(path, timeout=timeout_s)
+
+
+def delete_cached(repo: str, files: tuple[str, ...]) -> int:
+    """Delete these files from the cache, with the blobs that nothing else uses. Returns the number of bytes freed.
+
+    A file that this process may not delete stays, without an error.
+    """
+    import logging
+
+    from huggingface_hub import scan_cache_dir
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs a traceback for every such file
+    cached = scan_cache_dir(cache_dir())
+    wanted = [
+        file
+        for cached_repo in cached.repos
+        for revision in cached_repo.revisions
+        for file in revision.files
+        if cached_repo.repo_id == repo and file.file_path.relative_to(revision.snapshot_path).as_posix() in files
+    ]
+    for file in wanted:  # the client deletes what a link leads to, wherever that lies
+        if not file.blob_path.is_relative_to(cache_dir().resolve()):
+            raise HubError(f"{file.file_path} leads out of the cache, to {file.blob_path}; delete the link yourself")
+    strategy = cached.delete_files(*wanted)
+    strategy.execute()
+    return int(strategy.expected_freed_size)

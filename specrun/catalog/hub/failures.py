@@ -1,0 +1,87 @@
+"""Failures of the hub's client, as errors of one line that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from specrun.catalog.entries import catalog
+from specrun.catalog.hub.settings import address
+from specrun.catalog.names import near
+from specrun.errors import HubError
+from specrun.redaction import without_secrets
+
+_TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed
+_WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time
+_LONGEST_WAIT_S = 600.0  # a hub that names a longer time is not waited for
+
+
+@contextmanager
+def client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
+    """Turn exceptions of the hub's client inside the `with` block into HubErrors that say what to do."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.OfflineModeIsEnabled as error:
+        raise HubError(f"{name} is not in the cache, and HF_HUB_OFFLINE is set; unset it to fetch the model") from error
+    except errors.HfHubHTTPError as error:
+        raise _response_error(repo, error) from error
+    except httpx2.TransportError as error:
+        what = "no connection to" if isinstance(error, httpx2.ConnectError) else "lost the connection to"
+        reason = reason_of(error) or type(error).__name__
+        raise HubError(f"{what} {address()} ({reason}); check the network, or HF_ENDPOINT", _WAIT_S) from error
+    except (httpx2.HTTPError, errors.HFValidationError, ValueError) as error:
+        raise HubError(f"{repo}: {reason_of(error)}; check the name, and HF_ENDPOINT") from error
+
+
+@contextmanager
+def client_understands() -> Iterator[None]:
+    """Turn what the client raises over an answer of an unexpected form into a HubError."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError) as error:
+        raise HubError(f"{address()} answers what is no answer of a hub; check HF_ENDPOINT") from error
+
+
+def reason_of(error: Exception) -> str:
+    """An error of the client in one line: it may quote addresses, with what gives access to them."""
+    return without_secrets(" ".join(str(error).split()))
+
+
+def _response_error(repo: str, error: Any) -> HubError:
+    """The HubError for an HTTP response with an error status."""
+    from huggingface_hub import errors, get_token
+
+    status = error.response.status_code
+    page = f"{address()}/{repo}"
+    if isinstance(error, errors.GatedRepoError):
+        then = "wait for its owners to grant access" if get_token() else "set HF_TOKEN (or run `hf auth login`)"
+        return HubError(f"{repo} is gated: open {page}, accept its terms, then {then} and run this again")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return HubError(f"{repo} has no such revision; see {page}/commits/main")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        close = near(repo, sorted({entry.repo for entry in catalog().values()} - {repo}))
+        hint = f"did you mean {' or '.join(close)}?" if close else "check the name; a private one needs HF_TOKEN"
+        return HubError(f"there is no repository {repo} on {address()}; {hint}")
+    if isinstance(error, errors.EntryNotFoundError):
+        return HubError(f"{repo} no longer has this file; see {page}/tree/main")
+    if status == 401:
+        return HubError(f"{address()} does not know this token; check HF_TOKEN, or run `hf auth login`")
+    if status == 403:
+        return HubError(f"{address()} refuses access to {repo}; open {page}, and check what the token may read")
+    if status in _TEMPORARY:
+        what = "too many requests" if status == 429 else "it has a problem"
+        return HubError(f"{address()} answers {status} ({what}); try again later", _retry_after_s(error))
+    return HubError(f"{address()} answers {status} for {repo}; see {page}")
+
+
+def _retry_after_s(error: Any) -> float | None:
+    """How long to wait; None if the hub names a time for which nobody would."""
+    try:
+        wait_s = float(error.response.headers.get("Retry-After", ""))
+    except ValueError:
+        return _WAIT_S
+    return max(wait_s, _WAIT_S) if wait_s <= _LONGEST_WAIT_S else None

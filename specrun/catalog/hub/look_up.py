@@ -1,0 +1,113 @@
+"""Looking a model up on the hub: its files, sizes and licence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from specrun.catalog.hub.failures import client_errors_as_hub_errors, client_understands
+from specrun.catalog.hub.remote_model import RemoteFile, RemoteModel
+from specrun.catalog.hub.settings import address, endpoint, is_offline
+from specrun.catalog.names import HubName, near
+from specrun.catalog.split import models_among, shards, with_quantization
+from specrun.errors import HubError
+
+_MAX_LISTED = 8  # file names in a message
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+Value = TypeVar("Value", str, int)
+
+
+def look_up(model: HubName) -> RemoteModel:
+    """Ask the hub for a model's files, sizes and licence, without downloading anything. Raises HubError.
+
+    If the repository no longer has the pinned revision, the newest is taken; the result's `revision` says so.
+    """
+    try:
+        return _look_up(model)
+    except HubError as error:
+        if model.revision is None or error.wait_s is not None or is_offline():
+            raise
+        return _look_up(replace(model, revision=None))
+
+
+def _look_up(model: HubName) -> RemoteModel:
+    from huggingface_hub import HfApi, constants
+
+    with client_errors_as_hub_errors(model.repo, model.name), client_understands():
+        info = HfApi(endpoint=endpoint()).model_info(
+            model.repo, revision=model.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+        siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or []}
+        gguf: dict[str, Any] = dict(info.gguf or {})
+        licence = _licence(info)
+    file = model.file or _chosen(model, list(siblings))
+    if file not in siblings:
+        raise HubError(f"{model.repo} has no file {file}; {_listed(file, models_among(siblings))}")
+    names = shards(file)
+    if missing := [name for name in names if name not in siblings]:
+        raise HubError(f"{model.repo} lacks {missing[0]}, one of the {len(names)} files of this model; choose another")
+    return RemoteModel(
+        name=model.name,
+        repo=model.repo,
+        revision=model.revision or "main",
+        commit=str(info.sha),
+        files=tuple(_remote_file(model, str(info.sha), siblings[name]) for name in names),
+        licence=licence,
+        architecture=_of_type(gguf.get("architecture"), str),
+        context=_of_type(gguf.get("context_length"), int),
+    )
+
+
+def _of_type(value: Any, kind: type[Value]) -> Value | None:
+    return value if isinstance(value, kind) else None
+
+
+def _chosen(model: HubName, files: list[str]) -> str:
+    """The one file with the wanted quantization. Raises HubError if there are none or several."""
+    candidates = with_quantization(files, model.quantization)
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
+        what = f"no {model.quantization} model" if model.quantization else "no GGUF model"
+        raise HubError(f"{model.repo} has {what}; {_listed(model.quantization or '', models_among(files))}")
+    raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
+
+
+def _listed(name: str, files: list[str]) -> str:
+    """Advice for a name that is not among `files`."""
+    if not files:
+        return "look for a repository with GGUF in its name"
+    close = near(name, files)
+    return f"did you mean {' or '.join(close)}?" if close else f"it has {_named(files)}"
+
+
+def _named(files: list[str]) -> str:
+    return ", ".join(files[:_MAX_LISTED]) + (", ..." if len(files) > _MAX_LISTED else "")
+
+
+def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
+    if sibling.size is None:  # some mirrors list only names
+        return _requested_remote_file(model, commit, sibling.rfilename)
+    with client_errors_as_hub_errors(model.repo, model.name), client_understands():
+        sha256 = str(sibling.lfs.sha256) if sibling.lfs else None
+        return RemoteFile(str(sibling.rfilename), int(sibling.size), sha256 or str(sibling.blob_id), sha256)
+
+
+def _requested_remote_file(model: HubName, commit: str, file: str) -> RemoteFile:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    with client_errors_as_hub_errors(model.repo, model.name):
+        url = hf_hub_url(model.repo, file, revision=commit, endpoint=endpoint())
+        metadata = get_hf_file_metadata(url, token=None, endpoint=endpoint())
+    if metadata.size is None or metadata.etag is None:
+        raise HubError(f"{address()} does not say how large {file} is; check HF_ENDPOINT")
+    sha256 = metadata.etag if _SHA256.fullmatch(metadata.etag) else None
+    return RemoteFile(file, metadata.size, metadata.etag, sha256)
+
+
+def _licence(info: Any) -> str | None:
+    tags = [tag.removeprefix("license:") for tag in info.tags or [] if tag.startswith("license:")]
+    name = info.card_data.get("license_name") if info.card_data else None
+    return str(name) if name else (tags[0] if tags else None)

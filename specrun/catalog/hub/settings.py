@@ -1,0 +1,40 @@
+"""What the client goes by: the hub's address, the cache, whether the hub may be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specrun.redaction import without_secrets
+
+
+def cache_dir() -> Path:
+    """The folder of the Hugging Face cache."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def address() -> str:
+    """The hub's address as messages show it: without a password."""
+    return without_secrets(endpoint())
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE is set."""
+    from huggingface_hub import constants
+
+    return bool(constants.is_offline_mode())
+
+
+def max_http_bytes() -> int:
+    """The largest file that the hub sends by plain HTTP, in bytes."""
+    from huggingface_hub import constants
+
+    return int(constants.MAX_HTTP_DOWNLOAD_SIZE)
