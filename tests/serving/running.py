@@ -27,6 +27,7 @@ from specrun.serving.request_fields import Defaults
 from specrun.serving.service import LoadedService, Service
 from specrun.serving.worker import Worker
 from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from tests.waiting import TIMEOUT_S, wait_until
 
@@ -115,11 +116,13 @@ def running(
     parallel: int = 1,
     exact: bool = False,
     prompt_pass: int | None = None,
+    is_auto: bool = False,
 ) -> Iterator[Server]:
     """A server of `target`, with the embedded draft if `plan` wants one, on one thread."""
     one_thread = LlamaSettings(threads=1)
     draft_settings = LlamaSettings(threads=1, flash_attn="on")
     plans = (plan or SPECEXEC.plan(16, 6),)
+    plans = (*plans, OFF.plan()) if is_auto else plans
     options = RunOptions(
         target,
         embedded.DRAFT,

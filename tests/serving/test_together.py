@@ -15,6 +15,7 @@ from specrun.engine.together import Together
 from specrun.serving.worker import Worker
 from specrun.serving.writing import Writing
 from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from tests.serving.running import CHAT, COMPLETIONS, Json, Server, content, messages, running
@@ -81,6 +82,14 @@ def test_four_clients_get_the_texts_of_plain_decoding(server: Server, plain: lis
     assert n_shared(server) > 20
     if server.service.loaded.model.plans.candidates[0].drafts:
         assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 50
+
+
+def test_so_they_do_where_costs_and_what_is_seen_size_the_trees(plain: list[Any]) -> None:
+    with running(plan=MERGED.plan(24, 6), is_auto=True, parallel=4) as server:
+        answers = [answer for _ in range(3) for answer in at_once(server, bodies())]
+        assert [answer["choices"] for answer in answers] == 3 * plain
+        assert n_shared(server) > 20
+        assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 0
 
 
 def test_a_client_that_goes_away_changes_nothing_for_the_others(server: Server, plain: list[Any]) -> None:
