@@ -20,6 +20,7 @@ from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report as report
 
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
+_MOST_PARALLEL = 16  # answers at a time; chosen by hand
 
 _option = partial(typer.Option, rich_help_panel="Server")
 
@@ -56,6 +57,17 @@ def serve(
     queue: Annotated[
         int, _option("--queue", min=0, metavar="N", help="Most requests that wait; further ones are told to come back.")
     ] = 32,
+    parallel: Annotated[
+        int,
+        _option(
+            "--parallel",
+            "-np",
+            min=1,
+            max=_MOST_PARALLEL,
+            metavar="N",
+            help="Most answers that are written at the same time; they share the model's passes and one --ctx-size.",
+        ),
+    ] = 4,
     cache_ram: Annotated[
         int | None,
         _option(
@@ -107,7 +119,16 @@ def serve(
         chat_template.prepare()
         fetcher = AskingFetcher(models.pull)
         model = stack.enter_context(
-            open_model(models, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress)
+            open_model(
+                models,
+                speculation,
+                machine,
+                sampling.temp,
+                fetcher,
+                output.note,
+                progress=output.progress,
+                parallel=parallel,
+            )
         )
         stack.callback(http.stop)  # before the model is closed, which its threads use
         for notice in model.notices:
@@ -118,7 +139,7 @@ def serve(
         service.begin(LoadedService(model, Prompts(model), name))
         with InterruptFlag() as interrupted:
             output.note(f"{name} listens on {url(host, bound)}; Ctrl-C ends it")
-            Worker(service, Conversations(model.engine, _cache_bytes(cache_ram)), _report).run(
+            Worker(service, Conversations(model.lanes.engines, _cache_bytes(cache_ram)), _report).run(
                 lambda: interrupted() or not http.is_running
             )
             http.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
@@ -25,6 +26,7 @@ class Completion:
         or "interrupted".
     statistics: counts and times.
     plans: what chooses each pass's plan.
+    is_over: whether nothing more will be written.
     last_drafted: the last pass whose token tree had more than the root; None if there was none.
     """
 
@@ -43,6 +45,8 @@ class Completion:
         self.finish_reason: FinishReason = "interrupted"
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
         self.last_drafted: Pass | None = None
+        self.is_over = False
+        self._text_stream = TextStream(self.token_bytes, request.stops)
         self._engine = engine
         self._grammar = grammar
 
@@ -76,21 +80,36 @@ class Completion:
         `interrupted` is called after every pass; if it returns True, the answer ends. Raises PromptError if the prompt
         does not fit the context.
         """
-        text = TextStream(self.token_bytes, self.request.stops)
-        passes = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
-        self.statistics = passes.statistics
-        for done in passes:
-            if len(done.tree) > 1:
-                self.last_drafted = done
-            yield self._append(done, text)
-            if text.stopped:
-                self.finish_reason = "stop"
-                return
-            if done.finish:
-                self.finish_reason = done.finish
-        rest = text.finish()
+        for done in self.passes(interrupted):
+            yield self.add(done)
+            if self.is_over:
+                break
+        if not self._text_stream.stopped:
+            yield self.end()
+
+    def passes(self, interrupted: Callable[[], bool] = never) -> Generation:
+        """The passes that write this answer, for `add`; as in `stream`, which makes them itself."""
+        generation = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
+        self.statistics = generation.statistics
+        return generation
+
+    def add(self, done: Pass) -> str:
+        """Add what a pass has written. Returns the text that is certain now."""
+        if len(done.tree) > 1:
+            self.last_drafted = done
+        piece = self._append(done, self._text_stream)
+        if self._text_stream.stopped:
+            self.finish_reason, self.is_over = "stop", True
+        elif done.finish:
+            self.finish_reason, self.is_over = done.finish, True
+        return piece
+
+    def end(self) -> str:
+        """The rest of the text, when there will be no further pass."""
+        self.is_over = True
+        rest = "" if self._text_stream.stopped else self._text_stream.finish()
         self.text += rest
-        yield rest
+        return rest
 
     def run(self) -> Completion:
         """Write the whole answer and return this completion."""

@@ -15,6 +15,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import PairError
 from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
+from specrun.llama.draft import draft_lanes
 from specrun.llama.heads import bindings
 from specrun.llama.heads.dflash import Block, BlockContext, dflash_draft
 from specrun.llama.heads.eagle3 import eagle3_draft
@@ -46,7 +47,7 @@ def checked_head(options: RunOptions) -> Head | None:
     return head
 
 
-def make_draft(
+def make_drafts(
     model: LlamaModel,
     head: Head | None,
     target: TargetContext,
@@ -54,8 +55,10 @@ def make_draft(
     settings: LlamaSettings,
     configured: Callable[[LlamaModel, LlamaSettings, kept_states.KeptStates | None], ContextConfig],
     resources: ExitStack,
-) -> AnyDraft:
+) -> list[AnyDraft]:
     """The draft with its context, which `resources` frees. Of a head, the target keeps hidden states from now on.
+
+    There is one for each of the texts that share the target's context.
 
     plans: those that will run. configured: gives the size of a context.
     """
@@ -63,11 +66,12 @@ def make_draft(
     file = GgufFile.read(model.path)
     if head:
         config = head_config(configured(model, settings, None), plans)
-        return _make_head(model, head, target, config, n_vocab, resources)
+        return [_make_head(model, head, target, config, n_vocab, resources)]
     if not settings.gpu_layers:
         settings = settings.over(attention_of(file, settings))
     config = configured(model, settings, kept_states.of_draft(file))
-    return draft_of(resources.enter_context(LlamaContext(model, config)), n_vocab)
+    context = resources.enter_context(LlamaContext(model, config))
+    return [*draft_lanes(context, n_vocab, config.lanes)] if config.lanes else [draft_of(context, n_vocab)]
 
 
 def _make_head(

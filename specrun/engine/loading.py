@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog.pairs import check_pair, check_sizes
-from specrun.engine.draft_loading import checked_head, make_draft
+from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
+from specrun.engine.one_at_a_time import why_one_at_a_time
 from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context
@@ -20,6 +21,7 @@ from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, library, offload_threshold
 from specrun.llama.context import ContextConfig
+from specrun.llama.target import target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
@@ -39,8 +41,8 @@ _MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small;
 class LoadedPair:
     """A target and, if a plan needs one, a draft.
 
-    target: the target's context.
-    draft: the draft's context; None if no plan needs one.
+    targets: the target's context; where several texts may be written at a time, one for each, in one context.
+    drafts: the same of the draft; empty if no plan needs one.
     plans: the plans of the options that can run.
     ctx_size: most tokens of prompt and answer together.
     placement: which layers are in VRAM; None without a GPU.
@@ -48,13 +50,23 @@ class LoadedPair:
     resources: frees contexts and models when it is closed. What is pushed onto it later is freed before them.
     """
 
-    target: TargetContext
-    draft: AnyDraft | None
+    targets: tuple[TargetContext, ...]
+    drafts: tuple[AnyDraft, ...]
     plans: tuple[Plan, ...]
     ctx_size: int
     placement: Placement | None
     notices: tuple[str, ...]
     resources: ExitStack
+
+    @property
+    def target(self) -> TargetContext:
+        """The first one, for a text that is written alone."""
+        return self.targets[0]
+
+    @property
+    def draft(self) -> AnyDraft | None:
+        """The first one, if there is any."""
+        return self.drafts[0] if self.drafts else None
 
     @property
     def model(self) -> LlamaModel:
@@ -145,6 +157,9 @@ def _load(
         f"{plan.method.name} is lossy: the text is not the target's own" for plan in plans if not plan.method.lossless
     ]
 
+    if options.parallel > 1 and (alone := why_one_at_a_time(options, settings, model, draft_model, head)):
+        notices.append(f"requests are answered one at a time, because {alone}")
+        options = replace(options, parallel=1)
     n_ctx_train = model.n_ctx_train
 
     def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:
@@ -156,15 +171,15 @@ def _load(
     config = configured(model, settings, states)
     context, notice = target_context(model, config, streaming, resources)
     notices += [notice] if notice else []
-    target = TargetContext(context)
+    targets = target_lanes(context)
     in_ram = not (streaming.is_wanted or settings.gpu_layers)
-    target.wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
-    draft = None
+    targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
+    drafts: list[AnyDraft] = []
     if draft_model:
-        draft = make_draft(draft_model, head, target, plans, draft_settings, configured, resources)
-        if options.overlap and (reason := why_no_overlap(draft)):
+        drafts = make_drafts(draft_model, head, targets[0], plans, draft_settings, configured, resources)
+        if options.overlap and (reason := why_no_overlap(drafts[0])):
             notices.append(f"--overlap is left out: {reason}")
-    return LoadedPair(target, draft, plans, ctx_size, placement, tuple(notices), resources)
+    return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, placement, tuple(notices), resources)
 
 
 def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from specrun.catalog.local_pair import Fetcher, SilentFetcher
 from specrun.engine import busy_cores, exact_passes, first_pass
@@ -17,6 +18,7 @@ from specrun.engine.decoding import Engine
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.expert_costs import expert_growth
+from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
@@ -44,6 +46,7 @@ from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.planning.waiting import most_waiting
+from specrun.speculation.sources.source_set import SourceSet
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
@@ -55,6 +58,7 @@ class Model:
 
     notices: sentences for the user, one for each difference from what the options ask.
     engine: the decode loop.
+    lanes: all engines, where several texts can be written at the same time; `engine` is the first.
     plans: the plans that can run, and what chooses among them.
     exactness: the sizes to which the target's passes are padded.
 
@@ -62,6 +66,7 @@ class Model:
     """
 
     engine: Engine
+    lanes: Lanes
     plans: RunPlans
     exactness: ExactPasses
 
@@ -78,6 +83,7 @@ class Model:
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
         self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the one used last at the end
+        self._completions: WeakSet[Completion] = WeakSet()
         try:
             self._make_ready(options)
         except BaseException:
@@ -89,11 +95,12 @@ class Model:
         pair = self._pair
         sources = RunSources(pair.model, options.datastore, options.history, self.notices.append)
         pair.resources.callback(sources.close)
-        self.engine = Engine(pair.target, pair.draft, pair.ctx_size, sources.set, options.overlap)
-        pair.resources.callback(self.engine.close)
         plans = pair.plans
         self.exactness = self._exactness(options, plans)
-        pair.target.padding = self.exactness.sizes
+        for target in pair.targets:
+            target.padding = self.exactness.sizes
+        self.lanes = self._lanes(options, sources.set)
+        self.engine = self.lanes.engines[0]
         if options.profile:
             pair.target.wait_for(most_waiting(options.profile.costs.target))
         if options.exact:
@@ -103,6 +110,23 @@ class Model:
         profile = options.profile if pair.draft or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
         self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
+
+    def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
+        """An engine for each text that can be written at a time. sources: those of the first one; the others draft from
+        their own texts only, as a datastore need not be in memory more than once.
+        """
+        pair = self._pair
+        is_shared = not self.exactness.sizes.in_order and self.exactness.sizes != PLAIN_ONLY
+        if not is_shared and len(pair.targets) > 1:
+            sizes = self.exactness.sizes
+            self.notices.append(f"requests are answered one at a time, because exact passes have {sizes}")
+        engines = []
+        for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
+            own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
+            draft = pair.drafts[i] if pair.drafts else None
+            engines.append(Engine(target, draft, pair.ctx_size, own, options.overlap))
+            pair.resources.callback(engines[-1].close)
+        return Lanes(engines)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
@@ -176,12 +200,18 @@ class Model:
         """A conversation whose answers are written as `request` says; its prompt is ignored."""
         return Session(self.llama_model, self.engine.ctx_size, self.complete, request)
 
-    def complete(self, request: Request, plans: PlanChooser | None = None) -> Completion:
-        """A completion, not written yet. plans: what chooses each pass's plan; None is this model's own chooser."""
+    def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
+        """A completion, not written yet.
+
+        plans: what chooses each pass's plan; None is this model's own chooser. engine: the one of `lanes` that writes
+        it; None is the first.
+        """
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)
-        return Completion(self.engine, request, plans, self._constraint(request))
+        completion = Completion(engine or self.engine, request, plans, self._constraint(request))
+        self._completions.add(completion)
+        return completion
 
     def prompt_tokens(self, text: str, raw: bool = False) -> list[int]:
         """Token ids of a prompt, which is put into the model's chat template unless `raw`."""
@@ -225,8 +255,10 @@ class Model:
         if gbnf not in self._grammars:
             self._grammars[gbnf] = Grammar(gbnf, self.llama_model)
         self._grammars.move_to_end(gbnf)
-        while len(self._grammars) > _MOST_GRAMMARS:
-            self._grammars.popitem(last=False)[1].close()
+        in_use = {completion.request.gbnf for completion in self._completions if not completion.is_over}
+        for old in [one for one in self._grammars if one not in in_use and one != gbnf]:
+            if len(self._grammars) > _MOST_GRAMMARS:
+                self._grammars.pop(old).close()
         return self._grammars[gbnf]
 
 
@@ -239,6 +271,7 @@ def open_model(
     note: Callable[[str], None],
     largest: Plan | None = None,
     progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
+    parallel: int = 1,
 ) -> Model:
     """Resolve the options, load the model and return it.
 
@@ -247,12 +280,13 @@ def open_model(
     note: called with each notice that arises before anything is loaded.
     largest: a further plan for which the contexts must have room.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
+    parallel: most texts that are written at the same time.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
     asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     watch = LoadWatch()
-    options = replace(asked if asked.profile else with_defaults(asked), largest=largest)
+    options = replace(asked if asked.profile else with_defaults(asked), largest=largest, parallel=parallel)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
     with progress() as show:
         options, crashes = first_pass.checked(options, show)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
 _MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand
 _MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
+_LEAVES_OF_OTHERS = 16  # leaf paths of a tree that each further text may have; chosen by hand, as each takes an id
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class RunOptions:
     residency: whether specrun streams weights that do not fit into RAM ("auto", where it can), or not ("off").
     ring: how weights that it streams are read; with a profile, as that says.
     overlap: whether to draft while the target's passes run; None does as the plan says.
+    parallel: most texts that are written at the same time, within one context.
     """
 
     target: Path
@@ -60,6 +62,7 @@ class RunOptions:
     residency: ResidencyChoice = "auto"
     ring: RingSettings = field(default_factory=RingSettings)
     overlap: bool | None = None
+    parallel: int = 1
 
     @property
     def with_profile(self) -> RunOptions:
@@ -91,10 +94,14 @@ class RunOptions:
         budget = max(plan.budget for plan in plans)
         n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
         # Two paths are compared where the sizes of exact passes are measured.
-        n_seq_max = states.n_sequences if states else min(max(n_leaves, 2 if self.pads else 1), MAX_LEAVES)
+        n_leaves = max(n_leaves, 2 if self.pads else 1)
+        lanes = _lanes(n_leaves, self.parallel) if self.parallel > 1 and states is None else ()
+        # Each of several texts has a further sequence, for cells that it gave up.
+        n_seq_max = states.n_sequences if states else sum(lanes) + len(lanes) or min(n_leaves, MAX_LEAVES)
         return ContextConfig(
-            n_ctx=context_length(self.ctx_size, n_ctx_train) + budget + _MAX_PENDING,
+            n_ctx=context_length(self.ctx_size, n_ctx_train) + budget * self.parallel + _MAX_PENDING,
             n_seq_max=n_seq_max,
+            lanes=lanes,
             n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),
             n_outputs=max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0),
             n_snapshots=states.n_snapshots if states else 0,
@@ -103,6 +110,14 @@ class RunOptions:
     def all_plans(self, plans: Sequence[Plan]) -> Sequence[Plan]:
         """`plans`, and `largest` if there is one: those for which contexts must have room."""
         return [*plans, self.largest] if self.largest else plans
+
+
+def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:
+    """Most leaf paths of the trees of `n` texts that share a context. The first one, which is written alone most of
+    the time, gets as many as its trees can have, the others fewer.
+    """
+    others = min(n_leaves, _LEAVES_OF_OTHERS, (MAX_LEAVES - n) // n)
+    return (min(n_leaves, MAX_LEAVES - n - others * (n - 1)), *[others] * (n - 1))
 
 
 def context_length(ctx_size: int | None, n_ctx_train: int) -> int:

@@ -33,8 +33,8 @@ class SavedCaches:
 
 def size(engine: Engine) -> int:
     """About the bytes that `save` would take now."""
-    draft = engine.draft.context.sequence_bytes(0) if isinstance(engine.draft, DraftContext) else 0
-    return engine.target.context.sequence_bytes(0) + draft
+    draft = engine.draft.n_saved_bytes if isinstance(engine.draft, DraftContext) else 0
+    return engine.target.n_saved_bytes + draft
 
 
 def save(engine: Engine) -> SavedCaches | None:

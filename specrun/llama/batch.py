@@ -149,6 +149,19 @@ def committed_tokens(tokens: list[int], start: int, n_seq: int, n_outputs: int, 
     )
 
 
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The tokens of all `batches`, which have no hidden states, one after the other."""
+    if len(batches) == 1:
+        return batches[0]
+    return Batch(
+        tokens=np.concatenate([batch.tokens for batch in batches]),
+        positions=np.concatenate([batch.positions for batch in batches]),
+        first_seq=np.concatenate([batch.first_seq for batch in batches]),
+        n_seq=np.concatenate([batch.n_seq for batch in batches]),
+        outputs=np.concatenate([batch.outputs for batch in batches]),
+    )
+
+
 def drafted_nodes(
     tokens: list[int], positions: Sequence[int], sequences: Sequence[int], states: Floats | None = None
 ) -> Batch:

@@ -51,6 +51,7 @@ class ContextConfig:
     n_outputs: int  # most rows of logits of one pass
     settings: LlamaSettings = UNDECIDED  # threads, sizes of prompt passes, flash attention, cache types
     n_snapshots: int = 0  # recurrent states that are kept of a pass, where the architecture can
+    lanes: tuple[int, ...] = ()  # where several texts share the context: most leaf paths of the trees of each
 
     @property
     def n_call(self) -> int:
@@ -236,6 +237,26 @@ class LlamaContext:
         self._is_counted = False
         llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
         seq_length[destination] = end
+        self._is_counted = True
+
+    def keep(self, source: int, spare: int, start: int) -> None:
+        """Let `spare`, a sequence that no pass continues, have the cells of `source` from position `start` on, too.
+
+        They stay taken when `source` gives them up.
+        """
+        seq_length = self._lengths()
+        self._is_counted = False
+        llama_cpp.llama_memory_seq_cp(self._memory, source, spare, start, _TO_THE_END)
+        seq_length[spare] = max(seq_length[spare], seq_length[source])
+        self._is_counted = True
+
+    def give_up(self, spare: int, start: int, end: int) -> None:
+        """Remove positions start .. end - 1 from `spare`, so that cells which nothing else has become free."""
+        seq_length = self._lengths()
+        self._is_counted = False
+        if not llama_cpp.llama_memory_seq_rm(self._memory, spare, start, end):
+            raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
+        seq_length[spare] = self.sequence_end(spare)
         self._is_counted = True
 
     def recurrent_state(self, seq: int) -> NDArray[np.uint8]:

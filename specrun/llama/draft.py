@@ -33,15 +33,37 @@ class DraftContext:
 
     n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
     logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
+    others: those of other texts, which share the context (`draft_lanes`). The order of their cells does not matter
+        here: it could only change the drafts.
     """
 
-    def __init__(self, context: LlamaContext, n_vocab: int) -> None:
+    def __init__(self, context: LlamaContext, n_vocab: int, sequences: range | None = None) -> None:
+        """sequences: those for this text; None for all of the context."""
         self.context = context
         self.n_vocab = n_vocab
+        self.others: list[DraftContext] = []
+        self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
         self._tokens: list[int] = []
-        self._whole = 0  # a sequence with all committed text
+        self._whole = self._sequences[0]  # a sequence with all committed text
         self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
-        self._cells = TreeCells(context)
+        self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
+
+    def _n_elsewhere(self) -> int:
+        return sum(other._cells.n_cells for other in self.others)
+
+    def _make_room(self, n: int) -> None:
+        """Empty the caches of other texts if `n` tokens do not fit beside them. They are read again if they draft."""
+        if n + self._n_elsewhere() > self.context.config.n_ctx:
+            for other in self.others:
+                other.reset()
+
+    def _remove(self, start: int) -> None:
+        """Remove position `start` and all after it from all sequences of this text."""
+        if not self.others:
+            self.context.remove(ALL_SEQUENCES, start)
+            return
+        for sequence in self._sequences:
+            self.context.remove(sequence, start)
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
@@ -51,11 +73,12 @@ class DraftContext:
         """
         if self._is_in_doubt:
             self.reset()
+        self._make_room(len(tokens))
         self._is_in_doubt = True
         above_root = list(tokens[:-1])
         shared = common_prefix(self._tokens, above_root)
         if shared < len(self._tokens):
-            self.context.remove(ALL_SEQUENCES, shared)
+            self._remove(shared)
             self._tokens = above_root[:shared]
         else:
             self._keep_path(above_root[shared:])
@@ -77,7 +100,7 @@ class DraftContext:
         """Make the nodes that hold `accepted` committed text, as far as there are any, and remove all others."""
         n_tokens, n_kept = len(self._tokens), 0
         lengths = self.context.sequence_lengths()
-        for sequence in np.flatnonzero(lengths > n_tokens).tolist():
+        for sequence in (seq for seq in self._sequences if lengths[seq] > n_tokens):
             # What another user of the context left is on sequences without a path here.
             shared = common_prefix([node.token for node in self._cells.path_on(sequence)], accepted)
             self.context.remove(sequence, n_tokens + shared)
@@ -99,9 +122,14 @@ class DraftContext:
         """Forget all text and empty the cache."""
         self._is_in_doubt = True
         self._tokens = []
-        self.context.remove(ALL_SEQUENCES, 0)
+        self._remove(0)
         self._cells.begin(0, self._whole)
         self._is_in_doubt = False
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """About the bytes that `save` would take now."""
+        return self.context.sequence_bytes(self._whole)
 
     def save(self) -> SavedDraft | None:
         """A copy of the committed text in the cache, to be called between passes; None if there is none."""
@@ -113,10 +141,12 @@ class DraftContext:
         """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
         self.reset()
         self._is_in_doubt = True
-        self.context.set_sequence_state(0, saved.state)
-        self.context.remove(0, len(saved.tokens))  # nodes of a tree may have been behind the text
-        self._tokens, self._whole = list(saved.tokens), 0
-        self._cells.begin(len(saved.tokens), 0)
+        first = self._sequences[0]
+        self._make_room(len(saved.tokens))
+        self.context.set_sequence_state(first, saved.state)
+        self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been behind the text
+        self._tokens, self._whole = list(saved.tokens), first
+        self._cells.begin(len(saved.tokens), first)
         self._is_in_doubt = False
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
@@ -142,3 +172,12 @@ class DraftContext:
         rows = self.context.decode(drafted_nodes(tokens, positions, sequences))
         self._is_in_doubt = False
         return rows[:, : self.n_vocab]
+
+
+def draft_lanes(context: LlamaContext, n_vocab: int, leaves: Sequence[int]) -> list[DraftContext]:
+    """One for each of several texts that share the draft's context. leaves: the number of sequences of each."""
+    ends = np.cumsum(leaves).tolist()
+    lanes = [DraftContext(context, n_vocab, range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
+    for lane in lanes:
+        lane.others = [other for other in lanes if other is not lane]
+    return lanes

@@ -183,6 +183,13 @@ class LlamaModel:
         return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
 
     @property
+    def has_window(self) -> bool:
+        """Whether any layer attends to the last tokens only. llama.cpp gives cells that no later token attends to there
+        to other texts.
+        """
+        return int(llama_cpp.llama_model_n_swa(self._model)) > 0
+
+    @property
     def allows_two_kv_types(self) -> bool:
         """Whether K and V may have different cache types; latent attention (MLA) keeps both in one tensor."""
         architecture = self.metadata("general.architecture")

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import LlamaError
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext
+from specrun.llama.batch import Batch
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 
 _TEXT, _CHECKPOINT = 0, 1  # sequences of a context with recurrent states
 # Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
@@ -40,10 +41,25 @@ class PromptState:
     state: NDArray[np.uint8]
 
 
+@dataclass(frozen=True, eq=False)
+class CacheState:
+    """A saved text.
+
+    state: uint8[n], as `LlamaContext.sequence_state` gave it. end: tokens of the text.
+    prompt: the state near the end of its prompt, if there is one.
+    """
+
+    state: NDArray[np.uint8]
+    end: int
+    prompt: PromptState | None = None
+
+
 class TakingBack(Protocol):
     """What a target's context needs of its cache.
 
-    max_leaves: most leaf paths that a pass can check.
+    first: the first of the sequences of the context that hold the text.
+    max_leaves: most leaf paths that a pass can check, and the number of these sequences.
+    n_elsewhere: cells of the context that other texts have.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
     drops_padding: whether tokens behind committed ones can be dropped without decoding any of these again.
@@ -51,12 +67,20 @@ class TakingBack(Protocol):
     prompt: the state that was kept there; None if there is none.
     """
 
+    first: int
     max_leaves: int
     most_back: int | None
     most_pending: int | None
     drops_padding: bool
     prompt_tail: int | None
     prompt: PromptState | None
+
+    @property
+    def n_elsewhere(self) -> int: ...
+
+    def decode(self, batch: Batch) -> Logits:
+        """One pass over this text, as `LlamaContext.decode` makes it."""
+        ...
 
     def expect_back(self, end: int) -> None:
         """Prepare for a pass of which a part may be taken back. The cache holds `end` tokens of the text, no others."""
@@ -78,8 +102,8 @@ class TakingBack(Protocol):
         """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
         ...
 
-    def restored(self, prompt: PromptState | None) -> None:
-        """Note that the cache was emptied and holds a saved text, whose `prompt` was this."""
+    def restore(self, saved: CacheState) -> None:
+        """Let the cache, which must be empty, hold a saved text. Raises LlamaError if llama.cpp fails."""
         ...
 
     def clear(self) -> None:
@@ -90,6 +114,8 @@ class TakingBack(Protocol):
 class AttentionCells:
     """Cells of attention, of which any can be removed."""
 
+    first = 0
+    n_elsewhere = 0
     most_back: int | None = None
     most_pending: int | None = None
     drops_padding = True
@@ -99,6 +125,9 @@ class AttentionCells:
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
         self.max_leaves = context.config.n_seq_max
+
+    def decode(self, batch: Batch) -> Logits:
+        return self._context.decode(batch)
 
     def expect_back(self, end: int) -> None:
         pass
@@ -113,8 +142,8 @@ class AttentionCells:
     def keep_prompt(self, end: int) -> None:
         pass
 
-    def restored(self, prompt: PromptState | None) -> None:
-        pass
+    def restore(self, saved: CacheState) -> None:
+        self._context.set_sequence_state(self.first, saved.state)
 
     def clear(self) -> None:
         self._context.remove(ALL_SEQUENCES, 0)
@@ -128,7 +157,9 @@ class RecurrentStates:
     in the pass behind it. A context with neither decodes plainly.
     """
 
+    first = _TEXT
     max_leaves = 1
+    n_elsewhere = 0
     drops_padding = False
     prompt_tail: int | None = PROMPT_TAIL
 
@@ -140,6 +171,9 @@ class RecurrentStates:
         self.most_pending: int | None = MOST_PENDING
         self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
         self.prompt: PromptState | None = None
+
+    def decode(self, batch: Batch) -> Logits:
+        return self._context.decode(batch)
 
     def expect_back(self, end: int) -> None:
         if self._has_checkpoint and end and self._checkpoint != end:
@@ -190,8 +224,9 @@ class RecurrentStates:
             self.prompt = None
             self.prompt = PromptState(end, self._context.recurrent_state(_TEXT))
 
-    def restored(self, prompt: PromptState | None) -> None:
-        self._checkpoint, self.prompt = None, prompt
+    def restore(self, saved: CacheState) -> None:
+        self._context.set_sequence_state(_TEXT, saved.state)
+        self._checkpoint, self.prompt = None, saved.prompt
 
     def clear(self) -> None:
         self._checkpoint = self.prompt = None

@@ -5,12 +5,10 @@ sums over cells in order, so a hole in front of an accepted token would change t
 last bits of the logits. A tree is decoded in depth-first order, likeliest path first. Of the accepted path only the
 nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
 
-Every leaf of a tree needs a sequence that holds the committed text. Marking a cell costs time for each sequence that it
-is on, so the text is on as many sequences only as recent trees had leaves; others copy it when a tree needs them.
+Every leaf of a tree needs a sequence that holds the committed text (`leaf_sequences`).
 
 Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
-lies in the last cells, and is dropped with the tree. llama.cpp computes the end of the last layer and the logits for
-those tokens only whose logits are wanted, so the number of wanted rows is padded to the same sizes.
+lies in the last cells, and is dropped with the tree.
 
 Of a model with recurrent states a pass checks one path, on one sequence, and its cache may have to go back further than
 to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once they
@@ -22,8 +20,8 @@ Where a head drafts, the hidden states of each committed token are kept when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,62 +30,95 @@ from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.held_text import HeldText, SavedText
+from specrun.llama.lane_cells import CellLedger, LaneCells
+from specrun.llama.leaf_sequences import LeafSequences
+from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.prefix import common_prefix
-from specrun.llama.taking_back import taking_back
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+from specrun.llama.scoring import score_together
+from specrun.llama.taking_back import CacheState, TakingBack, taking_back
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
-_KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
+
+@dataclass(frozen=True)
+class Part:
+    """What a pass has of one text.
+
+    batch: committed tokens, and the tree if there is one. n_before: the committed tokens.
+    end_seq, end_position: where padding would go on.
+    """
+
+    batch: Batch
+    n_before: int
+    end_seq: int
+    end_position: int
 
 
 class TargetContext:
     """The committed text of one generation and the target's KV cache of it.
 
+    cells: how the cache takes tokens back, and which sequences it has for this text.
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
-    padding: the sizes that passes are padded to. The passes over new text of a prompt are the same with every plan, so
-        they may be larger than the largest of these sizes. The context needs room for the padding.
+    portion: the next portion of a prompt that is being read; None if nothing is left to be read.
     states: keeps the hidden states of the committed text for a head; None without one. It has those of what is cached.
     """
 
-    def __init__(self, context: LlamaContext) -> None:
+    def __init__(self, context: LlamaContext, lane: LaneCells | None = None) -> None:
+        """lane: this text's cells, where several texts share the context; None if it has the context for itself."""
         self.context = context
-        self._cache = taking_back(context)
+        self.cells: TakingBack = lane or taking_back(context)
         self.tokens: list[int] = []
         self.n_cached = 0
-        self.padding: PassSizes = ANY_SIZE
+        self._bounds = PassBounds(context.config, self.cells)
         self.states: TargetStates | None = None
         self._n_before = 0  # pending tokens in front of the tree scored last
-        self._n_sequences = 1  # the first ones, which hold what is cached; the others are empty
-        self._n_needed = 1  # most leaves of a tree since the number of sequences was last reconsidered
-        self._n_passes = 0  # since then
+        self._sequences = LeafSequences(context, self.cells.first, self.cells.max_leaves)
+        self._portions: Iterator[Part] = iter(())  # of a prompt that is being read
+        self.portion: Part | None = None
 
     @property
     def n_vocab(self) -> int:
         return self.context.model.n_vocab
 
     @property
+    def padding(self) -> PassSizes:
+        """The sizes that passes are padded to. The passes over new text of a prompt are the same with every plan, so
+        they may be larger than the largest of these sizes. The context needs room for the padding.
+        """
+        return self._bounds.padding
+
+    @padding.setter
+    def padding(self, sizes: PassSizes) -> None:
+        self._bounds.padding = sizes
+
+    @property
+    def last_cell(self) -> int:
+        """The last cell of the text among those of other texts in the same context; 0 without others."""
+        return self.cells.last if isinstance(self.cells, LaneCells) else 0
+
+    @property
     def max_leaves(self) -> int:
         """Most leaf paths of a tree."""
-        return self._cache.max_leaves
+        return self.cells.max_leaves
 
     @property
     def most_pending(self) -> int | None:
         """Most committed tokens that wait in front of a pass where each that is not accepted whole is decoded again;
         None where what was accepted stays in the cache.
         """
-        return self._cache.most_pending if self._cache.most_back is None else None
+        return self.cells.most_pending if self.cells.most_back is None else None
 
     @property
     def n_pending(self) -> int:
         """Number of committed tokens that the next pass decodes again in front of the root."""
         n_waiting = max(len(self.tokens) - 1, 0) - self.n_cached
-        return n_waiting - self._n_alone(n_waiting)
+        return n_waiting - self._bounds.n_alone(n_waiting)
 
     @property
     def has_read_prompt(self) -> bool:
         """Whether the cache holds all of the prompt but what the first pass decodes."""
-        return self._whole(len(self.tokens) - 1 - self.n_cached) == 0
+        return self._bounds.whole(len(self.tokens) - 1 - self.n_cached) == 0
 
     @property
     def has_states(self) -> bool:
@@ -100,16 +131,12 @@ class TargetContext:
         The batch always has room for a root, as fewer tokens are pending than the last tree had nodes, or than are
         decoded in a pass of their own.
         """
-        config, n_pending, most_back = self.context.config, self.n_pending, self._cache.most_back
-        n_before = max(len(self.tokens) - 1, 0) - n_pending
-        most = min(config.n_ctx - n_before, config.n_batch)
-        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
-        return min(largest - n_pending, self.padding.largest(config.n_outputs))
+        n_pending = self.n_pending
+        return self._bounds.largest_tree(max(len(self.tokens) - 1, 0) - n_pending, n_pending)
 
     def can_pad(self, sizes: PassSizes) -> bool:
         """Whether passes can be padded to these sizes: what is added must be taken back after each."""
-        most_back = self._cache.most_back
-        return most_back is None or sizes.least - 1 <= most_back
+        return self._bounds.can_pad(sizes)
 
     def pass_size(self, tree: TokenTree) -> int:
         """Tokens of the next pass over `tree`: pending ones and padding are included."""
@@ -123,6 +150,13 @@ class TargetContext:
         it came. Returns the number of tokens that were to be decoded. Raises ValueError for no tokens,
         ContextFullError if they do not fit.
         """
+        n_to_decode = self.begin_prompt(tokens)
+        while self.portion and not interrupted():
+            self.read_portion()
+        return n_to_decode
+
+    def begin_prompt(self, tokens: list[int]) -> int:
+        """The same, but portions are left to `read_portion`, one call of llama.cpp each."""
         if not tokens:
             raise ValueError("an empty prompt")
         end = len(tokens) - 1
@@ -132,91 +166,70 @@ class TargetContext:
         # The cache holds at least what is noted as cached, in this moment too: Ctrl-C may come between any two lines.
         self.n_cached = kept
         self.tokens = list(tokens)
-        self.n_cached = kept = self._cache.take_back(kept) if goes_on else self._cache.turn_back(kept)
-        self._count_sequences()
+        self.n_cached = kept = self.cells.take_back(kept) if goes_on else self.cells.turn_back(kept)
+        self._sequences.count(kept)
+        self._portions = self._portions_of_prompt(shared, end)
+        self.has_read_portion()
+        return end - kept
+
+    @property
+    def prompt_pass(self) -> int:
+        """Most tokens of one pass over a prompt."""
+        return min(self._bounds.prompt_call(), self.context.config.n_batch)
+
+    def read_portion(self) -> None:
+        """Decode the next portion of the prompt that `begin_prompt` began."""
+        part, self.portion = self.portion, None
+        assert part
+        self._decode(part)
+        self.has_read_portion()
+
+    def has_read_portion(self) -> None:
+        """Note that the portion was decoded, and look for the next one."""
+        self.portion = None
+        self.portion = next(self._portions, None)
+
+    def _portions_of_prompt(self, shared: int, end: int) -> Iterator[Part]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
-        self._decode_committed(shared, self._largest_pass, interrupted)
-        tail = self._cache.prompt_tail
+        yield from self._decode_committed(shared, self._bounds.largest_pass)
+        tail = self.cells.prompt_tail
         if tail is not None and end - tail > shared:
-            self._decode_committed(end - tail, self._prompt_call(), interrupted)
-            self._cache.keep_prompt(self.n_cached)
-        self._decode_committed(end, self._prompt_call(), interrupted)
-        return end - kept
+            yield from self._decode_committed(end - tail, self._bounds.prompt_call())
+            self.cells.keep_prompt(self.n_cached)
+        yield from self._decode_committed(end, self._bounds.prompt_call())
 
     def hold(self) -> None:
         """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
-        self._cache.keep_prompt(self.n_cached)
-        self._cache.expect_back(self.n_cached)
+        self.cells.keep_prompt(self.n_cached)
+        self.cells.expect_back(self.n_cached)
 
     def wait_for(self, most: int) -> None:
         """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
-        if self._cache.most_pending is not None:
-            self._cache.most_pending = most
+        if self.cells.most_pending is not None:
+            self.cells.most_pending = most
 
-    def _count_sequences(self) -> None:
-        """Find the first sequences that hold what is cached, and empty all others."""
-        lengths = self.context.sequence_lengths()[: self.max_leaves]
-        holds = lengths == self.n_cached if self.n_cached else np.zeros(len(lengths), np.bool_)
-        self._n_sequences = max(int(np.append(holds, False).argmin()), 1)
-        for seq in np.flatnonzero(lengths[self._n_sequences :]).tolist():
-            self.context.remove(self._n_sequences + seq, 0)
-        self._n_needed = min(self._n_needed, self._n_sequences)
+    def _decode(self, part: Part) -> None:
+        size = self._bounds.padded_call(len(part.batch))
+        self.cells.decode(part.batch.padded(size, part.end_seq, part.end_position))
 
-    def _prompt_call(self) -> int:
-        """Tokens of a prompt that llama.cpp gets at once. They depend on the settings only, never on the plan."""
-        config, multiple = self.context.config, self.padding.multiple
-        # The last pass over a prompt is padded, for which a pass of any other size might have no room.
-        prompt_pass = min(config.settings.prompt_pass, config.n_batch)
-        n = max(prompt_pass // multiple * multiple, self.padding.least)
-        return config.n_call if n == config.n_batch else n
-
-    def _decode_committed(self, end: int, largest: int, interrupted: Callable[[], bool]) -> None:
-        config, last_seq = self.context.config, self._n_sequences - 1
+    def _decode_committed(self, end: int, largest: int) -> Iterator[Part]:
+        """Committed tokens up to `end`, one call of llama.cpp after the other, which must be made of each."""
+        config, sequences = self.context.config, self._sequences
         if end > config.n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
-        while self.n_cached < end and not interrupted():
+        while self.n_cached < end:
             n = min(largest, end - self.n_cached)
-            n = n if self._cache.drops_padding else self._whole(n)
+            n = n if self.cells.drops_padding else self._bounds.whole(n)
             if n == 0:
                 break
             chunk = self.tokens[self.n_cached : self.n_cached + n]
-            batch = committed_tokens(chunk, self.n_cached, self._n_sequences, n_outputs=0)
+            batch = committed_tokens(chunk, self.n_cached, sequences.n, n_outputs=0, first_seq=sequences.first)
             after = self.n_cached + n
-            # Only the last of the passes that llama.cpp makes of a chunk is smaller than the others.
-            whole = n // config.n_batch * config.n_batch
-            rest = n - whole
-            size = whole + self.padding.padded(rest) if whole and rest else self.padding.padded(n)
-            self.context.decode(batch.padded(size, last_seq, after))
+            yield Part(batch, n, sequences.last, after)
             if self.states:
                 self.states.note(self.n_cached, chunk, np.arange(n))
-            self.n_cached = self._cache.take_back(after)
-
-    def _whole(self, n: int) -> int:
-        """The most of `n` committed tokens that a call can decode without padding. They may be more than the largest
-        size, as those of a prompt are.
-        """
-        if self._cache.drops_padding:
-            return max(n, 0)
-        n = n // self.padding.multiple * self.padding.multiple
-        rest = n % self.context.config.n_batch
-        n -= rest if rest < self.padding.least else 0
-        return max(n, 0)
-
-    def _n_alone(self, n_waiting: int) -> int:
-        """How many of the committed tokens that wait for a pass are decoded in passes of their own before the next."""
-        most = self._cache.most_pending
-        if most is not None and self.padding.most is not None:
-            most = min(most, self.padding.most // 2)  # the other half is for the tree
-        if most is None or n_waiting <= most:
-            return 0
-        rest = n_waiting % self._largest_pass
-        return n_waiting - rest + self._whole(rest)
-
-    @property
-    def _largest_pass(self) -> int:
-        """Tokens of the largest pass that is of the class."""
-        return self.padding.largest(self.context.config.n_batch)
+            self.n_cached = self.cells.take_back(after)
 
     def score(self, tree: TokenTree) -> Logits:
         """One pass over the pending tokens and `tree`, whose root must be the last committed token.
@@ -224,54 +237,43 @@ class TargetContext:
         Returns float32[len(tree), n_vocab]; row i predicts the token after node i. It is a view that the next pass
         overwrites. Raises ContextFullError if the tree has more than `room()` nodes.
         """
+        return score_together([(self, tree)])[0]
+
+    def prepare(self, tree: TokenTree) -> Part:
+        """What the next pass, which must follow at once, has of this text. Raises the errors of `score`."""
         if tree.tokens[ROOT] != self.tokens[-1] or self.n_cached >= len(self.tokens):
             raise ValueError("the root is not the pending last token")
         if len(tree) > self.room():
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
         if tree.n_leaves > self.max_leaves:
             raise ValueError(f"a tree of {tree.n_leaves} leaf paths; a pass checks {self.max_leaves}")
-        n_alone = self._n_alone(len(self.tokens) - 1 - self.n_cached)
+        n_alone = self._bounds.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
-            self._decode_committed(self.n_cached + n_alone, self._largest_pass, interrupted=lambda: False)
-        self._provide_sequences(tree.n_leaves)
+            for part in self._decode_committed(self.n_cached + n_alone, self._bounds.largest_pass):
+                self._decode(part)
+        sequences = self._sequences
+        sequences.provide(tree.n_leaves, self.n_cached)
         n_before = self.n_pending
         root_position = len(self.tokens) - 1
         # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.
         n_seq = tree.leaf_counts.copy()
-        n_seq[ROOT] = self._n_sequences
+        n_seq[ROOT] = sequences.n
         before = np.asarray(self.tokens[self.n_cached : -1], np.int32)
         batch = Batch(
             tokens=np.concatenate([before, tree.tokens]),
             positions=np.concatenate(
                 [np.arange(self.n_cached, root_position, dtype=np.int32), root_position + tree.depths]
             ),
-            first_seq=np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
-            n_seq=np.concatenate([np.full(n_before, self._n_sequences, np.int32), n_seq]),
+            first_seq=sequences.first + np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
+            n_seq=np.concatenate([np.full(n_before, sequences.n, np.int32), n_seq]),
             outputs=np.arange(n_before + len(tree)) >= n_before,
         )
         # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
-        depth = int(tree.depths[-1]) if tree.n_leaves == self._n_sequences else 0
-        batch = batch.padded(self.pass_size(tree), self._n_sequences - 1, root_position + depth + 1)
-        # Further rows are those of padding, and if that is too little, of pending tokens.
-        n_rows = self.padding.padded(len(tree))
-        first_row = min(n_before, len(batch) - n_rows)
-        batch.outputs[first_row : first_row + n_rows] = True
+        depth = int(tree.depths[-1]) if tree.n_leaves == sequences.n else 0
         self._n_before = n_before
-        if len(batch) > n_before + 1:
-            self._cache.expect_back(self.n_cached)
-        return self.context.decode(batch)[n_before - first_row :][: len(tree)]
-
-    def _provide_sequences(self, n_leaves: int) -> None:
-        """Let at least `n_leaves` sequences hold what is cached, and not many more than recent trees needed."""
-        self._n_needed = max(self._n_needed, n_leaves)
-        self._n_passes += 1
-        if n_leaves <= self._n_sequences and self._n_passes < _KEPT_PASSES:
-            return
-        for seq in range(self._n_needed, self._n_sequences):
-            self.context.remove(seq, 0)
-        for seq in range(self._n_sequences, self._n_needed):
-            self.context.copy(0, seq, 0, self.n_cached)
-        self._n_sequences, self._n_needed, self._n_passes = self._n_needed, n_leaves, 0
+        if self.pass_size(tree) > n_before + 1:
+            self.cells.expect_back(self.n_cached)
+        return Part(batch, n_before, sequences.last, root_position + depth + 1)
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
         """Commit the accepted `path` (node indices, root first) of the tree scored last, and then `next_token`."""
@@ -283,32 +285,32 @@ class TargetContext:
             first = root_position - self._n_before
             tokens = [*self.tokens[first:root_position], *tree.tokens[path].tolist()]
             self.states.note(first, tokens, np.append(np.arange(self._n_before), self._n_before + np.array(path)))
-        n_cached = self._cache.take_back(end)
+        n_cached = self.cells.take_back(end)
         if kept > 1:
-            self._share_first_path(root_position + 1, end)
+            self._sequences.share_first_path(root_position + 1, end)
         self.n_cached = n_cached
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
         self.tokens.append(next_token)
 
-    def _share_first_path(self, start: int, end: int) -> None:
-        """Let every sequence in use share the cells of sequence 0 at start .. end - 1 instead of its own."""
-        for seq in range(1, self._n_sequences):
-            self.context.remove(seq, start)
-            self.context.copy(0, seq, start, end)
-
     def held(self) -> HeldText:
         """What the cache holds, for a look. The text is the present one, which changes."""
-        return HeldText(self.tokens, self.n_cached, self._cache.drops_padding, self._cache.prompt)
+        return HeldText(self.tokens, self.n_cached, self.cells.drops_padding, self.cells.prompt)
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """About the bytes that `save` would take now."""
+        return self.context.sequence_bytes(self.cells.first)
 
     def save(self) -> SavedText | None:
         """A copy of what the cache holds, to be called between passes; None after a pass that failed.
 
         Raises LlamaError if llama.cpp fails.
         """
-        if self.context.n_last_pass is None or int(self.context.sequence_lengths()[0]) != self.n_cached:
+        first = self.cells.first
+        if self.context.n_last_pass is None or int(self.context.sequence_lengths()[first]) != self.n_cached:
             return None
         held = replace(self.held(), tokens=list(self.tokens))
-        return SavedText(held, self.context.sequence_state(0), self.states.save() if self.states else None)
+        return SavedText(held, self.context.sequence_state(first), self.states.save() if self.states else None)
 
     def restore(self, saved: SavedText) -> None:
         """Hold what was saved, instead of what is held now. The context must be the one that it was saved of.
@@ -317,22 +319,37 @@ class TargetContext:
         """
         self.reset()
         try:
-            self.context.set_sequence_state(0, saved.state)
+            self.cells.restore(CacheState(saved.state, saved.held.n_cached, saved.held.prompt))
         except BaseException:
             self.reset()
             raise
         if self.states and saved.for_head:
             self.states.restore(saved.for_head)
-        self._cache.restored(saved.held.prompt)
         self.tokens, self.n_cached = list(saved.held.tokens), saved.held.n_cached
+
+    def move_down(self) -> None:
+        """Move the text, which must be a lane's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
+        if self.n_cached:
+            assert isinstance(self.cells, LaneCells)
+            state = CacheState(self.context.sequence_state(self.cells.first), self.n_cached)
+            self.cells.leave()
+            self.cells.restore(state)
+            self._sequences.reset()
 
     def drop_tree(self) -> None:
         """Remove from the cache what the last `score` wrote, without committing anything."""
-        self.n_cached = self._cache.take_back(self.n_cached)
+        self.n_cached = self.cells.take_back(self.n_cached)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         self.tokens = []
         self.n_cached = 0
-        self._cache.clear()
-        self._n_sequences = self._n_needed = 1
+        self._portions, self.portion = iter(()), None
+        self.cells.clear()
+        self._sequences.reset()
+
+
+def target_lanes(context: LlamaContext) -> list[TargetContext]:
+    """One target for each text that `context` has room for."""
+    lanes = context.config.lanes
+    return [TargetContext(context, lane) for lane in CellLedger(context, lanes).lanes] or [TargetContext(context)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specrun.llama.context import LlamaContext
 from specrun.speculation.drafter import DraftNode
@@ -20,19 +20,29 @@ class TreeCells:
     the rest of it when it is used again.
     """
 
-    def __init__(self, context: LlamaContext) -> None:
+    def __init__(
+        self, context: LlamaContext, sequences: range | None = None, n_elsewhere: Callable[[], int] = lambda: 0
+    ) -> None:
+        """sequences: those for this text; None for all of the context. n_elsewhere: gives the cells of other texts."""
         self._context = context
-        self.begin(0, 0)
+        self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
+        self._n_elsewhere = n_elsewhere
+        self.begin(0, self._sequences[0])
 
     def begin(self, n_committed: int, whole: int) -> None:
         """Forget all nodes. n_committed: cells of the committed text. whole: a sequence that has all of them."""
         self._n_committed = n_committed
-        sequences = range(self._context.config.n_seq_max - 1, -1, -1)
+        sequences = reversed(self._sequences)
         self._place = {ROOT: (whole, n_committed - 1)}  # node that can get children -> sequence, position
         self._free = [sequence for sequence in sequences if sequence != whole]
         # Every sequence that is not free -> the nodes whose cells it has behind the committed text, in order.
         self._paths: dict[int, list[DraftNode]] = {whole: []}
         self._n_holders: dict[int, int] = {}  # node -> number of sequences that have its cell
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of the committed text and of all nodes."""
+        return self._n_committed + len(self._n_holders)
 
     def path_on(self, sequence: int) -> list[DraftNode]:
         """The nodes that a sequence has behind the committed text, in order."""
@@ -54,7 +64,7 @@ class TreeCells:
     def _fitting(self, parents: Sequence[int], count: int) -> list[int]:
         """Places of the first `count` nodes that fit as the cache is now."""
         n_free = len(self._free)
-        count = min(count, self._context.config.n_ctx - self._n_committed - len(self._n_holders))
+        count = min(count, self._context.config.n_ctx - self.n_cells - self._n_elsewhere())
         continued: set[int] = set()  # parents whose sequence goes on with a node at one of the places
         places: list[int] = []
         for place, parent in enumerate(parents):

@@ -55,7 +55,7 @@ class Facts:
         return JSONResponse(
             {
                 "default_generation_settings": {"params": _settings(self._service.defaults), "n_ctx": ctx_size},
-                "total_slots": 1,
+                "total_slots": len(loaded.model.lanes),
                 "model_alias": loaded.name,
                 "model_path": str(model.path),
                 "modalities": {"vision": False, "audio": False},

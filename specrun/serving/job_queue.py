@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Job
@@ -14,15 +15,17 @@ _LATEST = 8  # jobs whose mean time says when a place may be free
 class JobQueue:
     """Safe to use from several threads.
 
-    most: jobs that may wait, besides the one that is being answered. n_refused: those for which there was no room.
+    most: jobs that may wait, besides those that are being answered. n_refused: those for which there was no room.
+    n_lanes: jobs that may be answered at a time.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self.n_lanes = 1
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._is_busy = False
+        self._n_running = 0
         self.n_refused = 0
         self._seconds: deque[float] = deque(maxlen=_LATEST)
 
@@ -31,7 +34,7 @@ class JobQueue:
         with self._changed:
             if self._is_closed:
                 raise _closed()
-            if len(self._waiting) >= self._most + (not self._is_busy):
+            if len(self._waiting) >= self._most + self.n_lanes - self._n_running:
                 self.n_refused += 1
                 raise ApiError(
                     f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue",
@@ -41,18 +44,23 @@ class JobQueue:
             self._waiting.append(job)
             self._changed.notify()
 
-    def take(self, timeout_s: float) -> Job | None:
-        """The job that waits longest, after `timeout_s` seconds at the latest; None if there is none. What was taken
-        before is done with.
+    def take(self, timeout_s: float, fits: Callable[[Job], bool]) -> Job | None:
+        """The job that waits longest, after `timeout_s` seconds at the latest; None if there is none, or if there is no
+        room for it.
         """
         with self._changed:
-            self._is_busy = False
-            if not self._waiting:
+            if not self._waiting and timeout_s:
                 self._changed.wait(timeout_s)
-            if not self._waiting:
+            if not self._waiting or not fits(self._waiting[0]):
                 return None
-            self._is_busy = True
+            self._n_running += 1
             return self._waiting.popleft()
+
+    def done(self, seconds: float) -> None:
+        """A job that was taken is answered, or has failed. seconds: that it took."""
+        with self._changed:
+            self._n_running -= 1
+            self._seconds.append(seconds)
 
     def drop(self, job: Job) -> bool:
         """Take a job out that nobody waits for any more. False if it was out already."""
@@ -61,11 +69,6 @@ class JobQueue:
                 return False
             self._waiting.remove(job)
             return True
-
-    def took(self, seconds: float) -> None:
-        """Note how long a job took."""
-        with self._changed:
-            self._seconds.append(seconds)
 
     def close(self) -> None:
         """Refuse all jobs, those that wait too."""
@@ -83,14 +86,15 @@ class JobQueue:
             return len(self._waiting)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a job is being answered."""
+    def n_running(self) -> int:
+        """Jobs that are being answered."""
         with self._changed:
-            return self._is_busy
+            return self._n_running
 
     def _retry_after(self) -> int:
         """Seconds, by what the latest jobs took."""
-        return max(round(sum(self._seconds) / len(self._seconds)), 1) if self._seconds else 1
+        mean = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
+        return max(round(mean / self.n_lanes), 1)
 
 
 def _closed() -> ApiError:

@@ -23,6 +23,7 @@ class Totals:
     prompt_tokens_cached: int = 0
     completion_tokens: int = 0
     passes: int = 0
+    shared_passes: int = 0
     drafted: int = 0
     drafted_accepted: int = 0
     prompt_seconds: float = 0.0
@@ -66,7 +67,8 @@ class Metrics:
             ("prompt_tokens_total", t.prompt_tokens, "counter", "Tokens of prompts."),
             ("prompt_tokens_cached_total", t.prompt_tokens_cached, "counter", "Of these, taken from the cache."),
             ("completion_tokens_total", t.completion_tokens, "counter", "Tokens written."),
-            ("passes_total", t.passes, "counter", "Target passes that wrote them."),
+            ("passes_total", t.passes, "counter", "Target passes that wrote them, counted for each answer."),
+            ("shared_passes_total", t.shared_passes, "counter", "Target passes that several answers shared."),
             ("drafted_tokens_total", t.drafted, "counter", "Drafted tokens that these passes checked."),
             ("drafted_tokens_accepted_total", t.drafted_accepted, "counter", "Of these, accepted."),
             ("prompt_seconds_total", t.prompt_seconds, "counter", "Time reading prompts."),
@@ -74,7 +76,7 @@ class Metrics:
             ("target_seconds_total", t.target_seconds, "counter", "Of it, in target passes."),
             ("draft_seconds_total", t.draft_seconds, "counter", "Of it, in draft passes while no target pass ran."),
             ("tokens_per_pass", t.completion_tokens / max(t.passes, 1), "gauge", "Mean accepted length."),
-            ("requests_processing", int(queue.is_busy), "gauge", "Requests that are being answered."),
+            ("requests_processing", queue.n_running, "gauge", "Requests that are being answered."),
             ("requests_waiting", queue.n_waiting, "gauge", "Requests that wait."),
             ("requests_refused_total", queue.n_refused, "counter", "Requests refused because too many waited."),
         ):

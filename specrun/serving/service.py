@@ -40,6 +40,7 @@ class Service:
 
     def begin(self, loaded: LoadedService) -> None:
         """The model is loaded: requests are answered from now on."""
+        self.queue.n_lanes = len(loaded.model.lanes)
         self._loaded = loaded
 
     @property

@@ -1,81 +1,173 @@
-"""Takes jobs from the queue and writes their answers. It alone uses the model."""
+"""Takes jobs from the queue and writes their answers, several at a time. It alone uses the model."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from specrun.engine.completion import Completion
+from specrun.engine.decoding import Engine
+from specrun.engine.together import Together
 from specrun.errors import SpecrunError
+from specrun.interrupts import never
 from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
-from specrun.serving.job import Answered, Job, Piece
-from specrun.serving.released import Released
+from specrun.serving.job import Asked, Job
 from specrun.serving.service import Service
+from specrun.serving.writing import Writing
 
 _POLL_S = 0.2  # between looks at whether the server shall stop, while there is nothing to do
+# Tokens of an answer for which there must be room when it begins beside others. By hand: most answers are longer, but
+# few are at their longest at the same time, and one that finds no room any more waits for another to end.
+_FIRST_TOKENS = 256
+_NODES = 16  # of a tree for which room is made
 
 
 class Worker:
-    """service: its model must be loaded. conversations: those of its engine.
+    """Writes the answers to the jobs in a queue: a pass over prompts and a pass over all answers in turn.
 
+    service: its model must be loaded. conversations: those of its engines.
     report: is told of an error that is none of a request's.
     """
 
     def __init__(self, service: Service, conversations: Conversations, report: Callable[[Exception], None]) -> None:
+        self._service = service
         self._conversations = conversations
-        self._model = service.loaded.model
-        self._prompts = service.loaded.prompts
+        self._lanes = service.loaded.model.lanes
         self._queue = service.queue
-        self._totals = service.totals
         self._report = report
+        self._running: list[Writing] = []  # the oldest first
+        self._together = Together()
+        self._interrupted: Callable[[], bool] = never
 
     def run(self, interrupted: Callable[[], bool]) -> None:
-        """Answer jobs until `interrupted()`. It is called after every pass: an answer that is being written ends."""
+        """Answer jobs until `interrupted()`. It is called after every pass: answers that are being written end."""
+        self._interrupted = interrupted
         try:
             while not interrupted():
-                job = self._queue.take(_POLL_S)
-                if job:
-                    started = time.monotonic()
-                    self._answer(job, interrupted)
-                    self._queue.took(time.monotonic() - started)
+                self._guarded(self._running, self._admit)
+                self._guarded(self._running, self._advance)
+                self._retire()
+            for one in self._running:
+                one.end()
         finally:
             self._queue.close()
 
-    def _answer(self, job: Job, interrupted: Callable[[], bool]) -> None:
+    # --- which answers are written ---
+
+    def _admit(self) -> None:
+        """Take up jobs in their order, as long as there is a lane and room for each. Without any, wait for one."""
+        for one in self._running:
+            has_room = self._n_tokens() + one.n_tokens + _NODES <= self._ctx_size
+            if one.waits and (has_room or not self._active()):
+                self._make_room(one.n_tokens)
+                one.go_on()
+        while len(self._running) < len(self._lanes) and not any(one.waits for one in self._running):
+            job = self._queue.take(0 if self._running else _POLL_S, self._fits)
+            if job is None:
+                return
+            prompt = job.asked[0].request.prompt
+            engine = self._conversations.lane_for(prompt, self._busy)
+            one = Writing(job, engine, self._service, self._conversations, self._interrupted)
+            self._running.append(one)
+            self._make_room(len(prompt) - engine.target.held().reusable(prompt))
+            self._guarded([one], one.begin)
+            self._retire()
+
+    def _fits(self, job: Job) -> bool:
+        """Whether there is room for a job beside the answers that are being written. Alone, every job has room."""
+        if not self._running:
+            return True
+        longest = max(len(asked.request.prompt) + _first_tokens(asked) for asked in job.asked)
+        return self._n_tokens() + longest <= self._ctx_size
+
+    @property
+    def _busy(self) -> list[Engine]:
+        return [one.engine for one in self._running]
+
+    @property
+    def _ctx_size(self) -> int:
+        return self._lanes.engines[0].ctx_size
+
+    def _n_tokens(self) -> int:
+        """Tokens of all texts that are being written and do not wait."""
+        return sum(one.n_tokens for one in self._running if not one.waits)
+
+    def _retire(self) -> None:
+        for one in [one for one in self._running if one.is_done]:
+            self._running.remove(one)
+            self._queue.done(one.seconds)
+
+    # --- how they are written ---
+
+    def _advance(self) -> None:
+        """Make a pass over prompts, and one over all answers whose prompts are read."""
+        for one in self._running:
+            if one.is_ended:
+                one.end()
+        self._retire()
+        reading = [one.generation for one in self._active() if one.generation.is_reading]
+        if reading:
+            readers = self._together.readers(reading)
+            if self._make_room(sum(one.n_next for one in readers)):
+                self._together.read(readers)
+        writing = [one for one in self._active() if not one.generation.is_reading]
+        while writing and not self._make_room(_least(writing), _least(writing) + _NODES * len(writing)):
+            youngest = self._active()[-1]
+            youngest.wait()
+            writing = [one for one in writing if one is not youngest]
+        if writing:
+            self._write(writing)
+
+    def _active(self) -> list[Writing]:
+        return [one for one in self._running if not (one.waits or one.is_done)]
+
+    def _write(self, writing: Sequence[Writing]) -> None:
+        if len(writing) == 1:
+            passes = [(writing[0].generation, writing[0].generation.next_pass())]
+        else:
+            passes = self._together.next_pass([one.generation for one in writing])
+            self._service.totals.shared_passes += len(passes) > 1
+        for generation, done in passes:
+            one = next(one for one in writing if one.generation is generation)
+            self._guarded([one], partial(one.add, done))
+
+    def _make_room(self, n: int, wanted: int = 0) -> bool:
+        """Have `n` cells free, for which conversations may leave the caches, and `wanted` ones if none needs to.
+
+        Returns False if there are fewer than `n`.
+        """
+        lanes = self._lanes
+        lanes.make_room(max(n, wanted))
+        while not lanes.has_room(n) and self._conversations.set_one_aside(self._busy):
+            lanes.make_room(n)
+        return lanes.has_room(n)
+
+    def _guarded(self, involved: Sequence[Writing], work: Callable[[], None]) -> None:
+        """Do some work. An error is told to those who are `involved`, and ends their jobs."""
         try:
-            for asked in job.asked:
-                if asked.anew:
-                    self._conversations.set_aside()
-                else:
-                    self._conversations.take_up(asked.request.prompt)
-                completion = self._model.complete(asked.request)
-                for piece in self._pieces(completion, lambda: job.is_cancelled() or interrupted()):
-                    job.emit(piece)
-                self._totals.add(completion)
-                self._prompts.keep(asked.prompt, completion)
-                job.emit(Answered(completion))
-                if completion.finish_reason == "interrupted":
-                    job.emit(ApiError("the server is stopping", SERVER_ERROR))
-                    break
+            work()
         except SpecrunError as error:
-            self._totals.failed()
-            job.emit(error)
+            for one in involved:
+                one.fail(error)
+                if len(self._lanes) > 1:
+                    one.engine.reset()
         except BaseException as error:
-            self._totals.failed()
-            job.emit(ApiError("the server failed", SERVER_ERROR))
+            for one in self._running:
+                one.fail(ApiError("the server failed", SERVER_ERROR))
             if not isinstance(error, Exception):
                 raise
             # The caches may be in any state; the next request begins with empty ones.
-            self._model.engine.reset()
+            for engine in self._lanes.engines:
+                engine.reset()
             self._report(error)
 
-    def _pieces(self, completion: Completion, ended: Callable[[], bool]) -> Iterator[Piece]:
-        """Write the answer. Log-probabilities come with the text that they belong to."""
-        released = Released(completion.token_bytes)
-        n_told = 0
-        for text in completion.stream(ended):
-            logprobs = released.push(completion.logprobs[n_told:], text)
-            n_told = len(completion.logprobs)
-            if text or logprobs:
-                yield Piece(text, logprobs)
+
+def _first_tokens(asked: Asked) -> int:
+    most = asked.request.max_tokens
+    return _FIRST_TOKENS if most is None else min(most, _FIRST_TOKENS)
+
+
+def _least(writing: Sequence[Writing]) -> int:
+    """Cells that a pass over these texts needs without any drafts."""
+    targets = [one.engine.target for one in writing]
+    return targets[0].padding.padded(sum(target.n_pending + 1 for target in targets))

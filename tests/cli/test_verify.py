@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import decoding
+from specrun.engine import generation
 from tests.conftest import SpecrunHere
 from tests.models import wide_target
 from tests.verifying.test_verifier import wrong_after
@@ -57,7 +57,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere, prom
 def test_a_wrong_token_ends_in_a_code_of_its_own(
     here: SpecrunHere, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding, "accept", wrong_after(1, rank=5))
+    monkeypatch.setattr(generation, "accept", wrong_after(1, rank=5))
     result = here("verify", "--speculate", "tree", "--temp", "0", "--prompts", prompts, *QUICK)
     assert result.code == 11, result
     assert "different" in result.stdout

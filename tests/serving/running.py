@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from specrun.serving.request_fields import Defaults
 from specrun.serving.service import LoadedService, Service
 from specrun.serving.worker import Worker
 from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from tests.waiting import TIMEOUT_S, wait_until
 
@@ -83,7 +84,7 @@ class Server:
 
     def wait_until_idle(self) -> None:
         """Return once no answer is being written."""
-        wait_until(lambda: not self.service.queue.is_busy, "the server is idle")
+        wait_until(lambda: not self.service.queue.n_running, "the server is idle")
 
 
 def messages(*texts: str) -> list[Json]:
@@ -112,13 +113,25 @@ def running(
     cache_bytes: int = 1 << 30,
     access: Access | None = None,
     defaults: Defaults = GREEDY,
+    parallel: int = 1,
+    exact: bool = False,
+    prompt_pass: int | None = None,
+    is_auto: bool = False,
 ) -> Iterator[Server]:
     """A server of `target`, with the embedded draft if `plan` wants one, on one thread."""
     one_thread = LlamaSettings(threads=1)
     draft_settings = LlamaSettings(threads=1, flash_attn="on")
     plans = (plan or SPECEXEC.plan(16, 6),)
+    plans = (*plans, OFF.plan()) if is_auto else plans
     options = RunOptions(
-        target, embedded.DRAFT, plans, ctx_size=ctx_size, settings=one_thread, draft_settings=draft_settings
+        target,
+        embedded.DRAFT,
+        plans,
+        ctx_size=ctx_size,
+        settings=replace(one_thread, ubatch_size=prompt_pass),
+        draft_settings=draft_settings,
+        parallel=parallel,
+        exact=exact,
     )
     service = Service(JobQueue(most_waiting), defaults)
     failures: list[Exception] = []
@@ -130,7 +143,7 @@ def running(
         httpx2.Client(base_url=url("127.0.0.1", bound), timeout=TIMEOUT_S, trust_env=False) as client,
     ):
         service.begin(LoadedService(model, Prompts(model), NAME))
-        conversations = Conversations(model.engine, cache_bytes)
+        conversations = Conversations(model.lanes.engines, cache_bytes)
         worker = Worker(service, conversations, failures.append)
         thread = threading.Thread(target=worker.run, args=[stop.is_set])
         thread.start()

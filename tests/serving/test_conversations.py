@@ -76,10 +76,10 @@ def test_copies_stay_within_their_bound() -> None:
         engine = server.service.loaded.model.engine
         server.wait_until_idle()
         one = len(engine.target.context.sequence_state(0))
-        bounded = Conversations(engine, 3 * one)
+        bounded = Conversations([engine], 3 * one)
         for i in range(12):
             prompt = [40 + i] * 60
-            bounded.take_up(prompt)
+            bounded.take_up(engine, prompt)
             engine.target.set_prompt(prompt)
             assert bounded.n_bytes <= 3 * one
         assert len(bounded) >= 2

@@ -97,7 +97,7 @@ def test_stop_ends_the_generation(endless: Path, browser_page: Page, monkeypatch
         ask(page, "x")
         expect(page.locator(".assistant")).to_contain_text("la lo", timeout=MS)
         page.get_by_role("button", name="Stop").click()
-        wait_until(lambda: not server.service.queue.is_busy, "the answer ends")
+        wait_until(lambda: not server.service.queue.n_running, "the answer ends")
         expect(page.get_by_role("button", name="Send")).to_be_enabled(timeout=MS)
 
 

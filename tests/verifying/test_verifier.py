@@ -12,7 +12,7 @@ import pytest
 
 from specrun.bench.bench_prompts import BenchPrompt
 from specrun.catalog import embedded
-from specrun.engine import decoding
+from specrun.engine import generation
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import PromptError
@@ -61,7 +61,7 @@ def found(model: Model, settings: VerifySettings = SETTINGS, prompts: list[Bench
 
 def wrong_after(n_passes: int, rank: int) -> Any:
     """An acceptance that commits, in one drafted pass, the token of this rank by the target's logits."""
-    accept = decoding.accept
+    accept = generation.accept
     passes: list[bool] = []  # whether each drafted
 
     def sabotaged(plan: Plan, tree: Any, rows: Any, sampler: Any, tokens: Any) -> Accepted:
@@ -120,7 +120,7 @@ def test_a_wrong_token_is_an_error_even_if_it_is_the_next_likeliest(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for temperature in (0.0, 0.8):
-        monkeypatch.setattr(decoding, "accept", wrong_after(2, rank=1 if temperature == 0 else 30))
+        monkeypatch.setattr(generation, "accept", wrong_after(2, rank=1 if temperature == 0 else 30))
         one = found(model, replace(SETTINGS, temperatures=(temperature,)), PROMPTS[:1])[0]
         assert one.outcome == "different"
         assert one.divergence is not None
@@ -132,7 +132,7 @@ def test_a_wrong_token_is_an_error_even_if_it_is_the_next_likeliest(
 
 @pytest.mark.slow
 def test_a_wrong_token_is_told_from_rounding(k_quant: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "accept", wrong_after(1, rank=40))
+    monkeypatch.setattr(generation, "accept", wrong_after(1, rank=40))
     one = found(k_quant, replace(SETTINGS, temperatures=(0.0,)), PROMPTS[:1])[0]
     assert one.outcome == "different"
     assert one.divergence is not None
@@ -142,7 +142,7 @@ def test_a_wrong_token_is_told_from_rounding(k_quant: Model, monkeypatch: pytest
 
 def test_where_passes_are_exact_no_difference_is_a_near_tie(k_quant: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(k_quant, "exactness", replace(k_quant.exactness, is_exact=True))
-    monkeypatch.setattr(decoding, "accept", wrong_after(1, rank=1))
+    monkeypatch.setattr(generation, "accept", wrong_after(1, rank=1))
     one = found(k_quant, replace(SETTINGS, temperatures=(0.0,)), PROMPTS[:1])[0]
     assert one.divergence is not None
     assert (one.outcome, one.divergence.explained) == ("different", 0.0)

@@ -169,6 +169,20 @@ class Auto:
         self._is_check = not self.is_off and self._is_check_due()
         self._next = self._sized(self._held)
 
+    @property
+    def together(self) -> Plan:
+        """Of the plans whose trees follow pass times, and so draft as much as pays beside others, the best one.
+
+        What wins for a text alone may lose there, and the other way round, so this one need not be followed now.
+        """
+        plain = self._plain()
+        arms = [arm for arm in self._arms if _can_shrink(arm.plan)]
+        return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
+
+    def record_together(self, record: PassRecord) -> None:
+        """Learn pass times and chances. The rates are those of a text alone, and stay as they are."""
+        self.guide.learn(record)
+
     def _judge(self, record: PassRecord) -> None:
         """Count the pass, and change the plan if another one is expected to be faster."""
         arm, plain = self._held, self._plain()

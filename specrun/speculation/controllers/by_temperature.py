@@ -46,6 +46,15 @@ class ByTemperature:
         """Learn from a pass that followed `current`."""
         self.now.record(record)
 
+    @property
+    def together(self) -> Plan:
+        """The plan of a text of this temperature in a pass that it shares."""
+        return self.now.together
+
+    def record_together(self, record: PassRecord) -> None:
+        """Learn from a pass that several texts shared."""
+        self.now.record_together(record)
+
     def __str__(self) -> str:
         return str(self.now)
 

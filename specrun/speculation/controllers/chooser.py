@@ -40,6 +40,15 @@ class PlanChooser(Protocol):
         """Learn from a pass that followed `current`."""
         ...
 
+    @property
+    def together(self) -> Plan:
+        """The plan of this text in a pass that it shares with others, if drafting pays there."""
+        ...
+
+    def record_together(self, record: PassRecord) -> None:
+        """Learn from a pass that several texts shared: `n_target` and the seconds are those of the whole pass."""
+        ...
+
 
 @dataclass(frozen=True)
 class FixedPlan:
@@ -47,6 +56,11 @@ class FixedPlan:
 
     current: Plan
     guide: Guide | None = None
+
+    @property
+    def together(self) -> Plan:
+        """The same plan."""
+        return self.current
 
     @property
     def needs_draft(self) -> bool:
@@ -66,6 +80,11 @@ class FixedPlan:
         if self.guide:
             self.guide.learn(record)
             self.guide.follow(record)
+
+    def record_together(self, record: PassRecord) -> None:
+        """Let the guide learn from the pass."""
+        if self.guide:
+            self.guide.learn(record)
 
     def __str__(self) -> str:
         return str(self.current)

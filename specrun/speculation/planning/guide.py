@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ class Guide:
         self.drafted = Drafted()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
+        self._n_others = 0  # tokens of other texts in the same pass
         self._passes_without_draft = 0
         self._n_idle = 0
         self._target: PassTimes
@@ -100,7 +102,21 @@ class Guide:
 
     def target_row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens after `ctx` tokens."""
-        return self._target.row(ctx)
+        return self._target.row(ctx)[self._n_others :]
+
+    @contextmanager
+    def among(self, n_others: int, rate: float) -> Iterator[None]:
+        """Inside the block, trees are for a pass that has `n_others` tokens of other texts besides.
+
+        rate: tokens per millisecond of all these texts together, which a node must keep up with.
+        """
+        before = self.rate, self.most_lost_ms
+        self._n_others, self.rate, self.most_lost_ms = n_others, rate, np.inf
+        try:
+            yield
+        finally:
+            self._n_others = 0
+            self.rate, self.most_lost_ms = before
 
     def levels_row(self, ctx: int) -> Milliseconds:
         """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens."""
@@ -133,7 +149,7 @@ class Guide:
         pending: committed tokens that the target decodes again before the tree.
         """
         most = min(len(chances), budget, len(target_row) - 1 - pending)
-        sizes = np.array([n - pending for n in self._target.sizes], np.intp)
+        sizes = np.array([n - pending - self._n_others for n in self._target.sizes], np.intp)
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
         tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
         value = tokens - self.rate * ms

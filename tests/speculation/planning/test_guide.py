@@ -80,3 +80,23 @@ def test_in_a_mixture_a_node_costs_the_experts_that_it_adds(is_tuned: bool) -> N
     assert best(0.7, is_mixture=False) >= 6
     assert best(0.7, is_mixture=True) == 1
     assert best(0.98, is_mixture=True) >= 48
+
+
+def test_beside_other_texts_a_tree_costs_what_it_adds_to_the_pass() -> None:
+    """Passes of up to 8 tokens take 100 ms, and each further token 20 ms."""
+    times = [PassTime(n, 0, 100.0 + 20 * max(n - 8, 0)) for n in (*range(1, 13), 16, 32)]
+    guide = Guide(CostModel(CostTable(times)), rate=0.01)
+    chances = np.full(12, 0.15)
+    chances[0] = 1.0
+
+    def best() -> int:
+        return guide.best_size(chances, guide.target_row(0), budget=12, pending=1)
+
+    assert best() == 7  # with the pending token a pass of 8
+    with guide.among(4, rate=0.02):
+        assert guide.target_row(0)[4] == 100.0
+        assert guide.target_row(0)[5] == 120.0
+        assert best() == 3
+        assert guide.rate == 0.02
+    assert best() == 7
+    assert guide.rate == 0.01

@@ -1,0 +1,47 @@
+"""Several texts in one pair of contexts: an engine for each, and the room that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specrun.engine.decoding import Engine
+from specrun.llama.lane_cells import CellLedger, LaneCells
+
+# Dead cells from which the texts are moved together, if there are more of them than of the texts' own: each row of
+# attention has to skip them. By hand: moving a text costs a copy of its cache.
+_MANY_DEAD = 256
+
+
+class Lanes:
+    """The engines that share contexts; with one engine there is nothing to share.
+
+    engines: the first one has room for larger trees than the others.
+    """
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = tuple(engines)
+        cells = self.engines[0].target.cells
+        self._ledger: CellLedger | None = cells.ledger if isinstance(cells, LaneCells) else None
+
+    def __len__(self) -> int:
+        return len(self.engines)
+
+    def has_room(self, n: int) -> bool:
+        """Whether `n` cells are free. A text without others always has room: its context is large enough for it."""
+        return self._ledger is None or self._ledger.n_free >= n
+
+    def make_room(self, n: int) -> None:
+        """Move the texts together if that gives `n` free cells which there are not, or if many cells are dead.
+
+        Raises LlamaError if llama.cpp fails; then the texts are in no cache any more.
+        """
+        ledger = self._ledger
+        if ledger is None:
+            return
+        n_alive = sum(engine.target.n_cached for engine in self.engines)
+        if ledger.n_dead > max(n_alive, _MANY_DEAD) or ledger.n_free < n <= ledger.n_free + ledger.n_dead:
+            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.last_cell)
+            with ledger.changing():
+                ledger.free_dead()
+                for target in targets:
+                    target.move_down()

@@ -1,0 +1,144 @@
+"""Passes of the target over several texts: over their prompts, or over a tree of each, which may be its root alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from specrun.engine.generation import Generation, Proposal
+from specrun.engine.statistics import Pass
+from specrun.llama.scoring import read_together, score_together
+from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.controllers.sharing import Sharing
+from specrun.speculation.method import OFF
+from specrun.speculation.record import PassRecord
+
+
+class Together:
+    """Makes the passes that several texts share.
+
+    Each text's own plan drafts its tree, which may take its share of the room that a pass has. Where pass times are
+    known, trees are sized by the tokens a second of all texts together, and nothing is drafted where that is less than
+    without. Only the speed depends on this.
+    """
+
+    def __init__(self) -> None:
+        self._sharing = Sharing()
+        self._turn = 0
+        self._reading_turn = 0
+
+    def readers(self, generations: Sequence[Generation]) -> list[Generation]:
+        """Those whose prompts the next pass reads on: each is the first in turn, so that none waits for a long one, and
+        further ones as far as their portions fit into the same pass.
+        """
+        turn = self._reading_turn % len(generations)
+        self._reading_turn += 1
+        left = generations[0].target.prompt_pass
+        chosen: list[Generation] = []
+        for one in [*generations[turn:], *generations[:turn]]:
+            n = one.n_next
+            if not chosen or n <= left:
+                chosen.append(one)
+                left -= n
+        return chosen
+
+    def read(self, generations: Sequence[Generation]) -> None:
+        """Read a portion of each of these prompts, in one pass."""
+        sizes = [one.n_next for one in generations]
+        started = time.perf_counter()
+        read_together([one.target for one in generations])
+        seconds = time.perf_counter() - started
+        for one, n in zip(generations, sizes, strict=True):
+            one.has_read(seconds * n / sum(sizes))
+
+    def next_pass(self, generations: Sequence[Generation]) -> list[tuple[Generation, Pass]]:
+        """A pass over as many of the texts as fit one: all, as long as exact passes are not small. Others are first in
+        the next one. The texts must share one context, and their prompts must be read.
+        """
+        chosen = self._chosen(generations)
+        drafts = self._drafts(chosen)
+        proposals = self._proposals(chosen, drafts)
+        started = time.perf_counter()
+        rows = score_together([(one.target, proposal.tree) for one, proposal in zip(chosen, proposals, strict=True)])
+        seconds = time.perf_counter() - started
+        n_target = chosen[0].target.padding.padded(sum(proposal.n_target for proposal in proposals))
+        result = []
+        for one, proposal, own in zip(chosen, proposals, rows, strict=True):
+            n_cached = one.target.n_cached
+            done = one.take(proposal, own)
+            plans = one.plans
+            if plans.guide and proposal.drafted:
+                plans.guide.drafted = proposal.drafted
+            with_drafting = seconds + proposal.seconds
+            plans.record_together(
+                PassRecord(done.tree, done.accepted, with_drafting, seconds, proposal.seconds, n_target, n_cached)
+            )
+            result.append((one, done))
+        ms = 1e3 * (seconds + sum(proposal.seconds for proposal in proposals))
+        self._sharing.record(len(chosen), drafts, sum(len(done.accepted.tokens) for _, done in result), ms)
+        return result
+
+    def _chosen(self, generations: Sequence[Generation]) -> list[Generation]:
+        """Those that share the next pass, beginning with another one each time."""
+        turn = self._turn % len(generations)
+        ordered = [*generations[turn:], *generations[:turn]]
+        left, rows_left = _room(ordered)
+        chosen: list[Generation] = []
+        for one in ordered:
+            left -= one.target.n_pending + 1
+            rows_left -= 1
+            if chosen and (left < 0 or rows_left < 0):
+                break
+            chosen.append(one)
+        self._turn = turn + (1 if len(chosen) == len(generations) else len(chosen))
+        return chosen
+
+    def _drafts(self, chosen: Sequence[Generation]) -> bool:
+        """Whether texts whose trees follow pass times draft."""
+        return self._sharing.drafts(len(chosen), _plain_rate(chosen))
+
+    def _proposals(self, chosen: Sequence[Generation], drafts: bool) -> list[Proposal]:
+        room, rows = _room(chosen)
+        needed = [one.target.n_pending + 1 for one in chosen]
+        further = min(room - sum(needed), rows - len(chosen))  # nodes that the trees may have besides their roots
+        rate = self._sharing.rate(len(chosen), _plain_rate(chosen))
+        proposals: list[Proposal] = []
+        n_before = 0
+        for i, one in enumerate(chosen):
+            plans = one.plans
+            guide = plans.guide
+            plan = plans.together if drafts or not _is_sized(plans) else OFF.plan()
+            share = max(further, 0) // (len(chosen) - i)
+            others = n_before + sum(needed[i + 1 :])
+            if guide:
+                share = min(share, max(len(guide.target_row(one.target.n_cached)) - 1 - others - needed[i], 0))
+            with guide.among(others, rate) if guide else nullcontext():
+                proposals.append(one.propose(plan, share + 1))
+            further -= len(proposals[-1].tree) - 1
+            n_before += proposals[-1].n_target
+        return proposals
+
+
+def _is_sized(plans: PlanChooser) -> bool:
+    """Whether pass times decide how large the trees of this chooser are."""
+    method = plans.together.method
+    return plans.guide is not None and (method.is_adaptive or not method.needs_draft)
+
+
+def _room(generations: Sequence[Generation]) -> tuple[int, int]:
+    """Most tokens of a pass over these texts, and most nodes of their trees together."""
+    target = generations[0].target
+    config, padding = target.context.config, target.padding
+    free = config.n_ctx - target.cells.n_elsewhere - target.n_cached
+    return padding.largest(min(free, config.n_batch)), padding.largest(config.n_outputs)
+
+
+def _plain_rate(generations: Sequence[Generation]) -> float:
+    """Tokens per millisecond that a pass without drafting is expected to bring; 0 where no pass times are known."""
+    n = len(generations)
+    guide = generations[0].plans.guide
+    if guide is None:
+        return 0.0
+    row = guide.target_row(generations[0].target.n_cached)
+    return n / float(row[min(n, len(row) - 1)])

@@ -1,0 +1,288 @@
+"""Several texts in one KV cache, each with its cells in the order of its positions (docs/adr/0016).
+
+llama.cpp puts the tokens of a pass into the lowest free cells, in the order of the batch. Between the cells of one text
+lie those of others, which does not matter; but a text's new token must not get a cell in front of the text's last one
+(docs/adr/0001). Three rules keep it so:
+
+    Between passes no cell in front of any text's last cell is free. What a text gives up, rejected nodes for example,
+    stays taken by the lane's spare sequence, which nothing continues. These cells are called dead.
+    In a pass the text whose last cell comes first comes first.
+    Before a pass, dead cells are freed as far as its tokens fill them all, each text behind its own last cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.errors import ContextFullError
+from specrun.llama.batch import Batch, Int32Array
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.taking_back import CacheState, PromptState
+
+_NO_CELL = -1  # the last cell of a text without any
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The tokens of a lane's last pass. begin: the place of the first of them among the lane's cells."""
+
+    begin: int
+    positions: Int32Array
+    first_seq: Int32Array
+    n_seq: Int32Array
+
+
+@dataclass
+class _Dead:
+    """Dead cells at one position of a lane's spare sequence: they can only be freed together."""
+
+    lane: LaneCells
+    position: int
+    cells: list[int] = field(default_factory=list)
+
+
+class CellLedger:
+    """Which cells of a context the texts of its lanes have.
+
+    lanes: one for each text.
+    """
+
+    def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
+        """leaves: most leaf paths of the trees of each lane. Each lane takes so many sequences and a spare one."""
+        self.context = context
+        self._taken = np.zeros(context.config.n_ctx, np.bool_)
+        self._is_right = True  # whether the last change of the cache was noted to its end
+        firsts = np.cumsum([0, *leaves]).tolist()
+        self.lanes = [LaneCells(self, firsts[i], n, firsts[-1] + i) for i, n in enumerate(leaves)]
+
+    @property
+    def n_free(self) -> int:
+        """Cells that no text has and that are not dead."""
+        return int(len(self._taken) - self._taken.sum())
+
+    @property
+    def n_dead(self) -> int:
+        """Dead cells of all lanes."""
+        return sum(len(dead.cells) for lane in self.lanes for dead in lane.dead.values())
+
+    def decode(self, batch: Batch, shares: Sequence[tuple[LaneCells, int]]) -> Logits:
+        """One pass, as `LlamaContext.decode` makes it.
+
+        shares: the lanes whose tokens the batch has, in its order, and the number of tokens of each. A lane whose last
+        cell comes first must come first.
+        """
+        self.check()
+        self.make_room(shares)
+        cells = self._next_cells(len(batch))
+        with self.changing():
+            logits = self.context.decode(batch)
+            self._taken[cells] = True
+            begin = 0
+            for lane, n in shares:
+                part = slice(begin, begin + n)
+                lane.note(cells[part], batch.positions[part], batch.first_seq[part], batch.n_seq[part])
+                begin += n
+        return logits
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """What is done inside the block changes the cache: if it fails, nobody knows what it holds."""
+        before, self._is_right = self._is_right, False
+        yield
+        self._is_right = before
+
+    def restore(self, lane: LaneCells, saved: CacheState) -> None:
+        """Let `lane`, which must be empty, have a saved text. Raises LlamaError if it does not fit."""
+        n = saved.end
+        self.make_room([(lane, n)])
+        cells = self._next_cells(n)
+        with self.changing():
+            self.context.set_sequence_state(lane.first, saved.state)
+            self._taken[cells] = True
+            lane.note(cells, *(np.arange(n, dtype=np.int32), np.full(n, lane.first, np.int32), np.ones(n, np.int32)))
+
+    def _next_cells(self, n: int) -> NDArray[np.intp]:
+        """The cells that llama.cpp gives the next `n` tokens: the lowest free ones."""
+        cells = np.flatnonzero(~self._taken)[:n]
+        if len(cells) < n:
+            raise ContextFullError(f"{n} tokens do not fit the {len(cells)} free cells; give a larger --ctx-size")
+        return cells
+
+    def make_room(self, shares: Sequence[tuple[LaneCells, int]]) -> None:
+        """Free dead cells, the lowest first, as far as the tokens of a pass will fill them in the order of each text.
+
+        shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last one may stay free.
+        """
+        groups = [dead for lane in self.lanes for dead in lane.dead.values()]
+        if not groups:
+            return
+        tokens = {id(lane): n for lane, n in shares}
+        alive = sorted((lane for lane in self.lanes if lane.cells or id(lane) in tokens), key=lambda lane: lane.last)
+        lasts = np.array([lane.last for lane in alive])
+        # Cells in front of a lane's last one that may still become free: as many as lanes before it have tokens.
+        left = np.cumsum([0, *(tokens.get(id(lane), 0) for lane in alive)])[:-1]
+        freed: dict[int, list[_Dead]] = {}
+        least = int(lasts[left == 0].max(initial=_NO_CELL))  # no cell in front of this one may become free
+        for group in sorted(groups, key=lambda dead: min(dead.cells)):
+            if min(group.cells) < least:
+                continue
+            in_front = (np.array(group.cells)[:, None] < lasts).sum(axis=0)
+            if (in_front <= left).all():
+                left = left - in_front
+                least = int(lasts[left == 0].max(initial=_NO_CELL))
+                freed.setdefault(id(group.lane), []).append(group)
+        with self.changing():
+            for found in freed.values():
+                self._free(found)
+
+    def _free(self, groups: list[_Dead]) -> None:
+        """Free dead cells of one lane, neighbouring positions with one call."""
+        groups.sort(key=lambda dead: dead.position)
+        lane = groups[0].lane
+        begin = 0
+        for i, dead in enumerate(groups):
+            del lane.dead[dead.position]
+            self._taken[dead.cells] = False
+            if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
+                self.context.give_up(lane.spare, groups[begin].position, dead.position + 1)
+                begin = i + 1
+
+    def free_dead(self) -> None:
+        """Free all dead cells, whatever lies behind them: the texts must then be moved, lowest first."""
+        for lane in self.lanes:
+            if lane.dead:
+                self._free(list(lane.dead.values()))
+
+    def give_back(self, cells: Sequence[int]) -> None:
+        """Note that these cells are free."""
+        self._taken[cells] = False
+
+    def is_alone(self, lane: LaneCells) -> bool:
+        """Whether no other lane has a text, and no cell is dead."""
+        return not any(other.dead or (other.cells and other is not lane) for other in self.lanes)
+
+    def check(self) -> None:
+        """Begin with an empty cache if something failed while it was changed, as a pass does whose weights cannot be
+        read: then nobody knows what it holds.
+        """
+        if self._is_right:
+            return
+        self.context.remove(ALL_SEQUENCES, 0)
+        self._taken[:] = False
+        for lane in self.lanes:
+            lane.forget()
+        self._is_right = True
+
+
+class LaneCells:
+    """The cells of one text among several (see `TakingBack`).
+
+    first: the first of its sequences. max_leaves: their number. spare: the sequence that has its dead cells.
+    cells: of its tokens, ascending: the committed ones by position, then those of the last pass.
+    dead: its dead cells by position.
+    """
+
+    most_back: int | None = None
+    most_pending: int | None = None
+    drops_padding = True
+    prompt_tail: int | None = None
+    prompt: PromptState | None = None
+
+    def __init__(self, ledger: CellLedger, first: int, max_leaves: int, spare: int) -> None:
+        self.ledger = ledger
+        self.first = first
+        self.max_leaves = max_leaves
+        self.spare = spare
+        self.cells: list[int] = []
+        self.dead: dict[int, _Dead] = {}
+        self._tail: _Tail | None = None
+
+    @property
+    def last(self) -> int:
+        """The text's last cell."""
+        return self.cells[-1] if self.cells else _NO_CELL
+
+    @property
+    def n_elsewhere(self) -> int:
+        """Cells that this text cannot have."""
+        ledger = self.ledger
+        return ledger.context.config.n_ctx - ledger.n_free - len(self.cells)
+
+    def decode(self, batch: Batch) -> Logits:
+        return self.ledger.decode(batch, [(self, len(batch))])
+
+    def note(self, cells: NDArray[np.intp], positions: Int32Array, first_seq: Int32Array, n_seq: Int32Array) -> None:
+        """Note that the next pass over this text lies in `cells`. The other arrays are those of its batch."""
+        self._tail = _Tail(len(self.cells), positions, first_seq, n_seq)
+        self.cells += cells.tolist()
+
+    def forget(self) -> None:
+        """Note that the cache is empty."""
+        self.cells, self.dead, self._tail = [], {}, None
+
+    def expect_back(self, end: int) -> None:
+        pass
+
+    def take_back(self, end: int) -> int:
+        self.ledger.check()
+        if len(self.cells) > end:
+            self._drop(end)
+        return min(end, len(self.cells))
+
+    def turn_back(self, end: int) -> int:
+        return self.take_back(end)
+
+    def clear(self) -> None:
+        self.take_back(0)
+
+    def keep_prompt(self, end: int) -> None:
+        pass
+
+    def restore(self, saved: CacheState) -> None:
+        self.ledger.restore(self, saved)
+
+    def leave(self) -> None:
+        """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
+        for seq in range(self.first, self.first + self.max_leaves):
+            self.ledger.context.remove(seq, 0)
+        self.ledger.give_back(self.cells)
+        self.forget()
+
+    def _drop(self, end: int) -> None:
+        """Take the cells behind the first `end` from the text."""
+        context, dropped = self.ledger.context, self.cells[end:]
+        with self.ledger.changing():
+            if self.ledger.is_alone(self):
+                context.remove(ALL_SEQUENCES, end)
+                self.ledger.give_back(dropped)
+            else:
+                self._keep_dead(end, dropped)
+            del self.cells[end:]
+            self._tail = None
+
+    def _keep_dead(self, end: int, dropped: list[int]) -> None:
+        context = self.ledger.context
+        # A committed token is on the first sequence and maybe on all others, one of the last pass as its batch said.
+        positions = np.arange(end, end + len(dropped))
+        first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)
+        if self._tail:
+            begin, known = max(self._tail.begin - end, 0), max(end - self._tail.begin, 0)
+            positions[begin:] = self._tail.positions[known:]
+            first_seq[begin:], n_seq[begin:] = self._tail.first_seq[known:], self._tail.n_seq[known:]
+        lengths = context.sequence_lengths()
+        for seq in range(self.first, self.first + self.max_leaves):
+            on = (first_seq <= seq) & (seq < first_seq + n_seq)
+            if not lengths[seq] or not on.any():
+                continue
+            # Of a leaf path the dropped nodes are its end, and those that are first on this sequence the end of these.
+            own = positions[first_seq == seq]
+            if len(own):
+                context.keep(seq, self.spare, int(own.min()))
+            context.remove(seq, int(positions[on].min()))
+        for cell, position in zip(dropped, positions.tolist(), strict=True):
+            self.dead.setdefault(position, _Dead(self, position)).cells.append(cell)

@@ -1,0 +1,72 @@
+"""How many tokens the target's passes may have, by its context, its cache and the sizes that they are padded to."""
+
+from __future__ import annotations
+
+from specrun.llama.context import ContextConfig
+from specrun.llama.taking_back import TakingBack
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+
+
+class PassBounds:
+    """Those of one text.
+
+    padding: the sizes that passes are padded to.
+    """
+
+    def __init__(self, config: ContextConfig, cells: TakingBack) -> None:
+        self.padding: PassSizes = ANY_SIZE
+        self._config = config
+        self._cells = cells
+
+    @property
+    def largest_pass(self) -> int:
+        """Tokens of the largest pass that is of the class."""
+        return self.padding.largest(self._config.n_batch)
+
+    def largest_tree(self, n_before: int, n_pending: int) -> int:
+        """Most nodes of a tree behind `n_before` cached tokens and `n_pending` ones that the same pass decodes."""
+        config, most_back = self._config, self._cells.most_back
+        most = min(config.n_ctx - self._cells.n_elsewhere - n_before, config.n_batch)
+        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
+        return min(largest - n_pending, self.padding.largest(config.n_outputs))
+
+    def can_pad(self, sizes: PassSizes) -> bool:
+        """Whether passes can be padded to these sizes: what is added must be taken back after each."""
+        most_back = self._cells.most_back
+        return most_back is None or sizes.least - 1 <= most_back
+
+    def prompt_call(self) -> int:
+        """Tokens of a prompt that llama.cpp gets at once. They depend on the settings only, never on the plan."""
+        config, multiple = self._config, self.padding.multiple
+        # The last pass over a prompt is padded, for which a pass of any other size might have no room.
+        prompt_pass = min(config.settings.prompt_pass, config.n_batch)
+        n = max(prompt_pass // multiple * multiple, self.padding.least)
+        return config.n_call if n == config.n_batch else n
+
+    def padded_call(self, n: int) -> int:
+        """Tokens of a call over `n` committed ones, with padding."""
+        # Only the last of the passes that llama.cpp makes of a call is smaller than the others.
+        whole = n // self._config.n_batch * self._config.n_batch
+        rest = n - whole
+        return whole + self.padding.padded(rest) if whole and rest else self.padding.padded(n)
+
+    def whole(self, n: int) -> int:
+        """The most of `n` committed tokens that a call can decode without padding. They may be more than the largest
+        size, as those of a prompt are.
+        """
+        if self._cells.drops_padding:
+            return max(n, 0)
+        n = n // self.padding.multiple * self.padding.multiple
+        rest = n % self._config.n_batch
+        n -= rest if rest < self.padding.least else 0
+        return max(n, 0)
+
+    def n_alone(self, n_waiting: int) -> int:
+        """How many of the committed tokens that wait for a pass are decoded in passes of their own before the next."""
+        most = self._cells.most_pending
+        if most is not None and self.padding.most is not None:
+            most = min(most, self.padding.most // 2)  # the other half is for the tree
+        if most is None or n_waiting <= most:
+            return 0
+        rest = n_waiting % self.largest_pass
+        return n_waiting - rest + self.whole(rest)

@@ -1,0 +1,72 @@
+"""Whether texts that share a pass draft: by the tokens a second of all together, as they are seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# All chosen by hand.
+_DECAY = 0.9  # factor on what was seen after each pass, so that about the last ten count
+_TRIED = 4  # passes after which a way is known
+_TRIED_AGAIN = 48  # passes after which the slower way is tried again,
+_TRIAL = 2  # for so many passes
+
+
+@dataclass
+class _Way:
+    """What recent passes of one way brought."""
+
+    tokens: float = 0.0
+    ms: float = 0.0
+    passes: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.ms if self.ms else 0.0
+
+    def record(self, n_tokens: int, ms: float) -> None:
+        self.tokens = _DECAY * self.tokens + n_tokens
+        self.ms = _DECAY * self.ms + ms
+        self.passes += 1
+
+
+@dataclass
+class _Ways:
+    """Both ways for one number of texts. since: passes since the slower one was tried."""
+
+    plain: _Way = field(default_factory=_Way)
+    drafting: _Way = field(default_factory=_Way)
+    since: int = 0
+
+
+class Sharing:
+    """Chooses, for each number of texts, whether they draft. It begins with drafting, as costs size the trees."""
+
+    def __init__(self) -> None:
+        self._ways: dict[int, _Ways] = {}
+
+    def drafts(self, n_texts: int, plain: float) -> bool:
+        """Whether the texts of the next pass draft. plain: tokens per millisecond that are expected without."""
+        ways = self._of(n_texts)
+        if ways.drafting.passes < _TRIED:
+            return True
+        wins = ways.drafting.rate > self._plain(ways, plain)
+        is_trial = ways.since >= _TRIED_AGAIN
+        return wins != is_trial
+
+    def rate(self, n_texts: int, plain: float) -> float:
+        """Tokens per millisecond of all texts together, which another node must keep up with. plain: as above."""
+        ways = self._of(n_texts)
+        return max(self._plain(ways, plain), ways.drafting.rate)
+
+    def record(self, n_texts: int, drafted: bool, n_tokens: int, ms: float) -> None:
+        """Learn that a pass brought `n_tokens` tokens in all, and took `ms` milliseconds with its drafting."""
+        ways = self._of(n_texts)
+        (ways.drafting if drafted else ways.plain).record(n_tokens, ms)
+        ways.since = 0 if ways.since >= _TRIED_AGAIN + _TRIAL - 1 else ways.since + 1
+
+    def _of(self, n_texts: int) -> _Ways:
+        return self._ways.setdefault(n_texts, _Ways())
+
+    @staticmethod
+    def _plain(ways: _Ways, expected: float) -> float:
+        return ways.plain.rate if ways.plain.passes >= _TRIED else expected

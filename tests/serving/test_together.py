@@ -1,0 +1,170 @@
+"""Several answers at a time, in shared passes: everybody gets the text that he would get alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from specrun.engine.together import Together
+from specrun.serving.worker import Worker
+from specrun.serving.writing import Writing
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.cost_aware import MERGED
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from tests.serving.running import CHAT, COMPLETIONS, Json, Server, content, messages, running
+from tests.waiting import wait_until
+
+PLANS = [OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(16, 6)]
+STARTS = ("def f(x):", "import os\n\ndef walk(path):", "class Tree:\n    def add(self, x):", "x = [")
+
+
+def bodies() -> list[Json]:
+    """Requests of all kinds, which end at different times."""
+    fields: list[Json] = [
+        {"temperature": 0},
+        {"temperature": 0.8, "seed": 1},
+        {"temperature": 1.2, "seed": 2, "top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1.1},
+        {"temperature": 0.8, "seed": 3, "stop": ["\n\n"]},
+    ]
+    talks = [messages(start, "    pass", "    return") if i == 2 else messages(start) for i, start in enumerate(STARTS)]
+    return [
+        {"messages": talk, "max_tokens": 30 + 7 * i, "logprobs": True, **field}
+        for i, (talk, field) in enumerate([*zip(talks, fields, strict=True), *zip(talks, fields[::-1], strict=True)])
+    ]
+
+
+def at_once(server: Server, requests: list[Json], n_clients: int = 4) -> list[Json]:
+    with ThreadPoolExecutor(n_clients) as executor:
+        return list(executor.map(lambda body: server.post(CHAT, body), requests))
+
+
+def n_shared(server: Server) -> int:
+    return server.service.totals.shared_passes
+
+
+def stream(server: Server, stack: ExitStack, body: Json, path: str = CHAT) -> Iterator[str]:
+    """The lines of a stream, which is closed with the stack. The first piece has come."""
+    client = stack.enter_context(httpx2.Client(base_url=server.url, timeout=60, trust_env=False))
+    response = stack.enter_context(client.stream("POST", path, json={**body, "stream": True}))
+    lines = response.iter_lines()
+    stack.callback(lines.close)
+    while not next(lines).startswith("data: "):
+        pass
+    return lines
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Any]:
+    """What plain decoding writes, one after the other."""
+    with running(plan=OFF.plan()) as server:
+        return [server.post(CHAT, body)["choices"] for body in bodies()]
+
+
+@pytest.fixture(scope="module", params=PLANS, ids=str)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with running(plan=request.param, parallel=4) as server:
+        yield server
+
+
+def test_four_clients_get_the_texts_of_plain_decoding(server: Server, plain: list[Any]) -> None:
+    assert [server.post(CHAT, body)["choices"] for body in bodies()[:2]] == plain[:2]
+    assert n_shared(server) == 0
+    for _ in range(2):
+        answers = at_once(server, bodies())
+        assert [answer["choices"] for answer in answers] == plain
+    assert n_shared(server) > 20
+    if server.service.loaded.model.plans.candidates[0].drafts:
+        assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 50
+
+
+def test_so_they_do_where_costs_and_what_is_seen_size_the_trees(plain: list[Any]) -> None:
+    with running(plan=MERGED.plan(24, 6), is_auto=True, parallel=4) as server:
+        answers = [answer for _ in range(3) for answer in at_once(server, bodies())]
+        assert [answer["choices"] for answer in answers] == 3 * plain
+        assert n_shared(server) > 20
+        assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 0
+
+
+def test_a_client_that_goes_away_changes_nothing_for_the_others(server: Server, plain: list[Any]) -> None:
+    n_before = server.answers.get("interrupted", 0)
+    with ThreadPoolExecutor(3) as executor:
+        others = [executor.submit(server.post, CHAT, body) for body in bodies()[4:7]]
+        with ExitStack() as stack:
+            stream(server, stack, {"messages": messages("def g(y):"), "max_tokens": 800, "temperature": 0.8})
+        assert [other.result()["choices"] for other in others] == plain[4:7]
+    wait_until(lambda: server.answers.get("interrupted", 0) == n_before + 1, "its answer has ended")
+    assert server.post(CHAT, bodies()[0])["choices"] == plain[0]
+
+
+def test_conversations_at_the_same_time_come_back(server: Server) -> None:
+    """Six conversations in four lanes, three turns each: what is in no lane any more was copied."""
+    begin = "(a, b):\n    names = [a, b]\n    for name in names:\n        print(name)"
+    talks = [[f"def f{i}{begin}"] for i in range(6)]
+    with running(plan=OFF.plan(), cache_bytes=0) as alone:
+        for turn in range(3):
+            requests = [
+                {"messages": messages(*talk), "temperature": 0.8, "seed": turn, "max_tokens": 24} for talk in talks
+            ]
+            answers = at_once(server, requests, 6)
+            assert [content(answer) for answer in answers] == [content(alone.post(CHAT, body)) for body in requests]
+            for talk, answer in zip(talks, answers, strict=True):
+                details = answer["usage"]["prompt_tokens_details"]
+                assert turn == 0 or answer["usage"]["prompt_tokens"] - details["cached_tokens"] <= 20
+                talk += [content(answer), "    and then"]
+
+
+def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = {"messages": messages("".join(f"def f{i}(x):\n    return x + {i}\n" for i in range(40))), "max_tokens": 8}
+    writing = {"messages": messages("import os"), "max_tokens": 400, "temperature": 0.8, "ignore_eos": True}
+    with running(plan=OFF.plan(), prompt_pass=64) as server:
+        expected = [content(server.post(CHAT, body)) for body in (long, writing)]
+    events: list[str] = []
+    with running(plan=OFF.plan(), prompt_pass=64, parallel=2) as server, ThreadPoolExecutor(1) as executor:
+        read, write = Together.read, Worker._write
+        monkeypatch.setattr(Together, "read", lambda own, all_: (events.append("read"), read(own, all_)))
+        monkeypatch.setattr(Worker, "_write", lambda worker, all_: (events.append("write"), write(worker, all_)))
+        other = executor.submit(server.post, CHAT, writing)
+        wait_until(lambda: "write" in events, "the other answer is written")
+        answers = [server.post(CHAT, long), other.result()]
+    assert [content(answer) for answer in answers] == expected
+    assert events.count("read") >= 4
+    assert "read read" not in " ".join(events)
+
+
+def test_answers_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three answers that go on until the context of one is full."""
+    requests = [
+        {"messages": messages(start), "temperature": 0.8, "seed": i, "ignore_eos": True, "max_tokens": 250}
+        for i, start in enumerate(STARTS)
+    ]
+    with running(plan=OFF.plan(), ctx_size=300) as server:
+        expected = [content(server.post(CHAT, body)) for body in requests]
+    monkeypatch.setattr("specrun.serving.worker._FIRST_TOKENS", 20)
+    waits: list[Any] = []
+    wait: Callable[[Writing], None] = Writing.wait
+    monkeypatch.setattr(Writing, "wait", lambda one: (waits.append(one), wait(one)))
+    with running(plan=CHAIN.plan(depth=3), ctx_size=300, parallel=3) as server:
+        assert [content(answer) for answer in at_once(server, requests)] == expected
+    assert waits
+
+
+def test_jobs_beyond_the_lanes_wait_in_a_bounded_queue(endless: Path) -> None:
+    body = {"prompt": "la ", "max_tokens": 4000}
+    with running(endless, plan=OFF.plan(), ctx_size=16_384, most_waiting=1, parallel=2) as server, ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        stream(server, first, body, COMPLETIONS)
+        stream(server, stack, body, COMPLETIONS)
+        assert server.service.queue.n_running == 2
+        with ThreadPoolExecutor(1) as executor:
+            waiting = executor.submit(server.post, COMPLETIONS, {**body, "max_tokens": 4})
+            wait_until(lambda: server.service.queue.n_waiting == 1, "one waits")
+            assert server.client.post(COMPLETIONS, json=body).status_code == 503
+            first.close()
+            assert waiting.result()["choices"][0]["text"] == "la lo la lo "
