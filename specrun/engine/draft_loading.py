@@ -64,11 +64,11 @@ def make_drafts(
     """
     n_vocab = min(target.n_vocab, model.n_vocab)
     file = GgufFile.read(model.path)
+    if not settings.gpu_layers:
+        settings = settings.over(attention_of(file, settings))
     if head:
         config = head_config(configured(model, settings, None), plans)
         return [_make_head(model, head, target, config, n_vocab, resources)]
-    if not settings.gpu_layers:
-        settings = settings.over(attention_of(file, settings))
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
     return [*draft_lanes(context, n_vocab, config.lanes)] if config.lanes else [draft_of(context, n_vocab)]

@@ -21,6 +21,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.locations import data_dir
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from tests.eagle_heads import random_eagle3
 from tests.models import random_llama
 
 _Q4_0 = 2  # llama_ftype
@@ -99,12 +100,16 @@ def test_no_trial_for_attention_of_another_kind(tmp_path: Path) -> None:
     assert not kept()
 
 
+@pytest.mark.parametrize("is_head", [False, True])
 @pytest.mark.parametrize("without", [True, False])
-def test_the_draft_follows_the_trial_and_the_text_stays_the_targets_own(without: bool) -> None:
-    keep(embedded.DRAFT, without)
+def test_the_draft_follows_the_trial_and_the_text_stays_the_targets_own(
+    without: bool, is_head: bool, tmp_path: Path
+) -> None:
+    draft = random_eagle3(tmp_path / "head.gguf") if is_head else embedded.DRAFT
+    keep(draft, without)
     texts = []
     for plan in (SPECEXEC.plan(16, 8), OFF.plan()):
-        with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (plan,), ctx_size=512)) as model:
+        with Model(RunOptions(embedded.TARGET, draft, (plan,), ctx_size=512)) as model:
             texts.append("".join(model.stream("def read(path):", raw=True, max_tokens=64, temp=0)))
             if plan.drafts:
                 assert model.engine.draft
