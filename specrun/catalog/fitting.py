@@ -29,17 +29,21 @@ class Pair:
 
 
 def pairs_of(target: Model) -> list[Pair]:
-    """All pairs with this target: the drafts that the catalog recommends, then all smaller models on this machine.
+    """All pairs with this target: the drafts that the catalog recommends, the MTP layers of its own file, then all
+    smaller models on this machine.
 
     Raises ModelFileError if the target's file is damaged.
     """
+    own: list[Pair] = []
     if target.path:
         _read(target.path)
+        if heads.own_head(GgufFile.read(target.path)):
+            own = [Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True)]
     names = list(resolve.recommended_drafts(target))
     recommended = [_pair(target, resolve.locate(name), True) for name in names]
     paths = {resolve.locate(name).path for name in names} | {target.path}
     others = [model for model in on_this_machine() if model.path not in paths] if target.path else []
-    return recommended + [_pair(target, model, False) for model in others if _is_smaller(model, target)]
+    return recommended + own + [_pair(target, model, False) for model in others if _is_smaller(model, target)]
 
 
 def on_this_machine() -> Iterator[Model]:

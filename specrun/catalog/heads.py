@@ -29,6 +29,26 @@ _MTP = {
 }
 
 
+# Architectures that turn positions in several dimensions (M-RoPE); llama.cpp's DFlash heads for them are of a kind that
+# `head_in` refuses.
+_MANY_POSITIONS = {"qwen35", "qwen35moe"}
+# What publishers offer beside a model, by its name in models.toml.
+PUBLISHED = {
+    "mtp": "MTP layers",
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash head",
+    "dspark": "a DSpark head",
+}
+
+
+def runs(companion: str, architecture: str | None) -> bool:
+    """Whether specrun can draft with one of PUBLISHED for a target of this architecture."""
+    if companion == "mtp":
+        return architecture in _MTP
+    is_block = companion in ("dflash", "dspark")
+    return architecture in _MARK_LAYER_INPUTS and not (is_block and architecture in _MANY_POSITIONS)
+
+
 @dataclass(frozen=True)
 class Head:
     """A head that a file holds.
@@ -101,6 +121,11 @@ def own_head(file: GgufFile) -> Head | None:
     """The MTP layers of a model that llama.cpp can draft with; None if its file has none."""
     has_layers = file.architecture in _MTP and _mtp_layers(file) > 0
     return Head("mtp", (), file.n_embd, is_own=True) if has_layers and head_in(file) is None else None
+
+
+def has_foreign_mtp(file: GgufFile) -> bool:
+    """Whether a model's file has MTP layers that llama.cpp cannot draft with, or only with caches of other kinds."""
+    return file.architecture not in _MTP and _mtp_layers(file) > 0 and head_in(file) is None
 
 
 def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import head_in, own_head
+from specrun.catalog.heads import PUBLISHED, has_foreign_mtp, head_in, own_head, runs
 from specrun.catalog.resolve import Model
 from specrun.units import size_text
 
@@ -25,6 +25,7 @@ def facts(model: Model) -> dict[str, Any]:
     if model.hub and (entry := model.hub.entry):
         values |= {"alias": entry.alias, "family": entry.family, "licence": entry.licence, "trees": entry.trees}
         values |= {"architecture": entry.architecture, "context": entry.context, "drafts": list(entry.drafts)}
+        values["companions"] = list(entry.companions)
         if model.hub.file == entry.file:
             values |= {"bytes": entry.bytes, "quantization": entry.quantization}
     if model.path:
@@ -66,6 +67,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         if head
         else None,
         "mtp": own_head(file) is not None,
+        "foreign_mtp": has_foreign_mtp(file),
         "needs": {
             "ctx_size": ctx_size,
             "kv_cache": kv_bytes,
@@ -101,8 +103,11 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("drafts for", f"targets {head['target_width']:,} wide, by the states of their layers {layers}"))
     if values.get("mtp"):
         rows.append(("MTP layers", "can draft (--draft mtp)"))
+    if values.get("foreign_mtp"):
+        rows.append(("MTP layers", f"llama.cpp cannot draft with those of {values['architecture']} models"))
     if values.get("drafts"):
         rows.append(("drafts", ", ".join(values["drafts"])))
+    rows += _published(values)
     if draft := values.get("made_draft"):
         rows.append(("made draft", f"{draft['how']}, {draft['path']}"))
     if values.get("trees") is False:
@@ -112,6 +117,22 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         kv = f"{size_text(needs['kv_cache'])} of it for {needs['ctx_size']:,} tokens"
         rows.append(("needs", f"{size_text(needs['ram'])} of RAM ({kv}), or {size_text(needs['vram'])} of VRAM"))
     return [(word, str(text)) for word, text in rows if text]
+
+
+def _published(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is published for a model of the catalog. Whether it has MTP layers, its file tells where it is here."""
+    names = [name for name in PUBLISHED if name in values.get("companions", ())]
+    return [
+        ("published", f"{PUBLISHED[name]} ({_how(name, values['architecture'])})")
+        for name in names
+        if name != "mtp" or "mtp" not in values
+    ]
+
+
+def _how(name: str, architecture: str | None) -> str:
+    if not runs(name, architecture):
+        return "specrun cannot draft with them" if name == "mtp" else "specrun cannot draft with it"
+    return "--draft mtp, if the file has them" if name == "mtp" else "give its file as --draft"
 
 
 def _file(values: dict[str, Any]) -> str:

@@ -10,18 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specrun.catalog import heads
 from specrun.units import size_text
 from specrun.visible import one_line
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "")
 _RIGHT = ("size", "tok/s")
 _FITS = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
-_PUBLISHED = {
-    "mtp": "MTP layers",
-    "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash head",
-    "dspark": "a DSpark head",
-}
 
 
 def models_table(rows: Sequence[dict[str, Any]]) -> Group:
@@ -58,10 +53,19 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
         text.append(f" ({one_line(row['licence'])})")
     if row["about"]:
         text.append(f": {one_line(row['about'])}")
-    drafts = "Drafts: small siblings" if "sibling" in companions else "Drafts: the text itself"
-    published = [words for name, words in _PUBLISHED.items() if name in companions]
-    also = f"; published too: {', '.join(published)}" if published else ""
-    return text.append(f". {drafts}{also}", style="dim")
+    small = ["small siblings"] if "sibling" in companions else []
+    here, elsewhere = _published(members)
+    drafts = f"Drafts: {', '.join([*small, *here]) or 'the text itself'}"
+    other = f"; published, but not for specrun: {', '.join(elsewhere)}" if elsewhere else ""
+    return text.append(f". {drafts}{other}", style="dim")
+
+
+def _published(members: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """What is published for a family's models: what specrun can draft with, and what it cannot."""
+    here = {name for row in members for name in row["companions"] if heads.runs(name, row["architecture"])}
+    all_of_them = {name for row in members for name in row["companions"]}
+    words = [(name, text) for name, text in heads.PUBLISHED.items() if name in all_of_them]
+    return [text for name, text in words if name in here], [text for name, text in words if name not in here]
 
 
 def _cells(row: dict[str, Any], licence: str | None) -> tuple[str, ...]:

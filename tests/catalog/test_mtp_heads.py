@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded, expert_pages, weight_pages
+from specrun.catalog import embedded, expert_pages, heads, weight_pages
+from specrun.catalog.fitting import pairs_of
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, drafting_head, head_in, own_head
 from specrun.catalog.info import facts, lines
@@ -39,6 +40,18 @@ def test_a_target_with_such_layers_is_a_model_that_has_a_head(whole: Path, tmp_p
     assert head_in(read(alone)) == Head("mtp", (), n_embd)
     with pytest.raises(ModelFileError, match="is an MTP head, which writes nothing by itself"):
         check_no_head(read(alone))
+
+
+def test_layers_that_llama_cpp_cannot_draft_with_are_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_MTP", frozenset())
+    told = dict(lines(facts(Model("whole", whole))))
+    assert told["MTP layers"] == "llama.cpp cannot draft with those of step35 models"
+    assert pairs_of(Model("whole", whole)) == []
+
+
+def test_a_targets_own_layers_are_one_of_its_pairs(whole: Path) -> None:
+    (pair,) = pairs_of(Model("whole", whole))
+    assert (pair.draft, pair.recommended, pair.checked, pair.difference) == ("mtp", False, True, None)
 
 
 def test_which_head_drafts(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,12 @@ def test_info_of_a_model_that_is_not_here(here: SpecrunHere, served: Hub) -> Non
     assert "not on this machine" in result.stdout
     assert "32,768 tokens" in result.stdout
     assert json.loads(here("models", "info", "org/repo", "--json").stdout)["path"] is None
+    published = [line for line in here("models", "info", "qwen3.5-9b").stdout.splitlines() if "published" in line]
+    assert [line.split(maxsplit=1)[1] for line in published] == [
+        "MTP layers (--draft mtp, if the file has them)",
+        "a DFlash head (specrun cannot draft with it)",
+    ]
+    assert "an EAGLE-3 head (give its file as --draft)" in here("models", "info", "llama-8b").stdout
     assert not served.requests
 
 

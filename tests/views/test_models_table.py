@@ -24,6 +24,7 @@ def row(alias: str | None, family: str | None, **changes: Any) -> dict[str, Any]
         "fits": "vram",
         "tokens_per_second": 12.4,
         "drafts": [],
+        "architecture": "qwen35",
         "cached": False,
         "verified": True,
     }
@@ -46,7 +47,7 @@ def test_families_stand_under_a_line_that_explains_them() -> None:
         row(None, None, kind=None, fits=None, tokens_per_second=None, licence=None, cached=True),
     )
     lines = [line.rstrip() for line in text.splitlines()]
-    assert "a (mit): a family. Drafts: small siblings; published too: MTP layers" in lines
+    assert "a (mit): a family. Drafts: small siblings, MTP layers" in lines
     assert "b (mit): a family. Drafts: the text itself" in lines
     assert "others" in lines
     assert max(map(len, lines)) <= 80
@@ -56,3 +57,19 @@ def test_families_stand_under_a_line_that_explains_them() -> None:
     assert by_name["org/repo/m.gguf"].split() == ["org/repo/m.gguf", "2.00", "GB", "?", "?", "here"]
     starts = {line.index(" GB") for line in lines if " GB" in line}
     assert len(starts) == 1, "the tables of families are aligned"
+
+
+def test_what_is_published_but_cannot_be_run_is_said_apart() -> None:
+    text = drawn(
+        row("a", "a", companions=["mtp", "eagle3", "dflash"]),
+        row("b", "b", companions=["sibling", "mtp"], architecture="gemma4"),
+        row("c-1b", "c", companions=["dspark"], architecture="qwen2"),
+        row("c-8b", "c", companions=["dspark"], architecture="qwen3"),
+        width=200,
+    )
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert (
+        "a (mit): a family. Drafts: MTP layers, an EAGLE-3 head; published, but not for specrun: a DFlash head" in lines
+    )
+    assert "b (mit): a family. Drafts: small siblings; published, but not for specrun: MTP layers" in lines
+    assert "c (mit): a family. Drafts: a DSpark head" in lines
