@@ -253,8 +253,14 @@ class TargetContext:
                 self._decode(part)
         sequences = self._sequences
         sequences.provide(tree.n_leaves, self.n_cached)
-        n_before = self.n_pending
+        self._n_before = n_before = self.n_pending
+        if self.pass_size(tree) > n_before + 1:
+            self.cells.expect_back(self.n_cached)
         root_position = len(self.tokens) - 1
+        if len(tree) == 1:  # a plain pass may take less than a millisecond
+            pending = self.tokens[self.n_cached :]
+            batch = committed_tokens(pending, self.n_cached, sequences.n, n_outputs=1, first_seq=sequences.first)
+            return Part(batch, n_before, sequences.last, root_position + 1)
         # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.
         n_seq = tree.leaf_counts.copy()
         n_seq[ROOT] = sequences.n
@@ -270,9 +276,6 @@ class TargetContext:
         )
         # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
         depth = int(tree.depths[-1]) if tree.n_leaves == sequences.n else 0
-        self._n_before = n_before
-        if self.pass_size(tree) > n_before + 1:
-            self.cells.expect_back(self.n_cached)
         return Part(batch, n_before, sequences.last, root_position + depth + 1)
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:

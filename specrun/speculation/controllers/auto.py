@@ -27,7 +27,8 @@ _LOOKED = 8  # a tree of so many nodes
 _SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
-_TRIED_EVERY = 16  # plain passes after which it is thought over again, as that takes some hundredths of a millisecond
+_TRIED_EVERY = 16  # plain passes of which is learned at once and after which it is thought over again: after each of
+# them, when the processor's caches are full of weights, the little code would take some hundredths of a millisecond
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
@@ -76,6 +77,7 @@ class Auto:
         self._is_looking = False  # the draft is only compared with what the target writes
         self._ctx = 0
         self._n_passes = 0
+        self._unread: list[PassRecord] = []  # passes of which nothing was learned yet
         self._expect()
         self._next = self._sized(self._held)
 
@@ -117,6 +119,7 @@ class Auto:
     @property
     def has_learned(self) -> bool:
         """Whether there is anything to keep for a later run."""
+        self._read()
         return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
 
     @property
@@ -127,12 +130,14 @@ class Auto:
     @property
     def rates(self) -> tuple[float, float]:
         """Tokens per second that are expected of the plan that is followed, and of plain decoding."""
+        self._read()
         plain = self._plain()
         return self._held.estimate(plain)[0] / plain, 1 / plain
 
     @property
     def expected(self) -> list[ExpectedPlan]:
         """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
+        self._read()
         plain = self._plain()
         rates = [(arm.plan, *arm.estimate(plain)) for arm in self._arms if arm.passes or arm is self._off]
         found = [ExpectedPlan(plan, rate / plain, error / plain) for plan, rate, error in rates]
@@ -148,6 +153,7 @@ class Auto:
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         """Learn that the target read so many tokens of the prompt in so many seconds."""
+        self._read()
         self.guide.read_prompt(n_tokens, seconds)
         if self.is_off:
             self._save(seconds)
@@ -157,6 +163,19 @@ class Auto:
 
     def record(self, record: PassRecord) -> None:
         """Learn from a pass that followed `current`."""
+        self._unread.append(record)
+        # While plain decoding goes on, nothing could change before the last of these passes.
+        is_settled = self.is_off and not self._is_check and self.guide.knows_plain
+        if not (is_settled and (self._since_change + len(self._unread)) % _TRIED_EVERY):
+            self._read()
+
+    def _read(self) -> None:
+        """Learn from all passes so far."""
+        unread, self._unread = self._unread, []
+        for record in unread:
+            self._learn(record)
+
+    def _learn(self, record: PassRecord) -> None:
         is_plain = self._is_check or not self.guide.knows_plain
         self._ctx = record.ctx
         self._n_passes += 1
@@ -175,12 +194,14 @@ class Auto:
 
         What wins for a text alone may lose there, and the other way round, so this one need not be followed now.
         """
+        self._read()
         plain = self._plain()
         arms = [arm for arm in self._arms if _can_shrink(arm.plan)]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
     def record_together(self, record: PassRecord) -> None:
         """Learn pass times and chances. The rates are those of a text alone, and stay as they are."""
+        self._read()
         self.guide.learn(record)
 
     def _judge(self, record: PassRecord) -> None:
