@@ -30,17 +30,19 @@ class Together:
 
     def readers(self, generations: Sequence[Generation]) -> list[Generation]:
         """Those whose prompts the next pass reads on: each is the first in turn, so that none waits for a long one, and
-        further ones as far as their portions fit into the same pass.
+        further ones as far as their portions fit into the same pass. Where sizes that give a token the same bits are
+        bounded, that is the bound: a portion that is larger, or smaller, has the bits that it has alone.
         """
         turn = self._reading_turn % len(generations)
         self._reading_turn += 1
-        left = generations[0].target.prompt_pass
+        target = generations[0].target
         chosen: list[Generation] = []
+        n_tokens = 0
         for one in [*generations[turn:], *generations[:turn]]:
-            n = one.n_next
-            if not chosen or n <= left:
+            n = n_tokens + one.n_next
+            if not chosen or (n <= target.prompt_pass and target.padding.has_room_for(n)):
                 chosen.append(one)
-                left -= n
+                n_tokens = n
         return chosen
 
     def read(self, generations: Sequence[Generation]) -> None:
