@@ -1,4 +1,4 @@
-"""`--exact` with several clients: weights whose bits depend on the size of a pass, in passes that several texts share."""
+"""`--exact` with several clients: shared passes of many sizes, over weights whose bits depend on the size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bodies() -> list[Json]:
 
 
 @pytest.fixture(scope="module", params=[None, SMALL, LARGE], ids=["measured", "small", "large"])
-def sizes(request: pytest.FixtureRequest, made: Path) -> PassSizes | None:
+def sizes(request: pytest.FixtureRequest) -> PassSizes | None:
     if request.param and not tiled_kernels.compute(["Q4_K"]):
         pytest.skip("other kernels, with other classes")
     return request.param
