@@ -80,7 +80,7 @@ class LlamaModel:
         lost_pages.watch(self._files())
         self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
         try:
-            with interrupts.held() as interrupted, library.captured_errors() as errors:
+            with interrupts.held() as interrupted, library.CapturedErrors() as errors:
 
                 def goes_on(share: float) -> bool:
                     nonlocal is_stopped

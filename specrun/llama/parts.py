@@ -39,6 +39,10 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     sequences: as many as the tree has leaves must hold what is cached. Logits of the tree's nodes are wanted.
     """
     root_position = len(tokens) - 1
+    if len(tree) == 1:  # a plain pass may take less than a millisecond
+        pending = list(tokens[n_cached:])
+        batch = committed_tokens(pending, n_cached, sequences.n, n_outputs=1, first_seq=sequences.first)
+        return Part(batch, len(pending) - 1, sequences.last, root_position + 1)
     before = np.asarray(tokens[n_cached:-1], np.int32)
     n_before = len(before)
     # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.

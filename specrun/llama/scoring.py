@@ -39,22 +39,21 @@ def score_together(
     ]
     padding, last = targets[0].padding, parts[-1]
     batch = joined([part.batch for part in parts])
-    n_wanted = int(batch.outputs.sum())
+    n_wanted = batch.n_outputs
     n = len(batch)
     batch = batch.padded(padding.padded(n), last.end_seq, last.end_position)
-    if n_wanted:
-        # llama.cpp computes the end of the last layer for wanted rows only, so their number is padded as well: with
-        # rows of padding, and if that is too little, of pending tokens.
+    # llama.cpp computes the end of the last layer for wanted rows only, so their number is padded as well: with rows of
+    # padding, and if that is too little, of pending tokens.
+    n_further = padding.padded(n_wanted) - n_wanted if n_wanted else 0
+    if n_further:
         unwanted = np.flatnonzero(~batch.outputs)
-        further = np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])
-        batch.outputs[further[: padding.padded(n_wanted) - n_wanted]] = True
+        batch.outputs[np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[:n_further]] = True
     logits = _decode(targets, [len(part.batch) for part in parts], batch)
-    row_of = np.cumsum(batch.outputs) - 1
     rows: list[Logits] = [logits] * len(texts)
     begin = 0
     for i, part in zip(order, parts, strict=True):
         if i < len(texts):
-            first = int(row_of[begin + part.n_before])
+            first = int(np.count_nonzero(batch.outputs[: begin + part.n_before]))
             rows[i] = logits[first : first + len(texts[i][1])]
         begin += len(part.batch)
     for target in reading:
