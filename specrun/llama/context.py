@@ -187,6 +187,8 @@ class LlamaContext:
         weights = self.weights
         if weights:
             weights.begin_pass()
+        if self.model.orders:
+            self.model.orders.choose(len(batch))
         started = time.perf_counter()
         self._is_counted, self.n_last_pass = False, None
         with library.CapturedErrors() as errors:
