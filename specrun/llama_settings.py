@@ -30,6 +30,7 @@ class LlamaSettings:
     batch_size: int | None = None  # tokens of a prompt that llama.cpp gets at once; default: as `ubatch_size`
     ubatch_size: int | None = None  # tokens of a prompt that it computes at once; default: 512
     repack: bool | None = None  # whether weights are re-ordered for this CPU; default: no
+    file_order_from: int | None = None  # tokens from which passes take `repack`ed weights from the file; default: none
     tiled: TiledKernels | None = None  # whether tiled kernels compute K- and i-quants; default: passes of 8 or more
     flash_attn: FlashAttention | None = None  # default: on
     type_k: CacheType | None = None  # type of K in the KV cache; default: f16

@@ -67,7 +67,7 @@ def serve(
             metavar="N",
             help="Most answers that are written at the same time; they share the model's passes and one --ctx-size.",
         ),
-    ] = 4,
+    ] = 8,
     cache_ram: Annotated[
         int | None,
         _option(

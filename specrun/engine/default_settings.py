@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import attention_trial
+from specrun.engine import attention_trial, order_trial
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
@@ -33,7 +33,8 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights that
     lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off
-    where a trial on this CPU was faster without. Weights that are streamed from disk, or of which a GPU holds some,
+    where a trial on this CPU was faster without. Where RAM has room for the weights twice, large passes take them as
+    they are in the file if a trial was faster so. Weights that are streamed from disk, or of which a GPU holds some,
     stay as they are in the file.
 
     The experts of a mixture are read into memory where that has room for them and for the file in the page cache, so
@@ -52,7 +53,8 @@ def with_defaults(options: RunOptions) -> RunOptions:
         on_cpu = not placement.n_gpu_layers
     except ModelFileError:
         return options  # loading the file says what is wrong with it
-    in_memory = LlamaSettings(load_mode="none" if _has_room_for_experts(placement) else None)
+    reads_experts = bool(placement.ram.parts.get("experts")) and _has_room_twice(placement)
+    in_memory = LlamaSettings(load_mode="none" if reads_experts else None)
     if keeps:
         defaults = LlamaSettings()
     elif options.exact:
@@ -64,14 +66,15 @@ def with_defaults(options: RunOptions) -> RunOptions:
         defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
         if on_cpu and _fits_without_flash_attention(options, placement):
             defaults = attention_of(file, options.settings).over(defaults)
+        if repack and _has_room_twice(placement):
+            defaults = order_of(file, options.settings).over(defaults)
     return replace(options, settings=options.settings.over(defaults).over(in_memory))
 
 
-def _has_room_for_experts(placement: Placement) -> bool:
-    """Whether RAM can hold its weights twice: read into memory, and in the page cache for the next start."""
+def _has_room_twice(placement: Placement) -> bool:
+    """Whether RAM can hold its weights twice: in memory, and in the page cache as they are in the file."""
     parts = placement.ram.parts
-    weights = parts.get("target", 0) + parts.get("experts", 0)
-    return bool(parts.get("experts")) and 2 * weights <= room_for_weights(placement)
+    return 2 * (parts.get("target", 0) + parts.get("experts", 0)) <= room_for_weights(placement)
 
 
 def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> bool:
@@ -90,3 +93,14 @@ def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     if is_open and attention_trial.is_faster_without(file, decided.threads):
         return attention_trial.WITHOUT
     return LlamaSettings()
+
+
+def order_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
+    """Settings with which large passes take re-ordered weights from the file, where that is faster on this CPU.
+
+    decided: what the user has decided of the model. Weights that are not re-ordered, or whose file is not mapped, lie
+    in memory once. The experts of a mixture get fewer tokens than a pass has, so for them nothing was tried.
+    """
+    if decided.repack is False or decided.load_mode not in (None, "auto", "mmap") or file.n_experts:
+        return LlamaSettings()
+    return LlamaSettings(file_order_from=order_trial.file_order_from(file, decided.threads))

@@ -102,13 +102,13 @@ class Generation:
     @property
     def is_reading(self) -> bool:
         """Whether portions of the prompt are left to be read."""
-        return self.target.portion is not None
+        return self.target.n_portion > 0
 
     @property
     def n_next(self) -> int:
         """Cells that the next portion of the prompt needs at most, with padding."""
-        portion = self.target.portion
-        return self.target.padding.padded(len(portion.batch)) if portion else 0
+        n = self.target.n_portion
+        return self.target.padding.padded(n) if n else 0
 
     def begin(self) -> None:
         """Let the target take up the prompt. Raises PromptError if it is empty or leaves no room in the context."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
 _MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand
 _MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
-_LEAVES_OF_OTHERS = 16  # leaf paths of a tree that each further text may have; chosen by hand, as each takes an id
+# Leaf paths of a tree that each further text may have, and all of them together; chosen by hand, as each takes an id of
+# a sequence and a row of logits.
+_LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS = 16, 64
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,15 @@ class RunOptions:
         lanes = _lanes(n_leaves, self.parallel) if self.parallel > 1 and states is None else ()
         # Each of several texts has a further sequence, for cells that it gave up.
         n_seq_max = states.n_sequences if states else sum(lanes) + len(lanes) or min(n_leaves, MAX_LEAVES)
+        n_outputs = max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0)
+        # The trees of a pass have no more nodes than it has rows of logits, however many texts there are.
+        n_nodes = min(budget * self.parallel, n_outputs)
         return ContextConfig(
-            n_ctx=context_length(self.ctx_size, n_ctx_train) + budget * self.parallel + _MAX_PENDING,
+            n_ctx=context_length(self.ctx_size, n_ctx_train) + n_nodes + _MAX_PENDING,
             n_seq_max=n_seq_max,
             lanes=lanes,
             n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),
-            n_outputs=max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0),
+            n_outputs=n_outputs,
             n_snapshots=states.n_snapshots if states else 0,
         )
 
@@ -116,7 +121,7 @@ def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:
     """Most leaf paths of the trees of `n` texts that share a context. The first one, which is written alone most of
     the time, gets as many as its trees can have, the others fewer.
     """
-    others = min(n_leaves, _LEAVES_OF_OTHERS, (MAX_LEAVES - n) // n)
+    others = min(n_leaves, _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS // (n - 1), (MAX_LEAVES - n) // n)
     return (min(n_leaves, MAX_LEAVES - n - others * (n - 1)), *[others] * (n - 1))
 
 

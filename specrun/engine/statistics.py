@@ -112,6 +112,8 @@ class Statistics:
         length = len(done.accepted.tokens)
         self.accepted += [0] * (length - len(self.accepted))
         self.accepted[length - 1] += 1
+        if len(done.tree) == 1:
+            return
         while len(self.offered) < done.tree.depth:
             self.offered.append(0)
             self.matched.append(0)

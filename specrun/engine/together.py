@@ -8,7 +8,8 @@ from contextlib import nullcontext
 
 from specrun.engine.generation import Generation, Proposal
 from specrun.engine.statistics import Pass
-from specrun.llama.scoring import read_together, score_together
+from specrun.llama.context import Logits
+from specrun.llama.scoring import score_together
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.controllers.sharing import Sharing
 from specrun.speculation.method import OFF
@@ -30,39 +31,45 @@ class Together:
 
     def readers(self, generations: Sequence[Generation]) -> list[Generation]:
         """Those whose prompts the next pass reads on: each is the first in turn, so that none waits for a long one, and
-        further ones as far as their portions fit into the same pass.
+        further ones as far as their portions fit into the same pass. Where sizes that give a token the same bits are
+        bounded, that is the bound: a portion that is larger, or smaller, has the bits that it has alone.
         """
         turn = self._reading_turn % len(generations)
         self._reading_turn += 1
-        left = generations[0].target.prompt_pass
+        target = generations[0].target
         chosen: list[Generation] = []
+        n_tokens = 0
         for one in [*generations[turn:], *generations[:turn]]:
-            n = one.n_next
-            if not chosen or n <= left:
+            n = n_tokens + one.n_next
+            if not chosen or (n <= target.prompt_pass and target.padding.has_room_for(n)):
                 chosen.append(one)
-                left -= n
+                n_tokens = n
         return chosen
 
-    def read(self, generations: Sequence[Generation]) -> None:
-        """Read a portion of each of these prompts, in one pass."""
-        sizes = [one.n_next for one in generations]
-        started = time.perf_counter()
-        read_together([one.target for one in generations])
-        seconds = time.perf_counter() - started
-        for one, n in zip(generations, sizes, strict=True):
-            one.has_read(seconds * n / sum(sizes))
+    def can_write(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> bool:
+        """Whether a pass over the prompts of `readers` may have the next tokens of these texts, too."""
+        target = generations[0].target
+        n = sum(one.n_next for one in readers) + sum(one.target.n_pending + 1 for one in generations)
+        return n <= target.context.config.n_batch and target.padding.has_room_for(n)
 
-    def next_pass(self, generations: Sequence[Generation]) -> list[tuple[Generation, Pass]]:
+    def read(self, readers: Sequence[Generation]) -> None:
+        """Read a portion of each of these prompts, in one pass."""
+        self._pass([], [], readers)
+
+    def next_pass(
+        self, generations: Sequence[Generation], readers: Sequence[Generation] = ()
+    ) -> list[tuple[Generation, Pass]]:
         """A pass over as many of the texts as fit one: all, as long as exact passes are not small. Others are first in
         the next one. The texts must share one context, and their prompts must be read.
+
+        readers: texts of whose prompts it has a portion, too (see `can_write`).
         """
-        chosen = self._chosen(generations)
+        n_read = sum(one.n_next for one in readers)
+        chosen = self._chosen(generations, n_read)
         drafts = self._drafts(chosen)
-        proposals = self._proposals(chosen, drafts)
-        started = time.perf_counter()
-        rows = score_together([(one.target, proposal.tree) for one, proposal in zip(chosen, proposals, strict=True)])
-        seconds = time.perf_counter() - started
-        n_target = chosen[0].target.padding.padded(sum(proposal.n_target for proposal in proposals))
+        proposals = self._proposals(chosen, drafts, n_read)
+        seconds, rows = self._pass(chosen, proposals, readers)
+        n_target = chosen[0].target.padding.padded(n_read + sum(proposal.n_target for proposal in proposals))
         result = []
         for one, proposal, own in zip(chosen, proposals, rows, strict=True):
             n_cached = one.target.n_cached
@@ -75,15 +82,31 @@ class Together:
                 PassRecord(done.tree, done.accepted, with_drafting, seconds, proposal.seconds, n_target, n_cached)
             )
             result.append((one, done))
-        ms = 1e3 * (seconds + sum(proposal.seconds for proposal in proposals))
-        self._sharing.record(len(chosen), drafts, sum(len(done.accepted.tokens) for _, done in result), ms)
+        if not readers:
+            ms = 1e3 * (seconds + sum(proposal.seconds for proposal in proposals))
+            self._sharing.record(len(chosen), drafts, sum(len(done.accepted.tokens) for _, done in result), ms)
         return result
 
-    def _chosen(self, generations: Sequence[Generation]) -> list[Generation]:
-        """Those that share the next pass, beginning with another one each time."""
+    def _pass(
+        self, chosen: Sequence[Generation], proposals: Sequence[Proposal], readers: Sequence[Generation]
+    ) -> tuple[float, list[Logits]]:
+        """The seconds of the pass, and the target's logits for each proposal."""
+        sizes = [one.n_next for one in readers]
+        n_tokens = sum(sizes) + sum(proposal.n_target for proposal in proposals)
+        trees = [(one.target, proposal.tree) for one, proposal in zip(chosen, proposals, strict=True)]
+        started = time.perf_counter()
+        rows = score_together(trees, [one.target for one in readers])
+        seconds = time.perf_counter() - started
+        for one, n in zip(readers, sizes, strict=True):
+            one.has_read(seconds * n / n_tokens)
+        return seconds, rows
+
+    def _chosen(self, generations: Sequence[Generation], n_read: int) -> list[Generation]:
+        """Those that share the next pass, beginning with another one each time. n_read: tokens of prompts in it."""
         turn = self._turn % len(generations)
         ordered = [*generations[turn:], *generations[:turn]]
         left, rows_left = _room(ordered)
+        left -= n_read
         chosen: list[Generation] = []
         for one in ordered:
             left -= one.target.n_pending + 1
@@ -98,13 +121,15 @@ class Together:
         """Whether texts whose trees follow pass times draft."""
         return self._sharing.drafts(len(chosen), _plain_rate(chosen))
 
-    def _proposals(self, chosen: Sequence[Generation], drafts: bool) -> list[Proposal]:
+    def _proposals(self, chosen: Sequence[Generation], drafts: bool, n_read: int) -> list[Proposal]:
         room, rows = _room(chosen)
         needed = [one.target.n_pending + 1 for one in chosen]
-        further = min(room - sum(needed), rows - len(chosen))  # nodes that the trees may have besides their roots
+        further = min(
+            room - n_read - sum(needed), rows - len(chosen)
+        )  # nodes that the trees may have besides their roots
         rate = self._sharing.rate(len(chosen), _plain_rate(chosen))
         proposals: list[Proposal] = []
-        n_before = 0
+        n_before = n_read
         for i, one in enumerate(chosen):
             plans = one.plans
             guide = plans.guide

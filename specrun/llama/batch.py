@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 import llama_cpp
 import numpy as np
@@ -39,12 +40,19 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def n_outputs(self) -> int:
+        """Wanted rows of logits."""
+        return int(np.count_nonzero(self.outputs))
+
     def padded(self, size: int, seq: int, position: int) -> Batch:
         """The batch with further tokens behind it, `size` in all, which continue sequence `seq` from `position` on.
 
         They repeat the last token, so that they read few further experts of a mixture. No logits of them are wanted.
         """
         n = size - len(self)
+        if n == 0:
+            return self
         return Batch(
             tokens=np.append(self.tokens, np.repeat(self.tokens[-1:], n)),
             positions=np.append(self.positions, np.arange(position, position + n, dtype=np.int32)),
@@ -65,24 +73,33 @@ class Batch:
             raise ValueError(f"a batch of {n} tokens; the context takes 1 to {n_batch}")
         if not all(len(a) == n for a in (self.positions, self.first_seq, self.n_seq, self.outputs)):
             raise ValueError("the arrays of a batch differ in length")
-        if self.tokens.min() < 0 or self.tokens.max() >= n_vocab:
+        # Most batches are small, and for these Python's own numbers are faster than numpy's.
+        tokens, first_seq, n_seq = self.tokens.tolist(), self.first_seq.tolist(), self.n_seq.tolist()
+        if min(tokens) < 0 or max(tokens) >= n_vocab:
             raise ValueError(f"a token id outside 0..{n_vocab - 1}")
-        if self.n_seq.min() < 1:
+        if min(n_seq) < 1:
             raise ValueError("a token without a sequence id")
-        if self.first_seq.min() < 0 or (self.first_seq + self.n_seq).max() > n_seq_max:
+        if min(first_seq) < 0 or max(map(add, first_seq, n_seq)) > n_seq_max:
             raise ValueError(f"a sequence id outside 0..{n_seq_max - 1}")
-        if self.outputs.sum() > n_outputs_max:
+        if self.n_outputs > n_outputs_max:
             raise ValueError(f"more than {n_outputs_max} logits rows wanted")
-        return self._check_sequences(seq_length)
+        return self._check_sequences(first_seq, n_seq, self.positions.tolist(), seq_length)
 
-    def _check_sequences(self, seq_length: Int32Array) -> Int32Array:
+    @staticmethod
+    def _check_sequences(
+        first_seq: list[int], n_seq: list[int], positions: list[int], seq_length: Int32Array
+    ) -> Int32Array:
+        ids = slice(first_seq[0], first_seq[0] + n_seq[0])
         next_position = seq_length.copy()
+        is_one_path = len(set(zip(first_seq, n_seq, strict=True))) == 1  # as in plain decoding and prompts
+        follows = positions == list(range(positions[0], positions[0] + len(positions)))
+        if is_one_path and follows and (next_position[ids] == positions[0]).all():
+            next_position[ids] += len(positions)
+            return next_position
         # The sequence ids of the last token on each sequence, as a range. Branches may split it but never join.
         low = np.zeros_like(seq_length)
         high = np.full_like(seq_length, len(seq_length))
-        for first, count, position in zip(
-            self.first_seq.tolist(), self.n_seq.tolist(), self.positions.tolist(), strict=True
-        ):
+        for first, count, position in zip(first_seq, n_seq, positions, strict=True):
             ids = slice(first, first + count)
             if (seq_length[ids] != seq_length[first]).any():
                 raise ValueError(f"sequences {first}..{first + count - 1} share a token but differ in length")
@@ -104,6 +121,7 @@ class BatchBuffer:
     def __init__(self, n_batch: int, n_seq_max: int, state_width: int = 0) -> None:
         self._states = np.zeros((n_batch, state_width), np.float32)
         self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
+        self._first_seq = np.uintp(self._all_seqs.ctypes.data)
         self._tokens = np.zeros(n_batch, np.int32)
         self._positions = np.zeros(n_batch, np.int32)
         self._n_seq = np.zeros(n_batch, np.int32)
@@ -126,7 +144,7 @@ class BatchBuffer:
         self._tokens[:n] = batch.tokens
         self._positions[:n] = batch.positions
         self._n_seq[:n] = batch.n_seq
-        self._seq_pointers[:n] = self._all_seqs.ctypes.data + batch.first_seq.astype(np.uintp) * np.uintp(4)
+        self._seq_pointers[:n] = self._first_seq + batch.first_seq.astype(np.uintp) * np.uintp(4)
         self._outputs[:n] = batch.outputs
         if batch.states is not None:
             self._states[:n] = batch.states

@@ -131,7 +131,7 @@ class LlamaContext:
         self._context = None
         try:
             # llama.cpp logs much here, and no exception can be raised through it.
-            with interrupts.held(), library.captured_errors() as errors:
+            with interrupts.held(), library.CapturedErrors() as errors:
                 self._context = llama_cpp.llama_init_from_model(model.handle, params)
         except BaseException:
             self.close()
@@ -144,6 +144,9 @@ class LlamaContext:
         self.n_passes = 0
         self._buffer = BatchBuffer(config.n_call, config.n_seq_max, head.state_width if head else 0)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
+        # Making a view takes as long as filling a batch, and llama.cpp's rows mostly lie where they lay.
+        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
+        self._rows_place = (0, 0)  # address, rows
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
         self._is_counted = True
 
@@ -184,9 +187,11 @@ class LlamaContext:
         weights = self.weights
         if weights:
             weights.begin_pass()
+        if self.model.orders:
+            self.model.orders.choose(len(batch))
         started = time.perf_counter()
         self._is_counted, self.n_last_pass = False, None
-        with library.captured_errors() as errors:
+        with library.CapturedErrors() as errors:
             code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
             llama_cpp.llama_synchronize(self._context)
         self.decode_seconds += time.perf_counter() - started
@@ -199,14 +204,18 @@ class LlamaContext:
             raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
         self.n_last_pass = len(batch)
         self.n_passes += 1
-        return self._logits(int(batch.outputs.sum()))
+        return self._logits(batch.n_outputs)
 
     def _logits(self, n_outputs: int) -> Logits:
         n_vocab = self.model.n_vocab
         if n_outputs == 0:
             return np.empty((0, n_vocab), np.float32)
         pointer = llama_cpp.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(pointer, shape=(n_outputs, n_vocab))
+        place = ctypes.addressof(pointer.contents), n_outputs
+        if place != self._rows_place:
+            self._rows = np.ctypeslib.as_array(pointer, shape=(n_outputs, n_vocab))
+            self._rows_place = place
+        return self._rows
 
     def remove(self, seq: int, start: int) -> None:
         """Remove position `start` and all after it from sequence `seq` (or ALL_SEQUENCES).

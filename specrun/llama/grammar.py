@@ -192,7 +192,7 @@ def _parsed(gbnf: str, vocab: llama_cpp.llama_vocab_p | None) -> llama_cpp.llama
     deepest = max(accumulate((char == "(") - (char == ")") for char in gbnf))
     if deepest > _MOST_NESTED or data.count(b"::=") > _MOST_RULES:
         raise UsageError(f"the grammar has more than {_MOST_NESTED} groups in each other, or {_MOST_RULES} rules")
-    with watched(), library.captured_errors() as errors, library.captured_stderr() as printed:
+    with watched(), library.CapturedErrors() as errors, library.captured_stderr() as printed:
         sampler = llama_cpp.llama_sampler_init_grammar(vocab, data, _ROOT)
     if not sampler:
         raise UsageError(f"llama.cpp refuses the grammar: {_reason(data, b''.join(printed), errors)}")

@@ -29,7 +29,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 _CONTINUE = 5
 _STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another one
 
-_listeners: list[deque[str]] = []  # one for each open `captured_errors`; two passes may run at the same time
+_listeners: list[deque[str]] = []  # one for each open `CapturedErrors`; two passes may run at the same time
 _explainers: dict[str, Callable[[str], str]] = {}
 _last_level = logging.DEBUG
 _shown = _STDERR  # where the user sees what is written, also while `captured_stderr` has another file in its place
@@ -104,19 +104,23 @@ def start() -> None:
     llama_cpp.llama_backend_init()
 
 
-@contextmanager
-def captured_errors() -> Iterator[list[str]]:
-    """Collect the last error lines that llama.cpp logs, in any thread, until the block ends; only then is the list
+class CapturedErrors:
+    """Collects the last error lines that llama.cpp logs, in any thread, until the block ends; only then is the list
     filled.
     """
-    errors: deque[str] = deque(maxlen=32)
-    _listeners.append(errors)
-    lines: list[str] = []
-    try:
-        yield lines
-    finally:
-        _listeners[:] = [other for other in _listeners if other is not errors]
-        lines.extend(errors)
+
+    # A generator would do; but every pass is inside such a block, and entering a generator takes longer.
+    def __init__(self) -> None:
+        self._heard: deque[str] = deque(maxlen=32)
+        self._lines: list[str] = []
+
+    def __enter__(self) -> list[str]:
+        _listeners.append(self._heard)
+        return self._lines
+
+    def __exit__(self, *_: object) -> None:
+        _listeners[:] = [other for other in _listeners if other is not self._heard]
+        self._lines.extend(self._heard)
 
 
 @contextmanager

@@ -16,11 +16,12 @@ from specrun.catalog import heads
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
-from specrun.errors import ModelFileError, PromptError
+from specrun.errors import ModelFileError, PromptError, SpecrunError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.failures import load_failure
 from specrun.llama.model_parameters import ModelParameters
+from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.visible import one_line
 
@@ -37,6 +38,7 @@ class LlamaModel:
     progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
     expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
+    orders: re-ordered weights, and the same ones in the file; None where they lie in memory once.
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
 
@@ -58,10 +60,13 @@ class LlamaModel:
             raise load_failure(path, errors)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        self.orders: WeightOrders | None = None
         try:
             if not is_head:
                 self._check_generates()
-        except ModelFileError:
+            if settings.repack and settings.file_order_from:
+                self.orders = WeightOrders(self._model, self._files(), settings.file_order_from)
+        except SpecrunError:
             self.close()
             raise
 
@@ -75,7 +80,7 @@ class LlamaModel:
         lost_pages.watch(self._files())
         self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
         try:
-            with interrupts.held() as interrupted, library.captured_errors() as errors:
+            with interrupts.held() as interrupted, library.CapturedErrors() as errors:
 
                 def goes_on(share: float) -> bool:
                     nonlocal is_stopped

@@ -63,7 +63,7 @@ def quantize(
     size = _Size()
     library.logger.addHandler(size)
     library.logger.setLevel(min(library.logger.getEffectiveLevel(), logging.INFO))
-    with library.captured_errors() as errors:
+    with library.CapturedErrors() as errors:
         code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination or ""), ctypes.byref(params))
     library.logger.removeHandler(size)
     if code:

@@ -1,4 +1,4 @@
-"""One pass over the trees of one text, or over trees or prompts of several texts that share a context."""
+"""One pass over the tree of a text, or over trees and prompts of several texts that share a context."""
 
 from __future__ import annotations
 
@@ -16,50 +16,49 @@ if TYPE_CHECKING:
     from specrun.llama.target import TargetContext
 
 
-def score_together(texts: Sequence[tuple[TargetContext, TokenTree]]) -> list[Logits]:
+def score_together(
+    texts: Sequence[tuple[TargetContext, TokenTree]], reading: Sequence[TargetContext] = ()
+) -> list[Logits]:
     """One pass over the pending tokens and the tree of each text, whose root must be its last committed token.
 
+    reading: texts of which the pass has the next portion of the prompt.
+
     All targets must be lanes of one context, or there must be one only. They must be padded alike: the pass as a whole
-    gets a size of the class. Returns for each text float32[len(tree), n_vocab]; row i predicts the token after node i.
-    They are views that the next pass overwrites. Raises ContextFullError if the trees do not fit together.
+    gets a size of the class. Returns for each of `texts` float32[len(tree), n_vocab]; row i predicts the token after
+    node i. They are views that the next pass overwrites. Raises ContextFullError if the tokens do not fit together.
     """
-    order = sorted(range(len(texts)), key=lambda i: texts[i][0].last_cell)  # see `lane_cells`
-    targets = [texts[i][0] for i in order]
-    parts = [targets[place].prepare(texts[i][1]) for place, i in enumerate(order)]
+    if not texts and len(reading) == 1:
+        reading[0].read_portion()
+        return []
+    everyone = [*texts, *((target, None) for target in reading)]
+    order = sorted(range(len(everyone)), key=lambda i: everyone[i][0].last_cell)  # see `lane_cells`
+    targets = [everyone[i][0] for i in order]
+    parts = [
+        target.prepare_portion() if tree is None else target.prepare(tree)
+        for target, tree in (everyone[i] for i in order)
+    ]
     padding, last = targets[0].padding, parts[-1]
     batch = joined([part.batch for part in parts])
-    n_wanted = int(batch.outputs.sum())
+    n_wanted = batch.n_outputs
     n = len(batch)
     batch = batch.padded(padding.padded(n), last.end_seq, last.end_position)
     # llama.cpp computes the end of the last layer for wanted rows only, so their number is padded as well: with rows of
     # padding, and if that is too little, of pending tokens.
-    unwanted = np.flatnonzero(~batch.outputs)
-    further = np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[: padding.padded(n_wanted) - n_wanted]
-    batch.outputs[further] = True
+    n_further = padding.padded(n_wanted) - n_wanted if n_wanted else 0
+    if n_further:
+        unwanted = np.flatnonzero(~batch.outputs)
+        batch.outputs[np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[:n_further]] = True
     logits = _decode(targets, [len(part.batch) for part in parts], batch)
-    row_of = np.cumsum(batch.outputs) - 1
     rows: list[Logits] = [logits] * len(texts)
     begin = 0
     for i, part in zip(order, parts, strict=True):
-        first = int(row_of[begin + part.n_before])
-        rows[i] = logits[first : first + len(texts[i][1])]
+        if i < len(texts):
+            first = int(np.count_nonzero(batch.outputs[: begin + part.n_before]))
+            rows[i] = logits[first : first + len(texts[i][1])]
         begin += len(part.batch)
-    return rows
-
-
-def read_together(targets: Sequence[TargetContext]) -> None:
-    """One pass over the next portion of the prompt of each of `targets`, which are lanes of one context."""
-    if len(targets) == 1:
-        targets[0].read_portion()
-        return
-    ordered = sorted(targets, key=lambda target: target.last_cell)
-    parts = [target.portion for target in ordered if target.portion]
-    batch = joined([part.batch for part in parts])
-    size = ordered[0].padding.padded(len(batch))
-    batch = batch.padded(size, parts[-1].end_seq, parts[-1].end_position)
-    _decode(ordered, [len(part.batch) for part in parts], batch)
-    for target in ordered:
+    for target in reading:
         target.has_read_portion()
+    return rows
 
 
 def _decode(targets: Sequence[TargetContext], sizes: list[int], batch: Batch) -> Logits:

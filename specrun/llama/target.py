@@ -21,17 +21,17 @@ Where a head drafts, the hidden states of each committed token are kept when it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from specrun.errors import ContextFullError
-from specrun.llama.batch import Batch, committed_tokens
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.leaf_sequences import LeafSequences
+from specrun.llama.parts import Part, portion_of, tree_of
 from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.prefix import common_prefix
 from specrun.llama.scoring import score_together
@@ -40,27 +40,13 @@ from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
-@dataclass(frozen=True)
-class Part:
-    """What a pass has of one text.
-
-    batch: committed tokens, and the tree if there is one. n_before: the committed tokens.
-    end_seq, end_position: where padding would go on.
-    """
-
-    batch: Batch
-    n_before: int
-    end_seq: int
-    end_position: int
-
-
 class TargetContext:
     """The committed text of one generation and the target's KV cache of it.
 
     cells: how the cache takes tokens back, and which sequences it has for this text.
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
-    portion: the next portion of a prompt that is being read; None if nothing is left to be read.
+    n_portion: tokens of the next portion of a prompt that is being read; 0 if nothing is left to be read.
     states: keeps the hidden states of the committed text for a head; None without one. It has those of what is cached.
     """
 
@@ -74,8 +60,8 @@ class TargetContext:
         self.states: TargetStates | None = None
         self._n_before = 0  # pending tokens in front of the tree scored last
         self._sequences = LeafSequences(context, self.cells.first, self.cells.max_leaves)
-        self._portions: Iterator[Part] = iter(())  # of a prompt that is being read
-        self.portion: Part | None = None
+        self._portions: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
+        self.n_portion = 0
 
     @property
     def n_vocab(self) -> int:
@@ -151,7 +137,7 @@ class TargetContext:
         ContextFullError if they do not fit.
         """
         n_to_decode = self.begin_prompt(tokens)
-        while self.portion and not interrupted():
+        while self.n_portion and not interrupted():
             self.read_portion()
         return n_to_decode
 
@@ -179,17 +165,19 @@ class TargetContext:
 
     def read_portion(self) -> None:
         """Decode the next portion of the prompt that `begin_prompt` began."""
-        part, self.portion = self.portion, None
-        assert part
-        self._decode(part)
+        self._decode(self.prepare_portion())
         self.has_read_portion()
+
+    def prepare_portion(self) -> Part:
+        """What the next pass, which must follow at once, has of the prompt."""
+        return portion_of(self.tokens, self.n_cached, self.n_portion, self._sequences)
 
     def has_read_portion(self) -> None:
         """Note that the portion was decoded, and look for the next one."""
-        self.portion = None
-        self.portion = next(self._portions, None)
+        self.n_portion = 0
+        self.n_portion = next(self._portions, 0)
 
-    def _portions_of_prompt(self, shared: int, end: int) -> Iterator[Part]:
+    def _portions_of_prompt(self, shared: int, end: int) -> Iterator[int]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         yield from self._decode_committed(shared, self._bounds.largest_pass)
@@ -213,23 +201,20 @@ class TargetContext:
         size = self._bounds.padded_call(len(part.batch))
         self.cells.decode(part.batch.padded(size, part.end_seq, part.end_position))
 
-    def _decode_committed(self, end: int, largest: int) -> Iterator[Part]:
-        """Committed tokens up to `end`, one call of llama.cpp after the other, which must be made of each."""
-        config, sequences = self.context.config, self._sequences
-        if end > config.n_ctx:
-            raise ContextFullError(f"{end} tokens do not fit the context of {config.n_ctx}; give a larger --ctx-size")
+    def _decode_committed(self, end: int, largest: int) -> Iterator[int]:
+        """The tokens of each call of llama.cpp that decodes committed ones up to `end`. It must be made at once."""
+        n_ctx = self.context.config.n_ctx
+        if end > n_ctx:
+            raise ContextFullError(f"{end} tokens do not fit the context of {n_ctx}; give a larger --ctx-size")
         while self.n_cached < end:
             n = min(largest, end - self.n_cached)
             n = n if self.cells.drops_padding else self._bounds.whole(n)
             if n == 0:
                 break
-            chunk = self.tokens[self.n_cached : self.n_cached + n]
-            batch = committed_tokens(chunk, self.n_cached, sequences.n, n_outputs=0, first_seq=sequences.first)
-            after = self.n_cached + n
-            yield Part(batch, n, sequences.last, after)
+            yield n
             if self.states:
-                self.states.note(self.n_cached, chunk, np.arange(n))
-            self.n_cached = self.cells.take_back(after)
+                self.states.note(self.n_cached, self.tokens[self.n_cached : self.n_cached + n], np.arange(n))
+            self.n_cached = self.cells.take_back(self.n_cached + n)
 
     def score(self, tree: TokenTree) -> Logits:
         """One pass over the pending tokens and `tree`, whose root must be the last committed token.
@@ -249,31 +234,14 @@ class TargetContext:
             raise ValueError(f"a tree of {tree.n_leaves} leaf paths; a pass checks {self.max_leaves}")
         n_alone = self._bounds.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
-            for part in self._decode_committed(self.n_cached + n_alone, self._bounds.largest_pass):
-                self._decode(part)
-        sequences = self._sequences
-        sequences.provide(tree.n_leaves, self.n_cached)
-        n_before = self.n_pending
-        root_position = len(self.tokens) - 1
-        # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.
-        n_seq = tree.leaf_counts.copy()
-        n_seq[ROOT] = sequences.n
-        before = np.asarray(self.tokens[self.n_cached : -1], np.int32)
-        batch = Batch(
-            tokens=np.concatenate([before, tree.tokens]),
-            positions=np.concatenate(
-                [np.arange(self.n_cached, root_position, dtype=np.int32), root_position + tree.depths]
-            ),
-            first_seq=sequences.first + np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
-            n_seq=np.concatenate([np.full(n_before, sequences.n, np.int32), n_seq]),
-            outputs=np.arange(n_before + len(tree)) >= n_before,
-        )
-        # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
-        depth = int(tree.depths[-1]) if tree.n_leaves == sequences.n else 0
-        self._n_before = n_before
-        if self.pass_size(tree) > n_before + 1:
+            for n in self._decode_committed(self.n_cached + n_alone, self._bounds.largest_pass):
+                self._decode(portion_of(self.tokens, self.n_cached, n, self._sequences))
+        self._sequences.provide(tree.n_leaves, self.n_cached)
+        part = tree_of(self.tokens, self.n_cached, tree, self._sequences)
+        self._n_before = part.n_before
+        if self.pass_size(tree) > part.n_before + 1:
             self.cells.expect_back(self.n_cached)
-        return Part(batch, n_before, sequences.last, root_position + depth + 1)
+        return part
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
         """Commit the accepted `path` (node indices, root first) of the tree scored last, and then `next_token`."""
@@ -344,7 +312,7 @@ class TargetContext:
         """Forget all text and empty the cache."""
         self.tokens = []
         self.n_cached = 0
-        self._portions, self.portion = iter(()), None
+        self._portions, self.n_portion = iter(()), 0
         self.cells.clear()
         self._sequences.reset()
 

@@ -112,7 +112,11 @@ def read_expected(fields: Fields, form: AnswerForm) -> Expected:
     tools = read_tools(fields)
     schema = read_schema(fields)
     if tools and form.calls is None:
-        fields.refuse("tools", "cannot be used: how this model calls tools is unknown, or it cannot")
+        fields.refuse(
+            "tools",
+            "cannot be used: the model's chat template has no calls of a known form; switch tools off in the program "
+            "that asks",
+        )
     if tools and schema is not None:
         fields.refuse("tools", "and a format of the answer exclude each other; ask for one of them")
     if tools and form.calls == "harmony" and len(tools.forced) > 1:

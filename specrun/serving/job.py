@@ -105,6 +105,8 @@ class Job:
                     raise event
                 n_left -= isinstance(event, Answered)
                 yield event
+                if not n_left:
+                    return  # what comes behind, as that the server stops, concerns nobody any more
 
     async def _is_over(self, seconds: float | None) -> bool:
         """Wait for `seconds`, or until the outbox has something that cannot wait. Returns whether they are over."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.together import Together
 from specrun.errors import SpecrunError
 from specrun.interrupts import never
@@ -23,7 +24,7 @@ _NODES = 16  # of a tree for which room is made
 
 
 class Worker:
-    """Writes the answers to the jobs in a queue: a pass over prompts and a pass over all answers in turn.
+    """Writes the answers to the jobs in a queue: passes over all answers, and over prompts, together or in turn.
 
     service: its model must be loaded. conversations: those of its engines.
     report: is told of an error that is none of a request's.
@@ -100,32 +101,44 @@ class Worker:
     # --- how they are written ---
 
     def _advance(self) -> None:
-        """Make a pass over prompts, and one over all answers whose prompts are read."""
+        """Make a pass over prompts and all answers whose prompts are read, or two passes where one has no room."""
         for one in self._running:
             if one.is_ended:
                 one.end()
         self._retire()
         reading = [one.generation for one in self._active() if one.generation.is_reading]
-        if reading:
-            readers = self._together.readers(reading)
+        readers = self._together.readers(reading) if reading else []
+        writing = self._writing()
+        if readers and not self._reads_beside(writing, readers):
             if self._make_room(sum(one.n_next for one in readers)):
                 self._together.read(readers)
-        writing = [one for one in self._active() if not one.generation.is_reading]
-        while writing and not self._make_room(_least(writing), _least(writing) + _NODES * len(writing)):
+            readers, writing = [], self._writing()
+        while writing and not readers and not self._make_room(_least(writing), _least(writing) + _NODES * len(writing)):
             youngest = self._active()[-1]
             youngest.wait()
             writing = [one for one in writing if one is not youngest]
         if writing:
-            self._write(writing)
+            self._write(writing, readers)
+
+    def _reads_beside(self, writing: Sequence[Writing], readers: Sequence[Generation]) -> bool:
+        """Whether the pass over these prompts can have the next tokens of all answers, too. Then it has the cells."""
+        if not writing or not self._together.can_write([one.generation for one in writing], readers):
+            return False
+        n = sum(one.n_next for one in readers) + _least(writing)
+        return self._make_room(n, n + _NODES * len(writing))
+
+    def _writing(self) -> list[Writing]:
+        """The answers whose prompts are read."""
+        return [one for one in self._active() if not one.generation.is_reading]
 
     def _active(self) -> list[Writing]:
         return [one for one in self._running if not (one.waits or one.is_done)]
 
-    def _write(self, writing: Sequence[Writing]) -> None:
-        if len(writing) == 1:
+    def _write(self, writing: Sequence[Writing], readers: Sequence[Generation]) -> None:
+        if len(writing) == 1 and not readers:
             passes = [(writing[0].generation, writing[0].generation.next_pass())]
         else:
-            passes = self._together.next_pass([one.generation for one in writing])
+            passes = self._together.next_pass([one.generation for one in writing], readers)
             self._service.totals.shared_passes += len(passes) > 1
         for generation, done in passes:
             one = next(one for one in writing if one.generation is generation)

@@ -111,7 +111,7 @@ class Writing:
         """Leave the caches to others until `go_on`."""
         target = self.engine.target
         self._text = list(target.tokens)
-        self._saved = None if target.portion else _copy(self.engine)
+        self._saved = None if target.n_portion else _copy(self.engine)
         self.engine.reset()
         self.waits = True
 

@@ -15,6 +15,9 @@ Int32Array = NDArray[np.int32]
 
 ROOT = 0
 NO_PARENT = -1
+_ROOT_PARENTS = np.array([NO_PARENT], np.int32)
+_ROOT_SCORES = np.zeros(1)
+_ROOT_PROBABILITIES = np.full(1, np.nan)
 
 
 def n_in_order(path: Sequence[int]) -> int:
@@ -107,7 +110,7 @@ class TokenTree:
     @classmethod
     def root_only(cls, token: int) -> TokenTree:
         """A tree without drafted tokens: a pass over it is plain decoding."""
-        return cls.build([token], [NO_PARENT], [0.0])
+        return cls(np.array([token], np.int32), _ROOT_PARENTS, _ROOT_SCORES, _ROOT_PROBABILITIES)
 
     @classmethod
     def chain(cls, tokens: Sequence[int], scores: Sequence[float] | None = None) -> TokenTree:

@@ -69,6 +69,7 @@ class Texts:
     """Texts that grow at random in the lanes of one context.
 
     n_different: rows that had other bits than those of the text alone. n_dead: most dead cells at a time.
+    n_mixed: passes over trees of some texts and prompts of others.
     """
 
     targets: Sequence[TargetContext]
@@ -77,6 +78,7 @@ class Texts:
     largest: int
     n_different: int = 0
     n_dead: int = 0
+    n_mixed: int = 0
     _texts: list[list[int]] = field(default_factory=list)
 
     @property
@@ -87,12 +89,17 @@ class Texts:
         return [int(token) for token in self.rng.integers(self.alone.n_vocab, size=n)]
 
     def begin(self, target: TargetContext) -> None:
-        """Another text, or one that goes on from somewhere in the present one."""
-        kept = target.tokens[: int(self.rng.integers(len(target.tokens) + 1))] if self.rng.random() < 0.4 else []
-        target.set_prompt([*kept, *self.some_tokens(int(self.rng.integers(2, 50)))])
+        """Another text, or one that goes on from somewhere in the present one. A pass to come reads it."""
+        kept = target.tokens[: int(self.rng.integers(len(target.tokens) + 1))] if self.rng.random() < 0.6 else []
+        target.begin_prompt([*kept, *self.some_tokens(int(self.rng.integers(2, 50)))])
 
     def grow(self, targets: Sequence[TargetContext]) -> None:
-        """A pass over these texts, each with a tree at random, of which a path at random is accepted."""
+        """A pass over these texts, each with a tree at random, of which a path at random is accepted, or with the next
+        portion of its prompt.
+        """
+        reading = [target for target in targets if target.n_portion]
+        targets = [target for target in targets if not target.n_portion]
+        self.n_mixed += bool(reading and targets)
         trees = [
             random_tree(
                 self.rng,
@@ -103,7 +110,7 @@ class Texts:
             )
             for target in targets
         ]
-        rows = score_together(list(zip(targets, trees, strict=True)))
+        rows = score_together(list(zip(targets, trees, strict=True)), reading)
         for target, tree, own in zip(targets, trees, rows, strict=True):
             path = random_path(self.rng, tree)
             expected = self._rows_alone([*target.tokens, *tree.tokens[path[1:]].tolist()], len(path))
@@ -140,14 +147,15 @@ class Texts:
         for target in self.targets:
             self.begin(target)
         for _ in range(n_steps):
-            if self.rng.random() < 0.1 or not self.has_room():
+            if self.rng.random() < 0.2 or not self.has_room():
                 target = self.targets[int(self.rng.integers(len(self.targets)))]
-                if self.rng.random() < 0.4:
+                if self.rng.random() < 0.4 and not target.n_portion:
                     saved = target.save()
                     assert saved
                     target.restore(saved)
                 else:
-                    target.reset()
+                    if self.rng.random() < 0.5 or len(target.tokens) > 150:
+                        target.reset()
                     self.begin(target)
             n = int(self.rng.integers(1, len(self.targets) + 1))
             self.grow([self.targets[i] for i in self.rng.permutation(len(self.targets))[:n]])
@@ -172,6 +180,7 @@ def test_texts_in_shared_passes_get_the_bits_that_they_get_alone(
     texts.run(100)
     assert texts.n_different == 0
     assert texts.n_dead > 20
+    assert texts.n_mixed > 2
 
 
 def test_without_the_order_of_cells_they_would_not(
@@ -189,7 +198,7 @@ def test_dead_cells_are_used_again(context: LlamaContext, alone: TargetContext) 
     targets = lanes(context, alone)
     texts = Texts(targets, alone, np.random.default_rng(0), 1)
     for target in targets:
-        texts.begin(target)
+        target.set_prompt(texts.some_tokens(20))
     seen = []
     for _ in range(60):
         trees = [TokenTree.chain([target.tokens[-1], *texts.some_tokens(3)]) for target in targets]
@@ -206,13 +215,33 @@ def test_dead_cells_are_used_again(context: LlamaContext, alone: TargetContext) 
     assert texts.ledger.n_free == context.config.n_ctx
 
 
+def test_texts_may_be_moved_before_a_prompt_is_read_on(context: LlamaContext, alone: TargetContext) -> None:
+    """What was on a sequence for each leaf path is on one of them then."""
+    targets = lanes(context, alone)
+    texts = Texts(targets, alone, np.random.default_rng(0), 12)
+    for target in targets:
+        target.set_prompt(texts.some_tokens(20))
+    for _ in range(3):
+        texts.grow(targets)
+    first = targets[0]
+    first.begin_prompt([*first.tokens, *texts.some_tokens(10)])
+    texts.ledger.free_dead()
+    for target in sorted(targets, key=lambda target: target.last_cell):
+        target.move_down()
+    while first.n_portion:
+        texts.grow(targets)
+    texts.grow(targets)
+    texts.check_order()
+    assert texts.n_different == 0
+
+
 def test_after_a_pass_that_failed_everything_is_read_again(
     context: LlamaContext, alone: TargetContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets = lanes(context, alone)
     texts = Texts(targets, alone, np.random.default_rng(0), 5)
     for target in targets:
-        texts.begin(target)
+        target.set_prompt(texts.some_tokens(20))
     with monkeypatch.context() as patch:
         patch.setattr(LlamaContext, "_logits", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):

@@ -117,10 +117,12 @@ def running(
     exact: bool = False,
     prompt_pass: int | None = None,
     is_auto: bool = False,
+    gpu_layers: int | None = None,
+    draft_gpu_layers: int | None = None,
 ) -> Iterator[Server]:
     """A server of `target`, with the embedded draft if `plan` wants one, on one thread."""
-    one_thread = LlamaSettings(threads=1)
-    draft_settings = LlamaSettings(threads=1, flash_attn="on")
+    one_thread = LlamaSettings(threads=1, gpu_layers=gpu_layers)
+    draft_settings = LlamaSettings(threads=1, flash_attn="on", gpu_layers=draft_gpu_layers)
     plans = (plan or SPECEXEC.plan(16, 6),)
     plans = (*plans, OFF.plan()) if is_auto else plans
     options = RunOptions(

@@ -153,3 +153,13 @@ def test_gathering_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await following == END
 
     asyncio.run(run())
+
+
+def test_what_comes_behind_the_last_answer_is_no_error() -> None:
+    async def run() -> None:
+        job = started()
+        for event in (Piece("a"), END, SpecrunError("the server is stopping")):
+            job.emit(event)
+        assert await rest_of(job.events(ALONG)) == ["a", "|"]
+
+    asyncio.run(run())

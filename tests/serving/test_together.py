@@ -84,6 +84,16 @@ def test_four_clients_get_the_texts_of_plain_decoding(server: Server, plain: lis
         assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 50
 
 
+def test_so_do_eight(plain: list[Any]) -> None:
+    """The further seven have few leaf paths each, and the rows of a pass are for the trees of all."""
+    with running(plan=SPECEXEC.plan(32, 6), parallel=8) as server:
+        lanes = [engine.target.max_leaves for engine in server.service.loaded.model.lanes.engines]
+        assert lanes == [32, *[9] * 7]
+        for _ in range(2):
+            assert [answer["choices"] for answer in at_once(server, bodies(), 8)] == plain
+        assert n_shared(server) > 20
+
+
 def test_so_they_do_where_costs_and_what_is_seen_size_the_trees(plain: list[Any]) -> None:
     with running(plan=MERGED.plan(24, 6), is_auto=True, parallel=4) as server:
         answers = [answer for _ in range(3) for answer in at_once(server, bodies())]
@@ -129,12 +139,16 @@ def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.
     with running(plan=OFF.plan(), prompt_pass=64, parallel=2) as server, ThreadPoolExecutor(1) as executor:
         read, write = Together.read, Worker._write
         monkeypatch.setattr(Together, "read", lambda own, all_: (events.append("read"), read(own, all_)))
-        monkeypatch.setattr(Worker, "_write", lambda worker, all_: (events.append("write"), write(worker, all_)))
+        monkeypatch.setattr(
+            Worker,
+            "_write",
+            lambda worker, all_, readers: (events.append("both" if readers else "write"), write(worker, all_, readers)),
+        )
         other = executor.submit(server.post, CHAT, writing)
         wait_until(lambda: "write" in events, "the other answer is written")
         answers = [server.post(CHAT, long), other.result()]
     assert [content(answer) for answer in answers] == expected
-    assert events.count("read") >= 4
+    assert events.count("both") >= 4, "each portion of the prompt shares a pass with the other text"
     assert "read read" not in " ".join(events)
 
 

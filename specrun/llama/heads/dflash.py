@@ -66,7 +66,7 @@ class BlockContext(LlamaContext):
         batch = RowsBatch(rows, start, _TEXT, outputs=False)
         started = time.perf_counter()
         self._is_counted = False
-        with library.captured_errors() as errors:
+        with library.CapturedErrors() as errors:
             code = llama_cpp.llama_decode(self.handle, batch.struct)
             llama_cpp.llama_synchronize(self.handle)
         self.decode_seconds += time.perf_counter() - started

@@ -50,7 +50,7 @@ class HeadContext(LlamaContext):
         # llama.cpp checks the positions, though it does not use them.
         batch = RowsBatch(rows, int(self.sequence_lengths()[_TEXT]), _TEXT, outputs=True)
         started = time.perf_counter()
-        with library.captured_errors() as errors:
+        with library.CapturedErrors() as errors:
             code = llama_cpp.llama_encode(self.handle, batch.struct)
             llama_cpp.llama_synchronize(self.handle)
         self.decode_seconds += time.perf_counter() - started

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm
+from specrun.speculation.controllers.purse import Purse
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
 from specrun.speculation.planning.expected import ExpectedPlan
@@ -14,20 +15,15 @@ from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
-# simulations of tests/speculation/controllers: by them `auto` loses at most 3 % of 96 tokens where nothing pays.
-_STAKE = 1.1  # plain passes that may be lost before anything is known
-_SHARE = 0.01  # share of the time without speculation that may be lost by trying plans
-_MOST_SAVED = 4.0  # plain passes to which that share adds up at most
-_DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
-_MOST_WON = 8.0  # and at most so many plain passes
+# simulations of tests/speculation/controllers.
 _AGING = 0.995  # factor on what was seen of a plan after each pass of another one, so that it gives way to the prior
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
 _FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
 _LOOKED = 8  # a tree of so many nodes
-_SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
-_TRIED_EVERY = 16  # plain passes after which it is thought over again, as that takes some hundredths of a millisecond
+_TRIED_EVERY = 16  # plain passes of which is learned at once and after which it is thought over again: after each of
+# them, when the processor's caches are full of weights, the little code would take some hundredths of a millisecond
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
@@ -38,12 +34,10 @@ _BEHIND = 8  # passes without the draft model after which it has so much to read
 class Auto:
     """Holds the plan with the best expected rate, by prior and observation.
 
-    What passes win or lose, compared with plain decoding, is kept in a purse. It begins with a small stake, and every
-    plain pass adds a small share of its time. A plan may be tried while the purse can pay for its next pass, and is
-    left when the purse is empty and the plan was not seen to win, so the loss is bounded wherever nothing pays. A plan
-    that wins fills the purse up to some standard deviations of a pass, so a few unlucky passes do not end it. Trees
-    that pay for themselves by more than the error are as large as pays; others are no larger than the purse allows.
-    Only the speed depends on this.
+    What passes win or lose, compared with plain decoding, is kept in a purse. A plan may be tried while it can pay for
+    the plan's next pass, and is left when it is empty and the plan was not seen to win. Trees that pay for themselves
+    by more than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on
+    this.
 
     guide: pass times, calibration and rate, which the passes of this run correct.
     """
@@ -65,17 +59,17 @@ class Auto:
             if arm.plan == first or (first is None and is_faster):
                 self._held = arm
         proven = self._held.rate - self._held.error > 1 and not guide.learned
-        self._purse = _MOST_SAVED if proven else _STAKE
+        self._purse = Purse(proven)
         self._is_check = False
         self._checks = [*_CHECKS]
         self._since_check = 0
         self._since_change = 0
         self._without_draft = 0
-        self._debt = 0.0  # plain passes that the draft took to read the text after it was not asked for long
         self._looks = 0
         self._is_looking = False  # the draft is only compared with what the target writes
         self._ctx = 0
         self._n_passes = 0
+        self._unread: list[PassRecord] = []  # passes of which nothing was learned yet
         self._expect()
         self._next = self._sized(self._held)
 
@@ -117,6 +111,7 @@ class Auto:
     @property
     def has_learned(self) -> bool:
         """Whether there is anything to keep for a later run."""
+        self._read()
         return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
 
     @property
@@ -127,12 +122,14 @@ class Auto:
     @property
     def rates(self) -> tuple[float, float]:
         """Tokens per second that are expected of the plan that is followed, and of plain decoding."""
+        self._read()
         plain = self._plain()
         return self._held.estimate(plain)[0] / plain, 1 / plain
 
     @property
     def expected(self) -> list[ExpectedPlan]:
         """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
+        self._read()
         plain = self._plain()
         rates = [(arm.plan, *arm.estimate(plain)) for arm in self._arms if arm.passes or arm is self._off]
         found = [ExpectedPlan(plan, rate / plain, error / plain) for plan, rate, error in rates]
@@ -148,6 +145,7 @@ class Auto:
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         """Learn that the target read so many tokens of the prompt in so many seconds."""
+        self._read()
         self.guide.read_prompt(n_tokens, seconds)
         if self.is_off:
             self._save(seconds)
@@ -157,6 +155,19 @@ class Auto:
 
     def record(self, record: PassRecord) -> None:
         """Learn from a pass that followed `current`."""
+        self._unread.append(record)
+        # While plain decoding goes on, nothing could change before the last of these passes.
+        is_settled = self.is_off and not self._is_check and self.guide.knows_plain
+        if not (is_settled and (self._since_change + len(self._unread)) % _TRIED_EVERY):
+            self._read()
+
+    def _read(self) -> None:
+        """Learn from all passes so far."""
+        unread, self._unread = self._unread, []
+        for record in unread:
+            self._learn(record)
+
+    def _learn(self, record: PassRecord) -> None:
         is_plain = self._is_check or not self.guide.knows_plain
         self._ctx = record.ctx
         self._n_passes += 1
@@ -175,12 +186,14 @@ class Auto:
 
         What wins for a text alone may lose there, and the other way round, so this one need not be followed now.
         """
+        self._read()
         plain = self._plain()
         arms = [arm for arm in self._arms if _can_shrink(arm.plan)]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
     def record_together(self, record: PassRecord) -> None:
         """Learn pass times and chances. The rates are those of a text alone, and stay as they are."""
+        self._read()
         self.guide.learn(record)
 
     def _judge(self, record: PassRecord) -> None:
@@ -197,13 +210,12 @@ class Auto:
         won = record.n_tokens - record.seconds / plain
         self.guide.follow(record)
         if is_catching_up:
-            self._debt += max(-won, 0.0)
+            self._purse.owe(max(-won, 0.0))
             return
         self._looks += self._is_looking
         if not self._is_looking:
             arm.record(record.n_tokens, record.seconds, len(record.tree) > 1)
-        most = min(max(_DEVIATIONS * arm.deviation(), _STAKE), _MOST_WON)
-        self._purse = min(self._purse + won, most)
+        self._purse.book(won, arm.deviation())
         self._reconsider()
         if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:
             # Draft sources without a guess cost next to nothing, so this is as good as plain decoding.
@@ -216,7 +228,7 @@ class Auto:
         rate, error = self._held.estimate(plain)
         # An empty purse may be bad luck. Where nothing was measured, what is expected says less than what was seen.
         proven = min(rate, self._held.observed(plain)) if self.guide.learned else rate
-        if (self._purse < 0 and proven < 1) or (passes >= _LEAST_PASSES and rate + error < _LOSES):
+        if (self._purse.balance < 0 and proven < 1) or (passes >= _LEAST_PASSES and rate + error < _LOSES):
             self._leave()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)
@@ -229,15 +241,13 @@ class Auto:
         """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""
         without = self._held.plan.method.without_draft
         rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)
-        self._purse = min(self._purse, 0.0) - self._debt
-        if rest is not self._off:
-            self._purse = max(self._purse, _SOURCES_STAKE)
+        self._purse.end_plan(sources_go_on=rest is not self._off)
         self._change(rest)
 
     def _save(self, seconds: float) -> None:
         """Put a share of the time without speculation into the purse."""
         self._without_draft += 1
-        self._purse = min(self._purse + _SHARE * seconds / self._plain(), max(self._purse, _MOST_SAVED))
+        self._purse.save(seconds / self._plain())
 
     def _try_now_and_then(self) -> None:
         if self._since_change % _TRIED_EVERY == 0:
@@ -265,10 +275,10 @@ class Auto:
         """
         smallest = self._cost(_smallest(plan))
         if not plan.method.needs_draft:
-            return smallest <= self._purse
+            return smallest <= self._purse.balance
         looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
         is_bounded = _can_shrink(plan) and not self.guide.learned
-        return (looks if is_bounded else max(looks, smallest)) <= self._purse
+        return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
 
     def _change(self, arm: Arm) -> None:
         for other in self._arms:
@@ -276,7 +286,7 @@ class Auto:
                 other.fade(_AGING**self._since_change)
         self._held = arm
         self._since_change = 0
-        self._debt = 0.0
+        self._purse.forget_debt()
         self._expect()
 
     def _expect(self) -> None:
@@ -292,17 +302,17 @@ class Auto:
         plain = self._plain()
         rate, error = arm.estimate(plain)
         is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
-        self.guide.most_lost_ms = math.inf if is_known else max(self._purse, 0.0) * plain * 1e3
+        self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
         if is_known or not _can_shrink(plan) or not plan.method.needs_draft:
             return plan
         level = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
         if max(self._looks, self.guide.calibration.n_counted) < _LOOKS:
             tree = replace(plan, budget=min(_LOOKED, plan.budget), depth=min(_LOOKED - 1, plan.depth))
-            if self._cost(tree) > self._purse:
+            if self._cost(tree) > self._purse.balance:
                 self._is_looking = True
                 self.guide.most_lost_ms = -math.inf
                 return _smallest(plan)
-        return replace(plan, depth=max(1, min(plan.depth, int(self._purse / 2 / level))))
+        return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / level))))
 
     def _cost(self, plan: Plan) -> float:
         """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""

@@ -61,6 +61,10 @@ class PassSizes:
         size = limit // self.multiple * self.multiple
         return size if size >= self.least else 0
 
+    def has_room_for(self, n: int) -> bool:
+        """Whether a pass over `n` tokens is of the class when padding has been added."""
+        return self.padded(n) in self
+
     def __contains__(self, n: object) -> bool:
         return isinstance(n, int) and 0 < n == self.largest(n)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -23,6 +24,7 @@ _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
 _SLOW_MS = 100.0  # one plain pass of so many milliseconds tells enough; of shorter ones the first may be cold
+_SAME = 0.01  # a table in which no time is wrong by more than this share is not made again
 _PROMPT_PASS = 512  # tokens of a prompt that llama.cpp computes at once, by its own default
 
 
@@ -112,6 +114,7 @@ class LearnedTimes(PassTimes):
         for t in known:
             self._known[t.n], self._samples[t.n] = t.ms, t.samples
         super().__init__(self._guessed())
+        self._tabled = dict(self._known)  # the times that the table was made of
         self._is_stale = False  # whether the table lacks what was learned last
         self.sizes = tuple(n for n in _LEARNED_SIZES if n in padding) or _LEARNED_SIZES
 
@@ -123,6 +126,7 @@ class LearnedTimes(PassTimes):
     def row(self, ctx: int) -> Milliseconds:
         if self._is_stale:
             self._table, self._is_stale = self._guessed(), False
+            self._tabled = dict(self._known)
         return super().row(ctx)[self._padded]
 
     def ms(self, n: int, ctx: int) -> float:
@@ -153,7 +157,8 @@ class LearnedTimes(PassTimes):
 
     def _correct(self, n: int, factor: float) -> None:
         self._known[n] *= factor
-        self._is_stale = True
+        if abs(self._known[n] / self._tabled.get(n, math.inf) - 1) > _SAME:
+            self._is_stale = True
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
         n = min(n_tokens, self._prompt_pass)

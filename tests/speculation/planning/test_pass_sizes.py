@@ -21,6 +21,12 @@ def test_padding_reaches_the_next_size_and_a_limit_the_last_one(sizes: PassSizes
         assert sizes.largest(n) == max((size for size in members if size <= n), default=0)
 
 
+def test_a_class_has_room_for_what_it_holds_with_padding() -> None:
+    sizes = PassSizes(8, 4, 16)
+    assert [n for n in range(1, 40) if sizes.has_room_for(n)] == list(range(1, 17))
+    assert PassSizes(8).has_room_for(1000)
+
+
 def test_numbers_that_are_no_class_are_refused() -> None:
     for numbers in [(0, 1, None), (8, 3, None), (8, 4, 4), (8, 4, 9), (4, 8, None), (8, 0, None)]:
         with pytest.raises(ValueError, match="no class"):
