@@ -146,7 +146,8 @@ class Clock:
         if self._weights:
             statistics.bytes_read = self._weights.bytes_read - self._read_before
             statistics.wait_seconds = self._weights.wait_seconds - self._waited_before
-        if self._draft and self._overlap:
-            statistics.overlapped_seconds = self._overlap.seconds - self._overlapped_before
+        if self._draft:
+            if self._overlap:  # heads have none
+                statistics.overlapped_seconds = self._overlap.seconds - self._overlapped_before
             drafted = self._draft.decode_seconds - self._draft_before
             statistics.draft_seconds = drafted - statistics.overlapped_seconds

@@ -101,6 +101,13 @@ def test_the_methods_by_name_write_the_same(running: Engine) -> None:
     assert_same(written(running, method.plan(16, 6), SAMPLED, 24), plain)
 
 
+def test_the_time_in_the_head_is_counted(running: Engine) -> None:
+    for plan in (CHAIN.plan(depth=4), LARGEST):
+        for result in written(running, plan, GREEDY, 24):
+            assert result.statistics.draft_seconds > 0
+    assert all(result.statistics.draft_seconds == 0 for result in written(running, OFF.plan(), GREEDY, 24))
+
+
 def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
     chain, tree = (sum(r.n_passes for r in written(running, plan, SAMPLED)) for plan in PLANS[:2])
     assert tree < chain
