@@ -1,0 +1,55 @@
+"""A head for a wider model drafts what it drafts for the small one."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
+from specrun.errors import UsageError
+from specrun.making.widening.wider_model import WiderModel
+from tests.eagle_heads import agreeing_pair, random_eagle3
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+PROMPTS = [list(range(40, 60)), list(range(900, 920))]
+ADDED = 32  # tokens that only the wider model has
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
+    sys.path.insert(0, str(SCRIPTS))
+    yield importlib.import_module("widen_head"), importlib.import_module("demo_pair.drafting")
+    sys.path.remove(str(SCRIPTS))
+
+
+def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    script, drafting = scripts
+    target, head = agreeing_pair(tmp_path)
+    n_vocab = GgufFile.read(target).n_vocab
+    wide, wide_head = tmp_path / "wide.gguf", tmp_path / "wide-head.gguf"
+    WiderModel(target, {"embd": 256, "layers": 6, "vocab": n_vocab + ADDED}, "q8_0").write(wide, lambda _: None)
+    script.widen(head, target, wide, wide_head)
+    shares = []
+    for pair in ((target, head), (wide, wide_head)):
+        with drafting.opened(*pair, 1) as engine:
+            texts = drafting.written(engine, PROMPTS, 24)
+            shares.append((texts, drafting.right_by_level(engine, texts, 20, 4)))
+            assert engine.draft.n_vocab == GgufFile.read(pair[0]).n_vocab
+    assert shares[0] == shares[1]
+    assert shares[0][1][0] > 0.5
+
+
+def test_a_head_of_another_target_is_refused(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    script, _ = scripts
+    target, _ = agreeing_pair(tmp_path)
+    with pytest.raises(UsageError, match="is no EAGLE-3 head of a target like"):
+        script.widen(random_eagle3(tmp_path / "other.gguf"), target, target, tmp_path / "out.gguf")
+    with pytest.raises(UsageError, match="is narrower than"):
+        script.widen(tmp_path / "other.gguf", embedded.TARGET, target, tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
