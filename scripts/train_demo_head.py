@@ -1,7 +1,8 @@
 """Train an EAGLE-3 head for the demonstration target and write head.gguf.
 
-The head learns the probabilities that the target gives, on the library's source code and on texts that the target
-wrote. All figures printed at the end are measured on the written file, with library files that neither saw.
+The head begins as a closed form of the target's own weights, then learns the probabilities that the target gives, on
+the library's source code and on texts that the target wrote. All figures printed at the end are measured on the written
+file, with library files that neither saw.
 """
 
 from __future__ import annotations
@@ -15,19 +16,34 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from demo_pair import drafting, export, head, head_export, head_training, measure, model, tokenizer, training
+from demo_pair import (
+    drafting,
+    export,
+    head,
+    head_export,
+    head_start,
+    head_teaching,
+    head_training,
+    measure,
+    model,
+    tokenizer,
+    training,
+)
 from train_demo_pair import TARGET_SHAPE, VOCABULARY, begin
 
-# The states before the second, the middle and the last layer: llama.cpp gives no state after the last one.
-SHAPE = head.HeadShape(width=256, heads=8, feed_forward=1792, target_layers=(1, 4, 7), vocabulary=VOCABULARY)
-DEPTHS = (2, 2, 3, 5)
-BATCH_TOKENS = 2048
+# The states before the second, the middle and the last layer: llama.cpp gives no state after the last one. Half of the
+# attention heads begin by looking at their own place, so that they are twice as many as the target's.
+SHAPE = head.HeadShape(
+    width=256, heads=16, head_width=32, feed_forward=2048, target_layers=(1, 4, 7), vocabulary=VOCABULARY
+)
+LESSON = 512  # tokens of a text that the head learns from
+STARTING_LESSONS = 480  # texts that the closed form is fitted on
 REPORTED_LEVELS = 6
 MEASURED_WINDOW = 512
 MEASURED_ONE_IN = 6  # windows of held-out text
-WRITING_BATCH = 128
+WRITING_BATCH = 384
 WRITING_PROMPT = 32
-WRITING_LENGTH = 512
+GREEDY_ONE_IN = 5  # batches that the target writes; greedy texts repeat themselves, so they teach less
 
 
 def main() -> int:
@@ -52,22 +68,17 @@ def main() -> int:
 
 def train(options: argparse.Namespace, trained: head.Head, target: model.Llama, sources: training.Sources) -> None:
     """Teach the head what the target says about the library and about its own texts."""
-    texts = head_training.Texts(sources, *written_texts(options, target, sources))
-    seconds = training.train(
-        trained,
-        head_training.unrolled_loss(target, texts, DEPTHS),
-        options.tokens,
-        options.seed,
-        long_share=0.0,
-        compiled=False,
-        label="head",
-        batch_tokens=BATCH_TOKENS,
-        checkpoint=options.checkpoint,
-    )
-    print(
-        f"trained in {seconds / 60:.0f} minutes, {options.threads} threads, {platform.machine()}, "
-        f"torch {torch.__version__}"
-    )
+    random = np.random.default_rng(options.seed)
+    written = written_texts(options, target, sources)
+    read = sources.windows(random, options.read_tokens // LESSON, LESSON)
+    texts = torch.cat([*written, read])[torch.from_numpy(random.permutation(len(read) + sum(map(len, written))))]
+    lessons = head_teaching.lessons_of(target, texts, SHAPE.target_layers)
+    print(f"the target read {texts.numel()} tokens for the head", flush=True)
+    few = head_teaching.Lessons(*(part[:STARTING_LESSONS] for part in lessons[:3]), lessons.output)
+    explained = head_start.begin(trained, target, few)
+    print(f"the linear guess explains {explained:.1%} of the state before the last layer", flush=True)
+    n_tokens = head_training.train(trained, lessons, options.minutes, options.seed, options.checkpoint)
+    print(f"trained on {n_tokens} tokens, {options.threads} threads, {platform.machine()}, torch {torch.__version__}")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -84,9 +95,17 @@ def parse_arguments() -> argparse.Namespace:
         help="a draft for the target, to compare with (%(default)s)",
     )
     parser.add_argument("--measure", type=Path, metavar="FILE", help="measure this head instead of training one")
-    parser.add_argument("--tokens", type=int, default=900_000, help="budget of the head (%(default)s)")
     parser.add_argument(
-        "--written-tokens", type=int, default=262_144, help="text the target writes for the head (%(default)s)"
+        "--minutes",
+        type=float,
+        default=20.0,
+        help="processor time that the head learns for; 0 writes its start (%(default)s)",
+    )
+    parser.add_argument(
+        "--read-tokens", type=int, default=1_100_000, help="text the target reads for the head (%(default)s)"
+    )
+    parser.add_argument(
+        "--written-tokens", type=int, default=980_000, help="text the target writes for the head (%(default)s)"
     )
     parser.add_argument("--seed", type=int, default=7, help="seed of every random choice (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="processor threads (%(default)s)")
@@ -102,27 +121,26 @@ def parse_arguments() -> argparse.Namespace:
 def written_texts(
     options: argparse.Namespace, target: model.Llama, sources: training.Sources
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Texts of the target [count, time], a quarter of them greedy, the others at temperature 0.8."""
+    """Texts of the target [count, time], a fifth of them greedy, the others at temperature 0.8."""
     saved: Path | None = options.written
     if saved is not None and saved.exists():
         texts = torch.load(saved, weights_only=True)
-        return texts["greedy"], texts["sampled"]
-    batches = max(4, options.written_tokens // (WRITING_BATCH * WRITING_LENGTH))
+        return texts["greedy"].long(), texts["sampled"].long()
     written: dict[str, list[torch.Tensor]] = {"greedy": [], "sampled": []}
-    for index in range(batches):
-        kind = "greedy" if index % 4 == 0 else "sampled"
+    for index in range(max(GREEDY_ONE_IN, options.written_tokens // (WRITING_BATCH * LESSON))):
+        kind = "greedy" if index % GREEDY_ONE_IN == 0 else "sampled"
         random = np.random.default_rng((options.seed, index))
         with torch.autocast("cpu", torch.bfloat16):
             written[kind].append(
                 model.generate(
                     target,
                     sources.windows(random, WRITING_BATCH, WRITING_PROMPT),
-                    WRITING_LENGTH - WRITING_PROMPT,
+                    LESSON - WRITING_PROMPT,
                     0.0 if kind == "greedy" else measure.SAMPLING_TEMPERATURE,
                     seed=options.seed + index,
                 )
             )
-        print(f"the target wrote {(index + 1) * WRITING_BATCH * WRITING_LENGTH} tokens", flush=True)
+        print(f"the target wrote {(index + 1) * WRITING_BATCH * LESSON} tokens", flush=True)
     texts = {kind: torch.cat(rows) for kind, rows in written.items()}
     if saved is not None:
         torch.save(texts, saved)
@@ -135,12 +153,16 @@ def report(
     """Print what the written file does, in PyTorch and in llama.cpp."""
     print(f"\nhead: {trained.parameter_count()} parameters, {trained.shape}")
     print(f"  {path.stat().st_size} bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
+
+    def lessons(texts: torch.Tensor) -> head_teaching.Lessons:
+        return head_teaching.lessons_of(target, texts, trained.shape.target_layers)
+
     print("\nagreement of head and target by level (same most likely token, overlap of the distributions)")
-    print_levels("held-out text", head_training.agreement(target, trained, held_out, REPORTED_LEVELS))
+    print_levels("held-out text", head_training.agreement(lessons(held_out), trained, REPORTED_LEVELS))
     prompts = held_out[:, : measure.PROMPT_TOKENS]
     for label, temperature in (("greedy", 0.0), ("T=0.8", measure.SAMPLING_TEMPERATURE)):
         texts = model.generate(target, prompts, measure.CONTINUATION_TOKENS + REPORTED_LEVELS, temperature, seed=0)
-        levels = head_training.agreement(target, trained, texts, REPORTED_LEVELS, first=measure.PROMPT_TOKENS - 2)
+        levels = head_training.agreement(lessons(texts), trained, REPORTED_LEVELS, first=measure.PROMPT_TOKENS - 2)
         print_levels(f"text the target wrote, {label}", levels)
     print("\nin llama.cpp, on the target's greedy text: how often a level's first choice is right; ms of a level")
     for drafting_file in (path, options.draft):

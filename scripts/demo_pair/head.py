@@ -2,13 +2,13 @@
 
 One layer that reads, at each position, the embedding of a token and a state: of committed text the target's own hidden
 states before three of its layers, fused by `fc`; of drafted text the state that the head itself had one level above.
-Embedding and output are the target's. Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language
-Models via Training-Time Test" (2025); the layout is that of llama.cpp's src/models/eagle3.cpp.
+The embedding of tokens is the head's own, the output is the target's. Source: Li et al., "EAGLE-3: Scaling up Inference
+Acceleration of Large Language Models via Training-Time Test" (2025); the layout is that of llama.cpp's
+src/models/eagle3.cpp.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +24,25 @@ class HeadShape:
 
     width: int
     heads: int
+    head_width: int
     feed_forward: int
     target_layers: tuple[int, ...]
     vocabulary: int
 
     @property
-    def head_width(self) -> int:
-        """Width of one attention head; there are as many key/value heads as query heads."""
-        return self.width // self.heads
+    def attention_width(self) -> int:
+        """Numbers that all attention heads mix together; there are as many key/value heads as query heads."""
+        return self.heads * self.head_width
+
+
+class Norm(nn.RMSNorm):
+    """RMSNorm that computes in float32 and gives what the matrices behind it read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis of x."""
+        x = x.float()
+        scaled = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + NORM_EPSILON) * self.weight
+        return scaled.to(torch.bfloat16) if torch.is_autocast_enabled("cpu") else scaled
 
 
 class HeadBlock(nn.Module):
@@ -40,13 +51,13 @@ class HeadBlock(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.shape = shape
-        self.attn_norm = nn.RMSNorm(shape.width, eps=NORM_EPSILON)
-        self.attn_norm_2 = nn.RMSNorm(shape.width, eps=NORM_EPSILON)
-        self.attn_q = nn.Linear(2 * shape.width, shape.width, bias=False)
-        self.attn_k = nn.Linear(2 * shape.width, shape.width, bias=False)
-        self.attn_v = nn.Linear(2 * shape.width, shape.width, bias=False)
-        self.attn_output = nn.Linear(shape.width, shape.width, bias=False)
-        self.ffn_norm = nn.RMSNorm(shape.width, eps=NORM_EPSILON)
+        self.attn_norm = Norm(shape.width, eps=NORM_EPSILON)
+        self.attn_norm_2 = Norm(shape.width, eps=NORM_EPSILON)
+        self.attn_q = nn.Linear(2 * shape.width, shape.attention_width, bias=False)
+        self.attn_k = nn.Linear(2 * shape.width, shape.attention_width, bias=False)
+        self.attn_v = nn.Linear(2 * shape.width, shape.attention_width, bias=False)
+        self.attn_output = nn.Linear(shape.attention_width, shape.width, bias=False)
+        self.ffn_norm = Norm(shape.width, eps=NORM_EPSILON)
         self.ffn_gate = nn.Linear(shape.width, shape.feed_forward, bias=False)
         self.ffn_up = nn.Linear(shape.width, shape.feed_forward, bias=False)
         self.ffn_down = nn.Linear(shape.feed_forward, shape.width, bias=False)
@@ -57,62 +68,45 @@ class HeadBlock(nn.Module):
         seen: keys and values of the levels above, to which this level's are added. A row attends to the first level up
         to its own place, which is the committed text, and to its own place in all levels, which is its draft.
         """
-        batch, time, width = states.shape
+        batch, time, _ = states.shape
         heads = (batch, time, self.shape.heads, self.shape.head_width)
         x = torch.cat([self.attn_norm(tokens), self.attn_norm_2(states)], dim=-1)
         q = rotate(self.attn_q(x).view(heads).transpose(1, 2), angles) * self.shape.head_width**-0.5
         k = rotate(self.attn_k(x).view(heads).transpose(1, 2), angles)
         v = self.attn_v(x).view(heads).transpose(1, 2)
         seen.append((k, v))
-        committed, drafted = seen[0], seen[1:]
-        later = torch.ones(time, time, dtype=torch.bool, device=q.device).triu(1)
-        scores = [(q @ committed[0].transpose(2, 3)).float().masked_fill(later, -torch.inf)]
-        scores += [(q * keys).sum(dim=-1, keepdim=True).float() for keys, _ in drafted]
-        weights = torch.cat(scores, dim=-1).softmax(dim=-1).to(v.dtype)
-        mixed = weights[..., :time] @ committed[1]
-        for index, (_, values) in enumerate(drafted):
-            mixed = mixed + weights[..., time + index, None] * values
-        x = states + self.attn_output(mixed.transpose(1, 2).reshape(batch, time, width))
+        (committed, values), drafted = seen[0], seen[1:]
+        # Not torch's own attention, which took half of the time of a training step on the CPU.
+        later = torch.full((time, time), -torch.inf, dtype=q.dtype).triu(1)
+        scores = [(q @ committed.transpose(2, 3)).add_(later)]
+        scores += [(q * keys).sum(dim=-1, keepdim=True) for keys, _ in drafted]
+        weights = torch.cat(scores, dim=-1).softmax(dim=-1)
+        mixed = weights[..., :time] @ values
+        for index, (_, own) in enumerate(drafted):
+            mixed = mixed + weights[..., time + index, None] * own
+        x = states.float() + self.attn_output(mixed.transpose(1, 2).reshape(batch, time, -1))
         normed = self.ffn_norm(x)
         return x + self.ffn_down(functional.silu(self.ffn_gate(normed)) * self.ffn_up(normed))
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head. Its parameters have the names of llama.cpp's tensors; the embedding is the target's, frozen."""
+    """An EAGLE-3 head. Its parameters have the names of llama.cpp's tensors; the output matrix is the target's."""
 
     angles: Tensor
-    embedding: Tensor
+    output: Tensor
 
     def __init__(self, shape: HeadShape, target: Llama) -> None:
         super().__init__()
         self.shape = shape
+        self.token_embd = nn.Embedding(shape.vocabulary, shape.width)
         self.fc = nn.Linear(len(shape.target_layers) * shape.width, shape.width, bias=False)
         self.blk = nn.ModuleList([HeadBlock(shape)])
-        self.output_norm = nn.RMSNorm(shape.width, eps=NORM_EPSILON)
+        self.output_norm = Norm(shape.width, eps=NORM_EPSILON)
         self.register_buffer("angles", rope_angles(shape.head_width), persistent=False)
-        self.register_buffer("embedding", target.token_embd.weight.detach().clone(), persistent=False)
-        self.initialise(target)
-
-    @torch.no_grad()
-    def initialise(self, target: Llama) -> None:
-        """Begin as the target's last layer without its attention, on the state before that layer."""
-        for parameter in self.parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5 / math.sqrt(3.0))
-        width, block, last = self.shape.width, self.blk[0], target.blk[-1]
-        self.fc.weight.zero_()
-        self.fc.weight[:, -width:] = torch.eye(width)
-        block.attn_output.weight.zero_()
-        block.ffn_down.weight.zero_()
-        copied = min(self.shape.feed_forward, target.shape.feed_forward)
-        block.ffn_gate.weight[:copied] = last.ffn_gate.weight[:copied]
-        block.ffn_up.weight[:copied] = last.ffn_up.weight[:copied]
-        block.ffn_down.weight[:, :copied] = last.ffn_down.weight[:, :copied]
-        block.ffn_norm.weight.copy_(last.ffn_norm.weight)
-        self.output_norm.weight.copy_(target.output_norm.weight)
+        self.register_buffer("output", target.token_embd.weight.detach().clone(), persistent=False)
 
     def forward(self, ids: Tensor, states: Tensor, levels: int) -> list[Tensor]:
-        """Logits of each level [batch, time - levels, vocabulary] for ids [batch, time].
+        """Normed states of each level [batch, time - levels, width] for ids [batch, time]; `output` makes them logits.
 
         states [batch, time, 3 * width]: the target's, see `Llama.read`. Row r of level l (from 0) knows the states up
         to r and the true tokens up to r + 1 + l, and drafts what the target says at r + 1 + l.
@@ -120,12 +114,12 @@ class Head(nn.Module):
         rows = ids.shape[1] - levels
         hidden = self.fc(states[:, :rows])
         seen: list[tuple[Tensor, Tensor]] = []
-        logits = []
+        normed = []
         for level in range(levels):
-            tokens = functional.embedding(ids[:, 1 + level : 1 + level + rows], self.embedding)
+            tokens = self.token_embd(ids[:, 1 + level : 1 + level + rows])
             hidden = self.blk[0](tokens, hidden, self.angles[level : level + rows], seen)
-            logits.append(functional.linear(self.output_norm(hidden), self.embedding))
-        return logits
+            normed.append(self.output_norm(hidden))
+        return normed
 
     def parameter_count(self) -> int:
         """Number of trained weights."""

@@ -23,7 +23,7 @@ def check_vocabulary(target: Path, tokenizer: Tokenizer) -> None:
 
 
 def export(head: Head, target: Path, path: Path) -> None:
-    """Write the head for this target. Embedding and output are left to the target; the tokenizer is copied from it."""
+    """Write the head for this target. The output matrix is left to the target; the tokenizer is copied from it."""
     shape = head.shape
     writer = gguf.GGUFWriter(path, "eagle3")
     add_general(
@@ -38,6 +38,8 @@ def export(head: Head, target: Path, path: Path) -> None:
     writer.add_feed_forward_length(shape.feed_forward)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.heads)
+    writer.add_key_length(shape.head_width)
+    writer.add_value_length(shape.head_width)
     writer.add_rope_dimension_count(shape.head_width)
     writer.add_rope_freq_base(ROPE_BASE)
     writer.add_layer_norm_rms_eps(NORM_EPSILON)

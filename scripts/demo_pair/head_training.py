@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,75 +12,138 @@ from torch import Tensor
 from torch.nn import functional
 
 from .head import Head
-from .model import Llama
-from .training import LossOf, Sources
+from .head_teaching import Lessons
 
-# Shares of the windows that come from texts which the target wrote greedily and at temperature 0.8; the rest is code of
-# the library. Greedy texts repeat themselves, so they teach less.
-GREEDY_SHARE = 0.15
-SAMPLED_SHARE = 0.4
+BATCH_TOKENS = 4096
+MATRIX_RATE = 0.04
+OTHER_RATE = 6e-3
+WARM_UP_STEPS = 50
+DECAY_SHARE = 0.8
 # A level is reached only if all levels above it were right.
 LEVEL_WEIGHT = 0.85
 
 
-@dataclass(frozen=True)
-class Texts:
-    """What the head learns on: the library, and texts [count, time] of the target, greedy and at temperature 0.8."""
+class Stage(NamedTuple):
+    """A part of the training: up to which share of its time, how many levels, tokens of a window."""
 
-    sources: Sources
-    greedy: Tensor
-    sampled: Tensor
-
-    def windows(self, random: np.random.Generator, count: int, length: int) -> Tensor:
-        """Return ids [count, length]: windows of the library, and beginnings of written texts."""
-        rows = []
-        for _ in range(count):
-            kind = random.random()
-            if kind < GREEDY_SHARE + SAMPLED_SHARE:
-                written = self.greedy if kind < GREEDY_SHARE else self.sampled
-                rows.append(written[int(random.integers(0, len(written))), :length])
-            else:
-                rows.append(self.sources.windows(random, 1, length)[0])
-        return torch.stack(rows)
+    until: float
+    depths: tuple[int, ...]
+    window: int
 
 
-def unrolled_loss(target: Llama, texts: Texts, depths: Sequence[int]) -> LossOf:
-    """Mean cross-entropy in nats per token against the target's probabilities, over the levels of a draft.
+# The first level first, because the others stand on it; long windows last, because attention makes them slower.
+STAGES = (Stage(0.15, (1, 2), 256), Stage(0.6, (2, 2, 3), 256), Stage(0.85, (2, 3, 4), 256), Stage(2.0, (2, 3, 5), 512))
 
-    depths: how many levels; each batch takes one of these numbers by chance, because a level costs as much as all of
-    the head, and few deep batches are enough to learn what a state of the head's own looks like.
+
+class CrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy in nats of softmax(states @ output.T) against probabilities; the output is not trained.
+
+    states [rows, width], output [vocabulary, width], goal [rows, vocabulary]. The gradient of the logits is made in the
+    forward pass and kept in bfloat16; autograd would keep several tensors as large in float32.
     """
 
-    def loss_of(head: torch.nn.Module, random: np.random.Generator, batch: int, window: int) -> Tensor:
-        assert isinstance(head, Head)
-        ids = texts.windows(random, batch, window)
-        with torch.no_grad():
-            states, logits = target.read(ids, head.shape.target_layers)
-            goal = logits.float().softmax(dim=-1)
-        loss, weights = torch.zeros(()), 0.0
-        for level, ours in enumerate(head(ids, states, int(random.choice(depths)))):
-            wanted = goal[:, 1 + level : 1 + level + ours.shape[1]]
-            weight = LEVEL_WEIGHT**level
-            loss = loss + weight * functional.cross_entropy(ours.float().flatten(0, 1), wanted.flatten(0, 1))
-            weights += weight
-        return loss / weights
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, output: Tensor, goal: Tensor) -> Tensor:  # type: ignore[override]
+        """The loss, a single number."""
+        logits = (states.to(output.dtype) @ output.T).float()
+        total = logits.logsumexp(dim=-1, keepdim=True)
+        loss = (total.squeeze(-1) - torch.linalg.vecdot(logits, goal.float())).mean()
+        error = logits.sub_(total).exp_().sub_(goal).to(output.dtype)
+        ctx.save_for_backward(error, output)
+        return loss
 
-    return loss_of
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        """The gradient of the states."""
+        error, output = ctx.saved_tensors
+        return (error @ output) * (upstream / len(error)), None, None
+
+
+def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: Path | None = None) -> float:
+    """Teach the head for so many minutes of processor time; returns the tokens that it read, each level counted.
+
+    The budget is a time because the rates have to fall to zero at its end. checkpoint: a file for the state of a
+    training that is going on; if it is there, the training goes on from it, and may then be given another budget.
+    """
+    random = np.random.default_rng(seed)
+    named = list(head.named_parameters())
+    matrices = [p for name, p in named if p.dim() == 2 and not name.startswith("token_embd")]
+    others = [p for name, p in named if p.dim() != 2 or name.startswith("token_embd")]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    parts = [head, *optimizers]
+    step, mean, earlier, read = 0, 0.0, 0.0, 0
+    if checkpoint is not None and checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        for part, state in zip(parts, saved["parts"], strict=True):
+            part.load_state_dict(state)
+        step, mean, earlier, read, random.bit_generator.state = (
+            saved[key] for key in ("step", "mean", "seconds", "read", "random")
+        )
+    started = time.process_time() - earlier
+    while (spent := time.process_time() - started) < 60.0 * minutes:
+        share = spent / (60.0 * minutes)
+        factor = min(1.0, (step + 1) / WARM_UP_STEPS, (1.0 - share) / DECAY_SHARE)
+        for optimizer, rate in zip(optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
+        stage = next(one for one in STAGES if share < one.until)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, n_tokens = unrolled_loss(head, lessons, random, stage)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(others, 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        mean = loss.item() if step == 0 else 0.98 * mean + 0.02 * loss.item()
+        step, read = step + 1, read + n_tokens
+        if step % 100 == 0:
+            elapsed = time.process_time() - started
+            print(f"head: step {step}, {read} tokens, loss {mean:.3f}, {elapsed:.0f} s", flush=True)
+            if checkpoint is not None:
+                states = {"parts": [part.state_dict() for part in parts], "random": random.bit_generator.state}
+                torch.save(states | {"step": step, "mean": mean, "seconds": elapsed, "read": read}, checkpoint)
+    return read
+
+
+def unrolled_loss(head: Head, lessons: Lessons, random: np.random.Generator, stage: Stage) -> tuple[Tensor, int]:
+    """Mean cross-entropy in nats per token over the levels of a draft, on windows cut from the lessons.
+
+    Also returns the number of tokens read, each level counted. Each batch takes one of the stage's depths by chance,
+    because a level costs as much as all of the head.
+    """
+    count, length = BATCH_TOKENS // stage.window, lessons.ids.shape[1]
+    rows = torch.from_numpy(random.integers(0, len(lessons.ids), count))
+    first = int(random.integers(0, length // stage.window)) * stage.window
+    cut = Lessons(*(part[rows, first : first + stage.window] for part in lessons[:3]), lessons.output)
+    goal = cut.goal()
+    loss, weights, n_tokens = torch.zeros(()), 0.0, 0
+    for level, ours in enumerate(head(cut.ids, cut.states, int(random.choice(stage.depths)))):
+        wanted = goal[:, 1 + level : 1 + level + ours.shape[1]]
+        weight = LEVEL_WEIGHT**level
+        loss = loss + weight * CrossEntropy.apply(ours.flatten(0, 1), lessons.output, wanted.flatten(0, 1))
+        weights += weight
+        n_tokens += ours.shape[0] * ours.shape[1]
+    return loss / weights, n_tokens
 
 
 @torch.no_grad()
-def agreement(target: Llama, head: Head, rows: Tensor, levels: int, first: int = 0) -> list[tuple[float, float]]:
+def agreement(lessons: Lessons, head: Head, levels: int, first: int = 0) -> list[tuple[float, float]]:
     """For each level: how often head and target rank the same token first, and the mean overlap of the distributions.
 
-    On ids [count, time], at the places from `first` on, given the true tokens above each level.
+    At the places from `first` on, given the true tokens above each level.
     """
     same, overlap, total = [0] * levels, [0.0] * levels, 0
-    for batch in rows.split(8):
-        states, logits = target.read(batch, head.shape.target_layers)
-        for level, ours in enumerate(head(batch, states, levels)):
-            theirs = logits[:, 1 + level : 1 + level + ours.shape[1]][:, first:]
-            ours = ours[:, first:]
-            same[level] += int((ours.argmax(dim=-1) == theirs.argmax(dim=-1)).sum())
-            overlap[level] += float(torch.minimum(ours.softmax(dim=-1), theirs.softmax(dim=-1)).sum())
-        total += ours.shape[0] * ours.shape[1]
+    for index in range(0, len(lessons.ids), 8):
+        batch = Lessons(*(part[index : index + 8] for part in lessons[:3]), lessons.output)
+        goal = batch.goal()
+        with torch.autocast("cpu", torch.bfloat16):
+            normed = head(batch.ids, batch.states, levels)
+        for level, ours in enumerate(normed):
+            theirs = goal[:, 1 + level : 1 + level + ours.shape[1]][:, first:].float()
+            said = functional.linear(ours[:, first:].to(lessons.output.dtype), lessons.output).float()
+            same[level] += int((said.argmax(dim=-1) == theirs.argmax(dim=-1)).sum())
+            overlap[level] += float(torch.minimum(said.softmax(dim=-1), theirs).sum())
+        total += ours.shape[0] * (ours.shape[1] - first)
     return [(s / total, o / total) for s, o in zip(same, overlap, strict=True)]

@@ -130,16 +130,15 @@ class Llama(nn.Module):
         return functional.linear(self.output_norm(x), self.token_embd.weight)
 
     def read(self, ids: Tensor, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """What a head learns from: the states before these layers side by side, and the logits.
+        """What a head learns from: the states before these layers side by side, and the normed states behind the last.
 
-        Returns [batch, time, len(layers) * width] and [batch, time, vocabulary] for ids [batch, time].
+        Returns [batch, time, len(layers) * width] and [batch, time, width] for ids [batch, time].
         """
         angles, x, states = self.angles[: ids.shape[1]], self.token_embd(ids), {}
         for index, block in enumerate(self.blk):
             states[index] = x
             x = block(x, angles)
-        logits = functional.linear(self.output_norm(x), self.token_embd.weight)
-        return torch.cat([states[layer] for layer in layers], dim=-1), logits
+        return torch.cat([states[layer] for layer in layers], dim=-1), self.output_norm(x)
 
     def parameter_count(self) -> int:
         """Number of trained weights."""

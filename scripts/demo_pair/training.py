@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .model import CONTEXT_LENGTH
+from .model import CONTEXT_LENGTH, Llama
 
 SHORT_WINDOW = 512
 WARM_UP_SHARE = 0.02
@@ -57,7 +56,7 @@ class Teaching:
 
 
 def train(
-    model: torch.nn.Module,
+    model: Llama,
     loss_of: LossOf,
     token_budget: int,
     seed: int,
@@ -66,37 +65,28 @@ def train(
     rate: float = 1.0,
     compiled: bool,
     label: str,
-    batch_tokens: int = BATCH_TOKENS,
-    checkpoint: Path | None = None,
 ) -> float:
     """Spend token_budget tokens on lowering loss_of(model, random, batch, window); return the seconds taken.
 
     The last long_share of the steps see windows of the full context length, those before see short ones. rate is a
-    factor of all learning rates. checkpoint: a file for the state of a training that is going on; if it is there, the
-    training goes on from it.
+    factor of all learning rates.
     """
     random = np.random.default_rng(seed)
-    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and not name.startswith("token_embd")]
-    others = [p for name, p in model.named_parameters() if p.dim() != 2 or name.startswith("token_embd")]
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and name.startswith("blk")]
+    others = [p for name, p in model.named_parameters() if p.dim() != 2 or not name.startswith("blk")]
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Muon(matrices, lr=rate * MATRIX_RATE, weight_decay=0.01),
         torch.optim.AdamW(others, lr=rate * OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    steps = max(1, token_budget // batch_tokens)
+    steps = max(1, token_budget // BATCH_TOKENS)
     schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate_schedule(steps)) for optimizer in optimizers]
     runner: torch.nn.Module = torch.compile(model, dynamic=False) if compiled else model
-    first, mean, earlier = 0, 0.0, 0.0
-    parts = [model, *optimizers, *schedules]
-    if checkpoint is not None and checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=True)
-        for part, state in zip(parts, saved["parts"], strict=True):
-            part.load_state_dict(state)
-        first, mean, earlier, random.bit_generator.state = (saved[k] for k in ("step", "mean", "seconds", "random"))
-    started = time.monotonic() - earlier
-    for step in range(first, steps):
+    started = time.monotonic()
+    mean = 0.0
+    for step in range(steps):
         window = CONTEXT_LENGTH if step >= (1.0 - long_share) * steps else SHORT_WINDOW
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(runner, random, batch_tokens // window, window)
+            loss = loss_of(runner, random, BATCH_TOKENS // window, window)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(others, 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
@@ -107,9 +97,6 @@ def train(
         if (step + 1) % 50 == 0 or step + 1 == steps:
             elapsed = time.monotonic() - started
             print(f"{label}: step {step + 1}/{steps}, loss {mean:.3f}, {elapsed:.0f} s", flush=True)
-            if checkpoint is not None:
-                states = {"parts": [part.state_dict() for part in parts], "random": random.bit_generator.state}
-                torch.save(states | {"step": step + 1, "mean": mean, "seconds": elapsed}, checkpoint)
     return time.monotonic() - started
 
 
