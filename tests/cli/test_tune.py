@@ -109,7 +109,8 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     shown = here("tune", "--show", "--json", **at_home)
     assert json.loads(shown.stdout) == tuned
     report = here("tune", "--show", **at_home).stdout
-    assert all(part in report for part in ("exactness", "tokens/s", "plans run on other texts", "by hand"))
+    assert all(part in report for part in ("exactness", "tokens/s", "by hand"))
+    assert ("plans run on other texts" in report) == bool(tuned["validation"])  # on a busy machine time may be short
     assert tuned["fingerprint"] in here("tune", "--list", **at_home).stdout
     file = tmp_path / "profile.json"
     assert here("tune", "--export", file, **at_home).code == 0
