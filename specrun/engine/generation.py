@@ -46,6 +46,13 @@ class Proposal:
     seconds: float
     n_target: int
 
+    def with_nodes(self, n: int) -> Proposal:
+        """The same with the `n` likeliest nodes of the tree, root included."""
+        if n >= len(self.tree):
+            return self
+        tree = self.tree.limited(n, self.limits.leaves)
+        return replace(self, tree=tree, n_target=self.n_target - len(self.tree) + len(tree))
+
 
 class Generation:
     """The passes of one text. Iterate over it once; its `statistics` are complete when the iteration ends.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
 
 from specrun.engine.generation import Generation, Proposal
 from specrun.engine.statistics import Pass
@@ -13,6 +15,7 @@ from specrun.llama.scoring import score_together
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.controllers.sharing import Sharing
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.shared_pass import node_ms, nodes_that_pay
 from specrun.speculation.record import PassRecord
 
 
@@ -124,25 +127,47 @@ class Together:
     def _proposals(self, chosen: Sequence[Generation], drafts: bool, n_read: int) -> list[Proposal]:
         room, rows = _room(chosen)
         needed = [one.target.n_pending + 1 for one in chosen]
-        further = min(
-            room - n_read - sum(needed), rows - len(chosen)
-        )  # nodes that the trees may have besides their roots
+        n_tokens = n_read + sum(needed)
+        further = min(room - n_tokens, rows - len(chosen))  # nodes that the trees may have besides their roots
         rate = self._sharing.rate(len(chosen), _plain_rate(chosen))
         proposals: list[Proposal] = []
-        n_before = n_read
         for i, one in enumerate(chosen):
             plans = one.plans
             guide = plans.guide
             plan = plans.together if drafts or not _is_sized(plans) else OFF.plan()
             share = max(further, 0) // (len(chosen) - i)
-            others = n_before + sum(needed[i + 1 :])
+            others = n_tokens - needed[i]
+            sizing: AbstractContextManager[None] = nullcontext()
             if guide:
-                share = min(share, max(len(guide.target_row(one.target.n_cached)) - 1 - others - needed[i], 0))
-            with guide.among(others, rate) if guide else nullcontext():
+                row = guide.target_row(one.target.n_cached)
+                share = min(share, max(len(row) - 1 - n_tokens, 0))
+                sizing = guide.among(others, rate, node_ms(row, n_tokens, len(chosen)))
+            with sizing:
                 proposals.append(one.propose(plan, share + 1))
             further -= len(proposals[-1].tree) - 1
-            n_before += proposals[-1].n_target
-        return proposals
+        return _cut(chosen, proposals, n_read, rate) if drafts else proposals
+
+
+def _cut(chosen: Sequence[Generation], proposals: Sequence[Proposal], n_read: int, rate: float) -> list[Proposal]:
+    """The proposals with as many nodes as pay in one pass; trees whose size is fixed stay."""
+    guide = chosen[0].plans.guide
+    is_sized = [
+        _is_sized(one.plans) and proposal.tree.proposals is None
+        for one, proposal in zip(chosen, proposals, strict=True)
+    ]
+    if guide is None or not any(is_sized):
+        return list(proposals)
+    row = guide.target_row(max(one.target.n_cached for one in chosen))
+    chances = [
+        np.exp(proposal.tree.scores[1:] if sized else np.empty(0))
+        for proposal, sized in zip(proposals, is_sized, strict=True)
+    ]
+    n_tokens = n_read + sum(proposal.n_target for proposal in proposals) - sum(map(len, chances))
+    kept = nodes_that_pay(chances, row, n_tokens, rate, guide.sizes)
+    return [
+        proposal.with_nodes(n + 1) if sized else proposal
+        for proposal, n, sized in zip(proposals, kept, is_sized, strict=True)
+    ]
 
 
 def _is_sized(plans: PlanChooser) -> bool:

@@ -76,7 +76,8 @@ class Guide:
         self.drafted = Drafted()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
-        self._n_others = 0  # tokens of other texts in the same pass
+        self._n_others = 0  # tokens of other texts in the same pass, and
+        self._node_ms: float | None = None  # what each node takes there
         self._passes_without_draft = 0
         self._n_idle = 0
         self._target: PassTimes
@@ -102,20 +103,22 @@ class Guide:
 
     def target_row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens after `ctx` tokens."""
-        return self._target.row(ctx)[self._n_others :]
+        row = self._target.row(ctx)[self._n_others :]
+        return row if self._node_ms is None else np.asarray(self._node_ms * np.arange(len(row)))
 
     @contextmanager
-    def among(self, n_others: int, rate: float) -> Iterator[None]:
+    def among(self, n_others: int, rate: float, node_ms: float) -> Iterator[None]:
         """Inside the block, trees are for a pass that has `n_others` tokens of other texts besides.
 
         rate: tokens per millisecond of all these texts together, which a node must keep up with.
+        node_ms: milliseconds that each node takes (see `shared_pass`).
         """
         before = self.rate, self.most_lost_ms
-        self._n_others, self.rate, self.most_lost_ms = n_others, rate, np.inf
+        self._n_others, self._node_ms, self.rate, self.most_lost_ms = n_others, node_ms, rate, np.inf
         try:
             yield
         finally:
-            self._n_others = 0
+            self._n_others, self._node_ms = 0, None
             self.rate, self.most_lost_ms = before
 
     def levels_row(self, ctx: int) -> Milliseconds:
@@ -149,7 +152,9 @@ class Guide:
         pending: committed tokens that the target decodes again before the tree.
         """
         most = min(len(chances), budget, len(target_row) - 1 - pending)
-        sizes = np.array([n - pending - self._n_others for n in self._target.sizes], np.intp)
+        sizes = np.array([n - pending for n in self._target.sizes], np.intp)
+        if self._node_ms is not None:
+            sizes = np.arange(1, most + 1)
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
         tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
         value = tokens - self.rate * ms

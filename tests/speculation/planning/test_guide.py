@@ -82,7 +82,7 @@ def test_in_a_mixture_a_node_costs_the_experts_that_it_adds(is_tuned: bool) -> N
     assert best(0.98, is_mixture=True) >= 48
 
 
-def test_beside_other_texts_a_tree_costs_what_it_adds_to_the_pass() -> None:
+def test_beside_other_texts_each_node_has_its_price() -> None:
     """Passes of up to 8 tokens take 100 ms, and each further token 20 ms."""
     times = [PassTime(n, 0, 100.0 + 20 * max(n - 8, 0)) for n in (*range(1, 13), 16, 32)]
     guide = Guide(CostModel(CostTable(times)), rate=0.01)
@@ -93,10 +93,11 @@ def test_beside_other_texts_a_tree_costs_what_it_adds_to_the_pass() -> None:
         return guide.best_size(chances, guide.target_row(0), budget=12, pending=1)
 
     assert best() == 7  # with the pending token a pass of 8
-    with guide.among(4, rate=0.02):
-        assert guide.target_row(0)[4] == 100.0
-        assert guide.target_row(0)[5] == 120.0
-        assert best() == 3
+    with guide.among(4, rate=0.02, node_ms=7.0):
+        assert len(guide.target_row(0)) == 33 - 4
+        assert best() == 12, "0.15 tokens for 7 ms are more than 0.02 a millisecond"
         assert guide.rate == 0.02
+    with guide.among(4, rate=0.02, node_ms=8.0):
+        assert best() == 1
     assert best() == 7
     assert guide.rate == 0.01
