@@ -147,6 +147,8 @@ def _load(
     if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
         why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
         notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
+    if model.why_one_order:
+        notices.append(f"prompts are read more slowly than they could be, because {model.why_one_order}")
     ctx_size = context_length(options.ctx_size, model.n_ctx_train)
     if 0 < model.n_ctx_train < ctx_size:
         notices.append(

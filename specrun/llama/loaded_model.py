@@ -16,7 +16,7 @@ from specrun.catalog import heads
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
-from specrun.errors import ModelFileError, PromptError, SpecrunError
+from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.failures import load_failure
@@ -39,6 +39,8 @@ class LlamaModel:
     expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
     orders: re-ordered weights, and the same ones in the file; None where they lie in memory once.
+    why_one_order: why they do, though the settings ask for both; None where they do not, or it works.
+
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
 
@@ -61,12 +63,13 @@ class LlamaModel:
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         self.orders: WeightOrders | None = None
+        self.why_one_order: str | None = None
         try:
             if not is_head:
                 self._check_generates()
             if settings.repack and settings.file_order_from:
-                self.orders = WeightOrders(self._model, self._files(), settings.file_order_from)
-        except SpecrunError:
+                self._map_weights(settings.file_order_from)
+        except ModelFileError:
             self.close()
             raise
 
@@ -106,6 +109,13 @@ class LlamaModel:
             raise ModelFileError(
                 f"{self.path} is an encoder-decoder model ({architecture}); specrun runs decoders only"
             )
+
+    def _map_weights(self, least: int) -> None:
+        # It only makes large passes faster, so without it the model is as good.
+        try:
+            self.orders = WeightOrders(self._model, self._files(), least)
+        except (LlamaError, OSError) as error:
+            self.why_one_order = str(error)
 
     def _files(self) -> list[Path]:
         return [self.path.with_name(name) for name in shards(self.path.name)]

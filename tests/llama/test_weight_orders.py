@@ -13,7 +13,6 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
-from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, weight_orders
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
@@ -94,11 +93,15 @@ def test_exact_texts_are_the_same_with_speculation(k_quant: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_llama_cpp_that_does_not_show_its_weights_is_refused(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_llama_cpp_that_does_not_show_its_weights_has_one_order_and_says_so(
+    k_quant: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(weight_orders, "_TENSORS", "no_such_function")
     weight_orders._functions.cache_clear()
     try:
-        with pytest.raises(LlamaError, match="does not show where weights lie"):
-            LlamaModel(k_quant, BOTH)
+        with LlamaModel(k_quant, BOTH) as model:
+            assert model.orders is None
+        with Model(RunOptions(k_quant, None, (OFF.plan(),), ctx_size=256, settings=BOTH)) as whole:
+            assert [notice for notice in whole.notices if "does not show where weights lie" in notice]
     finally:
         weight_orders._functions.cache_clear()
