@@ -13,7 +13,8 @@ import statistics
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.attention_trial import Heads, measured, prefers_without
+from specrun.engine.attention_trial import measured, prefers_without
+from specrun.engine.layer_trial import Heads
 
 MODELS = {
     "Llama 3.1 8B": Heads(32, 8, 128),

@@ -13,20 +13,16 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.zero_model import write_zeros
+from specrun.engine.layer_trial import Heads, pass_ms, result_path
 from specrun.errors import LlamaError
-from specrun.hardware import machine
-from specrun.hardware.machine import Machine
-from specrun.llama import LlamaModel, devices, library
+from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
-from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import data_dir
 from specrun.remembered import recall, remember
 from specrun.speculation.planning.pass_sizes import tokens_of
 
@@ -41,52 +37,6 @@ _WIDTH = 256  # of the layer's matrices, which are not what is timed; a multiple
 _BATCH = 512  # tokens of a pass over the prompt
 
 
-@dataclass(frozen=True)
-class Heads:
-    """The attention of a layer. size: numbers of a head of K and V."""
-
-    n_heads: int
-    n_kv_heads: int
-    size: int
-
-    @classmethod
-    def of(cls, file: GgufFile) -> Heads | None:
-        """The heads of a model's first layer; None if it has no matrices of their own for Q and K."""
-        rows = {tensor.name: tensor.shape[-1] for tensor in file.tensors if tensor.name.startswith("blk.0.attn_")}
-        q, k = rows.get("blk.0.attn_q.weight"), rows.get("blk.0.attn_k.weight")
-        if not q or not k or not file.n_heads or q % file.n_heads or k % (q // file.n_heads):
-            return None
-        size = q // file.n_heads
-        return cls(file.n_heads, k // size, size)
-
-    def write(self, path: Path) -> Path:
-        """Write a model of one layer with these heads and hardly anything else."""
-        n_q, n_kv = self.n_heads * self.size, self.n_kv_heads * self.size
-        shapes = {
-            "token_embd.weight": (_WIDTH, 32),
-            "blk.0.attn_q.weight": (_WIDTH, n_q),
-            "blk.0.attn_k.weight": (_WIDTH, n_kv),
-            "blk.0.attn_v.weight": (_WIDTH, n_kv),
-            "blk.0.attn_output.weight": (n_q, _WIDTH),
-            "blk.0.ffn_gate.weight": (_WIDTH, _WIDTH),
-            "blk.0.ffn_up.weight": (_WIDTH, _WIDTH),
-            "blk.0.ffn_down.weight": (_WIDTH, _WIDTH),
-        }
-        metadata = {
-            "vocab_size": 32,
-            "context_length": 4096,
-            "embedding_length": _WIDTH,
-            "block_count": 1,
-            "feed_forward_length": _WIDTH,
-            "attention.head_count": self.n_heads,
-            "attention.head_count_kv": self.n_kv_heads,
-            "attention.key_length": self.size,
-            "attention.value_length": self.size,
-            "rope.dimension_count": self.size,
-        }
-        return write_zeros(path, metadata, shapes, dict.fromkeys(shapes, "F16"))
-
-
 def is_faster_without(file: GgufFile, threads: int | None) -> bool:
     """Whether this CPU is clearly faster without flash attention, by an earlier trial or one made now.
 
@@ -98,10 +48,7 @@ def is_faster_without(file: GgufFile, threads: int | None) -> bool:
     heads = Heads.of(file)
     if heads is None:
         return False
-    here = Machine.read(None, devices.devices(), devices.system_info())
-    identity = machine.surroundings(here, library.build(), library.bindings_version())
-    identity |= {"heads": asdict(heads), "threads": threads}
-    path = data_dir() / "attention" / f"{machine.fingerprint(identity)}.json"
+    path = result_path("attention", {"heads": asdict(heads), "threads": threads})
     if (known := recall(path, lambda value: bool(value["without"]))) is not None:
         return known
     try:
@@ -119,7 +66,7 @@ def measured(heads: Heads, threads: int | None) -> dict[str, float]:
     Raises LlamaError if llama.cpp cannot run a model with such heads.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        path = heads.write(Path(folder) / "attention.gguf")
+        path = heads.write(Path(folder) / "attention.gguf", _WIDTH, _WIDTH, "F16")
         contexts = {}
         for name, kind in {"with": WITH, "without": WITHOUT}.items():
             settings = LlamaSettings(threads=threads).over(kind)
@@ -156,16 +103,7 @@ def _timed(contexts: Mapping[str, LlamaContext], start: int, end: int) -> dict[s
     ms: dict[tuple[str, int], list[float]] = {(name, n): [] for name in contexts for n in _SIZES}
     for _ in range(_ROUNDS):
         for (name, n), taken in ms.items():
-            taken.append(_pass_ms(contexts[name], n, end))
+            taken.append(pass_ms(contexts[name], n, start=end, n_outputs=n))
     for (name, n), taken in ms.items():
         found[name][n] = statistics.median(taken)
     return found
-
-
-def _pass_ms(context: LlamaContext, n: int, start: int) -> float:
-    batch: Any = committed_tokens([1] * n, start, 1, n_outputs=n)
-    started = time.perf_counter()
-    context.decode(batch)
-    ms = (time.perf_counter() - started) * 1e3
-    context.remove(ALL_SEQUENCES, start)
-    return ms

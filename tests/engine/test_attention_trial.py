@@ -11,8 +11,9 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import attention_trial, placing
-from specrun.engine.attention_trial import WITHOUT, Heads, is_faster_without
+from specrun.engine.attention_trial import WITHOUT, is_faster_without
 from specrun.engine.default_settings import with_defaults
+from specrun.engine.layer_trial import Heads
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
@@ -43,16 +44,6 @@ def keep(target: Path, without: bool) -> None:
     is_faster_without(GgufFile.read(target), None)
     (path,) = kept()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"without": without}))
-
-
-def test_heads_are_those_of_the_file(tmp_path: Path) -> None:
-    target = GgufFile.read(embedded.TARGET)
-    heads = Heads.of(target)
-    assert heads
-    assert heads.n_heads == target.n_heads
-    small = GgufFile.read(heads.write(tmp_path / "attention.gguf"))
-    assert Heads.of(small) == heads
-    assert small.n_layers == 1
 
 
 def test_a_trial_is_made_once_and_its_result_is_followed(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
