@@ -26,7 +26,7 @@ from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NOD
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method
 from specrun.speculation.plan import Plan
-from specrun.speculation.planning.costs import Milliseconds
+from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Drafted, Guide
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
@@ -137,7 +137,7 @@ class CostAwareDrafter:
         rate = self._guide.rate
         chances = growth.chances(limits.leaves)
         now = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
-        node_cost = rate * _marginal_ms(target_row, now + limits.pending)
+        node_cost = rate * marginal_ms(target_row, now + limits.pending)
         # When the budget is full, a new node replaces the worst one that would be kept without it.
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)
         gains = []
@@ -175,14 +175,6 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
             if growth.depths[child] < depth:
                 heapq.heappush(waiting, (-growth.scores[child], child))
     return best
-
-
-def _marginal_ms(target_row: Milliseconds, n: int) -> float:
-    """The least milliseconds for each further token of a target pass that has `n` tokens; 0 if it cannot grow."""
-    larger = target_row[n + 1 :]
-    if not len(larger):
-        return 0.0
-    return max(float(((larger - target_row[n]) / np.arange(1, len(larger) + 1)).min()), 0.0)
 
 
 def _cost_aware(drafting: Drafting) -> CostAwareDrafter:

@@ -20,6 +20,17 @@ Milliseconds = NDArray[np.float64]
 _CTX_STEP = 64  # tokens; context lengths are rounded to multiples of this, so that rows can be cached
 
 
+def marginal_ms(row: Milliseconds, n: int) -> float:
+    """The least milliseconds for each further token of a pass that has `n` tokens; 0 if it cannot grow.
+
+    row: float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens.
+    """
+    larger = row[n + 1 :]
+    if not len(larger):
+        return 0.0
+    return max(float(((larger - row[n]) / np.arange(1, len(larger) + 1)).min()), 0.0)
+
+
 @dataclass(frozen=True)
 class PassTime:
     """The measured time of passes of one size at one context length."""

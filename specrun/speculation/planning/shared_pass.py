@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.planning.costs import Milliseconds
+from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 
 _NODES_OF_EACH = 4  # that trees are expected to have, when the price of a node is looked for; chosen by hand
 
@@ -23,10 +23,7 @@ def node_ms(row: Milliseconds, n_tokens: int, n_texts: int) -> float:
 
     row: float64[largest + 1], milliseconds of a pass by its tokens. n_tokens: of the pass without drafted nodes.
     """
-    larger = row[n_tokens + 1 : n_tokens + 1 + _NODES_OF_EACH * n_texts]
-    if not len(larger):
-        return 0.0
-    return max(float(((larger - row[n_tokens]) / np.arange(1, len(larger) + 1)).min()), 0.0)
+    return marginal_ms(row[: n_tokens + 1 + _NODES_OF_EACH * n_texts], n_tokens)
 
 
 def nodes_that_pay(
