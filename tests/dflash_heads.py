@@ -38,21 +38,32 @@ def random_dflash(
     return write_model(path, "dflash", values, tensors, _F32)
 
 
-def random_dspark(path: Path, target: Path = embedded.TARGET, *, block_size: int = 7, seed: int = 0) -> Path:
+def random_dspark(
+    path: Path,
+    target: Path = embedded.TARGET,
+    *,
+    block_size: int = 7,
+    n_draft_vocab: int | None = None,
+    suggests: bool = True,
+    weight_type: gguf.GGMLQuantizationType = _F32,
+    seed: int = 0,
+) -> Path:
     """A DSpark head of two layers for `target`: the row of the root is a draft too.
 
-    Its Markov part is the target's embedding and output, as if there were no layers between them.
+    Its Markov part is the target's embedding and output, as if there were no layers between them. suggests: whether it
+    says anything.
     """
-    values, tensors = _parts(target, None, block_size, None, np.random.default_rng(seed))
+    values, tensors = _parts(target, None, block_size, n_draft_vocab, np.random.default_rng(seed))
     reader = gguf.GGUFReader(target)
     matrices = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32) for t in reader.tensors}
     embedding = matrices["token_embd.weight"]
     output = matrices.get("output.weight", embedding)
     size = np.sqrt((embedding**2).mean(axis=1, keepdims=True)) + 1e-6
     tensors["markov_w1.weight"] = embedding / size
-    tensors["markov_w2.weight"] = (output * matrices["output_norm.weight"]).astype(np.float32)
+    after = (output * matrices["output_norm.weight"] * suggests).astype(np.float32)
+    tensors["markov_w2.weight"] = after if n_draft_vocab is None else after[tensors["d2t"]]
     tensors["output_norm.weight"] *= np.float32(0.01)  # what the layers say counts for little
-    return write_model(path, "dflash", values, tensors, _F32)
+    return write_model(path, "dflash", values, tensors, weight_type)
 
 
 def _parts(

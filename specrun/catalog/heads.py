@@ -13,6 +13,8 @@ from specrun.speculation.method import HEADS, HeadKind
 from specrun.visible import one_line
 
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
+# Tensors of a DSpark head: rows by the token before, and by the token that is drafted.
+MARKOV_BEFORE, MARKOV_AFTER = "markov_w1.weight", "markov_w2.weight"
 _BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
 # Architectures whose graph in llama.cpp marks the rows that enter each layer. Another target would end the process in
 # its first pass. Read in src/models of the llama.cpp in llama-cpp-python 0.3.36.
@@ -111,7 +113,7 @@ def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
         raise ModelFileError(f"{file.path} is broken: it names no mask token")
     if not 1 < size <= _MOST_BLOCK:
         raise ModelFileError(f"{file.path} is broken: its blocks have {size} tokens")
-    is_dspark = "markov_w1.weight" in _names(file)
+    is_dspark = MARKOV_BEFORE in _names(file)
     # A DSpark's first row is already that of the token behind the root, unless the file says otherwise.
     first = 0 if is_dspark and file.metadata.get("dflash.sample_from_anchor", True) else 1
     return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))

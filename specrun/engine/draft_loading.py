@@ -20,6 +20,7 @@ from specrun.llama.heads import bindings
 from specrun.llama.heads.dflash import Block, BlockContext, dflash_draft
 from specrun.llama.heads.eagle3 import eagle3_draft
 from specrun.llama.heads.head_context import HeadContext
+from specrun.llama.heads.markov import markov_part
 from specrun.llama.heads.mtp import mtp_draft
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.method import HEADS
@@ -78,11 +79,14 @@ def _make_head(
     model: LlamaModel, head: Head, target: TargetContext, config: ContextConfig, n_vocab: int, resources: ExitStack
 ) -> AnyHead:
     if head.kind == "dflash":
-        block = Block(*block_of(GgufFile.read(model.path)))
+        file = GgufFile.read(model.path)
+        block = Block(*block_of(file))
         one = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
         blocks = BlockContext(model, one, target.context, block.is_causal)
         resources.enter_context(blocks)
-        block_draft, target.states = dflash_draft(blocks, target.context, head.target_layers, n_vocab, block)
+        block_draft, target.states = dflash_draft(
+            blocks, target.context, head.target_layers, n_vocab, block, markov_part(file)
+        )
         return block_draft
     is_mtp = head.kind == "mtp"
     setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import Head
+from specrun.catalog.heads import MARKOV_AFTER, Head
 from specrun.llama.context import ContextConfig
 from specrun.speculation.plan import Plan
 
@@ -32,7 +32,7 @@ def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
 
 
 def states_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Sequence[Plan]) -> int:
-    """Bytes in RAM of hidden states and of the logits of a head's passes.
+    """Bytes in RAM of hidden states, of the logits of a head's passes, and of a DSpark head's Markov part as numbers.
 
     file: the head's.
     config: of the target's context. plans: those that will run. llama.cpp keeps the target's states of a whole call for
@@ -42,4 +42,5 @@ def states_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Seque
     # A DFlash head's states are the rows themselves, in half precision.
     of_text = config.n_ctx * (of_token // 2 if head.kind == "dflash" else file.n_embd)
     of_call = config.n_call * of_token
-    return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab)
+    of_markov = sum(tensor.n_parameters for tensor in file.tensors if tensor.name == MARKOV_AFTER)
+    return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab + of_markov)

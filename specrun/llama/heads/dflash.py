@@ -3,8 +3,8 @@
 The head's cache has a cell for each committed token above the root, made from the states of several of the target's
 layers. A draft is one pass over the root and further mask tokens, with attention in both directions: each row is the
 distribution of a token so far behind the root, whatever the tokens between are. So a tree over them needs no further
-pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the likeliest token before it
-suggests, and their first row is that of the token behind the root.
+pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it suggests
+(`heads.markov`), so that nodes have candidates of their own, and their first row is that of the token behind the root.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, Llama
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.layer_inputs import LayerInputs
+from specrun.llama.heads.markov import MarkovPart
 from specrun.llama.heads.rows_batch import RowsBatch
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.loaded_model import LlamaModel
@@ -77,16 +78,19 @@ class BlockContext(LlamaContext):
 class BlockDraft:
     """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
 
-    states: the rows of the target's layers. n_vocab: as in `DraftContext`.
+    states: the rows of the target's layers. n_vocab: as in `DraftContext`. markov: a DSpark head's.
     """
 
     kind: HeadKind = "dflash"
 
-    def __init__(self, context: BlockContext, states: TargetStates, n_vocab: int, block: Block) -> None:
+    def __init__(
+        self, context: BlockContext, states: TargetStates, n_vocab: int, block: Block, markov: MarkovPart | None
+    ) -> None:
         self.context = context
         self.n_vocab = n_vocab
         self.block = block
         self._target = states
+        self._markov = markov
         self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
@@ -114,6 +118,8 @@ class BlockDraft:
         batch = committed_tokens(block, kept, 1, n_outputs=size)
         self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
         self.context.remove(ALL_SEQUENCES, kept)
+        if self._markov:
+            self._markov.start(tokens[-1], self._levels)
         self._depths = {ROOT: 0}
         self._is_in_doubt = False
         return self._levels[0]
@@ -143,18 +149,25 @@ class BlockDraft:
         """float32[len(nodes), n_vocab]: the logits after each of `nodes`, whose parents were expanded before."""
         depths = [self._depths[node.parent] + 1 for node in nodes]
         self._depths.update(zip((node.id for node in nodes), depths, strict=True))
-        return self._levels[depths]
+        if self._markov is None:
+            return self._levels[depths]
+        return np.stack([self._markov.behind(depth, node.token) for depth, node in zip(depths, nodes, strict=True)])
 
 
 def dflash_draft(
-    context: BlockContext, target: LlamaContext, layers: tuple[int, ...], n_vocab: int, block: Block
+    context: BlockContext,
+    target: LlamaContext,
+    layers: tuple[int, ...],
+    n_vocab: int,
+    block: Block,
+    markov: MarkovPart | None = None,
 ) -> tuple[BlockDraft, TargetStates]:
     """The draft that a DFlash head's context is of, and the states that the target has to note for it.
 
-    target: the target's context. layers: those of the target that the head reads. n_vocab: as in `DraftContext`.
+    target: the target's context. layers: those of the target that the head reads. The others: as in `BlockDraft`.
     """
     reader = LayerInputs(target, layers, target.model.n_embd)
     config = context.config
     # There are several times as many numbers as in a state of another head, and half of their digits will do.
     states = TargetStates(reader, None, config.n_batch, reader.width, config.n_ctx, np.float16)
-    return BlockDraft(context, states, n_vocab, block), states
+    return BlockDraft(context, states, n_vocab, block, markov), states
