@@ -69,18 +69,27 @@ def make_drafts(
         settings = settings.over(attention_of(file, settings))
     if head:
         config = head_config(configured(model, settings, None), plans)
-        return [_make_head(model, head, target, config, n_vocab, resources)]
+        deepest = max(plan.depth for plan in plans)
+        return [_make_head(model, head, target, config, n_vocab, deepest, resources)]
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
     return [*draft_lanes(context, n_vocab, config.lanes)] if config.lanes else [draft_of(context, n_vocab)]
 
 
 def _make_head(
-    model: LlamaModel, head: Head, target: TargetContext, config: ContextConfig, n_vocab: int, resources: ExitStack
+    model: LlamaModel,
+    head: Head,
+    target: TargetContext,
+    config: ContextConfig,
+    n_vocab: int,
+    deepest: int,
+    resources: ExitStack,
 ) -> AnyHead:
+    """deepest: drafted tokens on a path, at most. A block is no longer than that, as in llama.cpp's own tools."""
     if head.kind == "dflash":
         file = GgufFile.read(model.path)
-        block = Block(*block_of(file))
+        whole = Block(*block_of(file))
+        block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
         one = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
         blocks = BlockContext(model, one, target.context, block.is_causal)
         resources.enter_context(blocks)

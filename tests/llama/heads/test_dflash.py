@@ -133,3 +133,18 @@ def test_what_files_say(tmp_path: Path) -> None:
     without = edited(tmp_path / "without.gguf", plain.path, {"tokenizer.ggml.mask_token_id": None})
     with pytest.raises(ModelFileError, match="names no mask token"):
         block_of(GgufFile.read(without))
+
+
+def test_a_block_is_no_longer_than_the_plans_are_deep(tmp_path: Path) -> None:
+    rows = []
+    for name, make, first in (("dflash", random_dflash, 1), ("dspark", random_dspark, 0)):
+        file = make(tmp_path / f"{name}.gguf", block_size=7)
+        # With attention to earlier rows alone, a shorter block has the same rows.
+        file = edited(tmp_path / f"causal-{name}.gguf", file, {"dflash.attention.causal": True})
+        for depth, size in ((3, 3 + first), (16, 7)):
+            with engine(embedded.TARGET, file, SPECEXEC.plan(32, depth)) as e:
+                assert isinstance(e.draft, BlockDraft)
+                assert e.draft.block.size == size
+                e.target.set_prompt(TEXT)
+                rows.append(e.draft.start(TEXT).copy())
+        assert_close(rows[-1], rows[-2])
