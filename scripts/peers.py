@@ -198,7 +198,7 @@ def compare(options: argparse.Namespace) -> None:
               options.threads, options.ctx_size, not options.no_repack, options.extra)  # fmt: skip
     depths = options.depths or (tools.QUICK_N_MAX if options.quick else tools.N_MAX)
     p_min = options.p_min or (tools.QUICK_P_MIN if options.quick else tools.P_MIN)
-    spec_type = tools.HEADS.get(GgufFile.read(options.draft).architecture, tools.DRAFT_MODEL)
+    spec_type = tools.spec_type_of(GgufFile.read(options.draft))
     tried = (tools.rows(name, options.quick, options.temp == 0, depths, p_min, spec_type) for name in names)
     rows = [tools.PLAIN, *(row for of_tool in tried for row in of_tool)]
     with tempfile.TemporaryDirectory() as scratch:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer_tools import parsing
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import MARKOV_BEFORE
 
 COMPLETION = "llama-completion"
 SPECULATIVE_SIMPLE = "llama-speculative-simple"
@@ -30,9 +32,18 @@ PARSERS: dict[str, parsing.Parser] = {
 }
 
 
-# --spec-type for a file that drafts, by its architecture; a model has any other.
+# --spec-type for a file that drafts.
 DRAFT_MODEL = "draft-simple"
-HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
+_DSPARK = "draft-dspark"  # a DFlash head with a Markov part
+_HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}  # others by architecture; a model has any other
+_SPEC_TYPES = {DRAFT_MODEL, _DSPARK, *_HEADS.values()}
+
+
+def spec_type_of(file: GgufFile) -> str:
+    """The value of --spec-type for this draft."""
+    if any(tensor.name == MARKOV_BEFORE for tensor in file.tensors):
+        return _DSPARK
+    return _HEADS.get(file.architecture, DRAFT_MODEL)
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ def _server_rows(n_max: Sequence[int], p_min: Sequence[float], quick: bool, spec
 
 def needs_draft(row: Row) -> bool:
     """Whether the row is given the draft model or the head."""
-    return row.tool in (SPECULATIVE_SIMPLE, SPECULATIVE) or not {DRAFT_MODEL, *HEADS.values()}.isdisjoint(row.settings)
+    return row.tool in (SPECULATIVE_SIMPLE, SPECULATIVE) or not _SPEC_TYPES.isdisjoint(row.settings)
 
 
 def options(row: Row, job: Job) -> list[str]:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 
 from tests.models import write_model
@@ -286,8 +287,19 @@ def test_prompts_arrive_as_they_are_and_the_users_settings_do_not(peers: Peers) 
         assert ("--model-draft" in given) == (tool == "llama-speculative" or "draft-simple" in given)
 
 
-def test_a_head_drafts_for_the_tools_that_know_its_kind(peers: Peers) -> None:
-    write_model(peers.folder / "draft.gguf", "eagle3", {}, {}, gguf.GGMLQuantizationType.F32)
+@pytest.mark.parametrize(
+    ("architecture", "tensor", "kind"),
+    [
+        ("eagle3", "fc.weight", "draft-eagle3"),
+        ("dflash", "fc.weight", "draft-dflash"),
+        ("dflash", "markov_w1.weight", "draft-dspark"),
+    ],
+)
+def test_a_head_drafts_for_the_tools_that_know_its_kind(
+    peers: Peers, architecture: str, tensor: str, kind: str
+) -> None:
+    tensors = {tensor: np.zeros((2, 32), np.float32)}
+    write_model(peers.folder / "draft.gguf", architecture, {}, tensors, gguf.GGMLQuantizationType.F32)
     result = peers("--quick", "--tools", "speculative-simple,speculative,server")
     assert result.returncode == 0, result
     drafting = {
@@ -295,7 +307,7 @@ def test_a_head_drafts_for_the_tools_that_know_its_kind(peers: Peers) -> None:
         for tool, options, _, _ in peers.calls()
         if "--model-draft" in options
     }
-    assert drafting == {("llama-speculative-simple", "draft-eagle3"), ("llama-server", "draft-eagle3")}
+    assert drafting == {("llama-speculative-simple", kind), ("llama-server", kind)}
 
 
 def test_repetitions_are_outermost(peers: Peers) -> None:
