@@ -20,10 +20,15 @@ from .model import NORM_EPSILON, Llama, rope_angles, rotate
 
 @dataclass(frozen=True)
 class HeadShape:
-    """Sizes of a head. width is the target's; target_layers: the states before these layers are read (exactly 3)."""
+    """Sizes of a head.
+
+    width is the target's; own_heads: how many of the attention heads begin by looking at their own place;
+    target_layers: the states before these layers are read (exactly 3).
+    """
 
     width: int
     heads: int
+    own_heads: int
     head_width: int
     feed_forward: int
     target_layers: tuple[int, ...]

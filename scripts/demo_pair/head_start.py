@@ -2,9 +2,9 @@
 
 The head knows the target's states up to a token, and the next token. The state that enters the target's last layer at
 the next token is fitted in closed form (ridge regression) as a linear map of those states and one vector for each
-token. The map becomes `fc`, the vectors become the head's embedding. Half of the attention heads look at their own
-place and bring the token's vector to the state; the others are the attention of the target's last layer; the
-feed-forward part begins with the one of that layer.
+token. The map becomes `fc`, the vectors become the head's embedding. Some of the attention heads look at their own
+place and bring the strongest components of the token's vector to the state; the others are the attention of the
+target's last layer, those of its heads that add most; the feed-forward part begins with the one of that layer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .model import Llama
 
 RIDGE = 3.0  # tokens' worth of evidence against a vector of a token, and that share of a state's spread against fc
 PEAK = 7.0  # of the query and the key of a head that looks at its own place: e^6 times the weight of the place before
+SPREAD_LESSONS = 32  # texts that show how large a state and what heads add to it are
 PEAKED_PAIRS = 4  # of rotated components, the fastest, that tell such a head where it is
 
 
@@ -32,8 +33,7 @@ def begin(head: Head, target: Llama, lessons: Lessons) -> float:
             torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5 / math.sqrt(3.0))
     matrix, vectors, explained = linear_guess(lessons, shape.vocabulary)
     head.fc.weight.copy_(matrix)
-    width, own = shape.width, shape.attention_width // 2
-    assert own == width == target.shape.width
+    width, own = shape.width, shape.own_heads * shape.head_width
     # A vector's weakest component makes room for a constant, which heads need in order to look at their own place.
     turn = torch.linalg.svd(vectors, full_matrices=False).Vh
     turned = vectors @ turn.T
@@ -48,15 +48,16 @@ def begin(head: Head, target: Llama, lessons: Lessons) -> float:
     head.output_norm.weight.copy_(target.output_norm.weight)
     for part in (block.attn_q, block.attn_k, block.attn_v):
         part.weight.mul_(0.1)
-    # Heads of their own place.
-    for index in range(shape.heads // 2):
+    # Heads of their own place. They bring as many of a vector's strongest components as they are wide together.
+    for index in range(shape.own_heads):
         first = index * shape.head_width
         for weight in (block.attn_q.weight, block.attn_k.weight):
             weight[first : first + 2 * PEAKED_PAIRS : 2, width - 1] = PEAK
     block.attn_v.weight[:own] = 0.0
-    block.attn_v.weight[:own, :width] = torch.eye(width)
-    block.attn_output.weight[:, :own] = back
-    # The attention of the target's last layer. It reads state and vector as one sum, normed; here each is normed apart.
+    block.attn_v.weight[:own, :width] = torch.eye(own, width)
+    block.attn_output.weight[:, :own] = back[:, :own]
+    # Attention of the target's last layer. It reads state and vector as one sum, normed; here each is normed apart.
+    chosen = strongest_heads(target, lessons)[: shape.heads - shape.own_heads]
     spread = guessed_spread(head, lessons)
     total = math.hypot(spread, float(norm))
     scale = torch.cat([back / total, torch.eye(width) * spread / total], dim=1)
@@ -66,9 +67,9 @@ def begin(head: Head, target: Llama, lessons: Lessons) -> float:
         (block.attn_k, last.attn_k, repeats),
         (block.attn_v, last.attn_v, repeats),
     ):
-        heads = theirs.weight.view(-1, shape.head_width, width).repeat_interleave(copies, dim=0).reshape(own, width)
+        heads = theirs.weight.view(-1, shape.head_width, width).repeat_interleave(copies, dim=0)[chosen].flatten(0, 1)
         part.weight[own:] = (heads * last.attn_norm.weight) @ scale
-    block.attn_output.weight[:, own:] = last.attn_output.weight
+    block.attn_output.weight[:, own:] = last.attn_output.weight.view(width, -1, shape.head_width)[:, chosen].flatten(1)
     block.ffn_down.weight.zero_()
     copied = target.shape.feed_forward
     block.ffn_gate.weight[:copied] = last.ffn_gate.weight
@@ -103,6 +104,20 @@ def linear_guess(lessons: Lessons, vocabulary: int) -> tuple[Tensor, Tensor, flo
     return matrix, vectors, 1.0 - float(rest.var(dim=0).sum() / wanted.var(dim=0).sum())
 
 
+def strongest_heads(target: Llama, lessons: Lessons) -> Tensor:
+    """The attention heads of the target's last layer [heads], those first that add most to its state."""
+    last, angles = target.blk[-1], target.angles[: lessons.ids.shape[1]]
+    x = last.attn_norm(lessons.states[:SPREAD_LESSONS, :, -target.shape.width :].float())
+    matrix = last.attn_output.weight.clone()
+    added = []
+    for head in range(target.shape.heads):
+        mine = slice(head * target.shape.head_width, (head + 1) * target.shape.head_width)
+        last.attn_output.weight.zero_()[:, mine] = matrix[:, mine]
+        added.append(last.attend(x, angles, None).square().mean())
+    last.attn_output.weight.copy_(matrix)
+    return torch.stack(added).argsort(descending=True)
+
+
 def guessed_spread(head: Head, lessons: Lessons) -> float:
     """Root mean square of the states that `fc` gives."""
-    return float(head.fc(lessons.states[:32].float()).square().mean().sqrt())
+    return float(head.fc(lessons.states[:SPREAD_LESSONS].float()).square().mean().sqrt())

@@ -21,18 +21,8 @@ WARM_UP_STEPS = 50
 DECAY_SHARE = 0.8
 # A level is reached only if all levels above it were right.
 LEVEL_WEIGHT = 0.85
-
-
-class Stage(NamedTuple):
-    """A part of the training: up to which share of its time, how many levels, tokens of a window."""
-
-    until: float
-    depths: tuple[int, ...]
-    window: int
-
-
-# The first level first, because the others stand on it; long windows last, because attention makes them slower.
-STAGES = (Stage(0.15, (1, 2), 256), Stage(0.6, (2, 2, 3), 256), Stage(0.85, (2, 3, 4), 256), Stage(2.0, (2, 3, 5), 512))
+# In short trials the distance alone gave the same overlap, and the target's token was less often among the first four.
+ENTROPY_SHARE = 0.075
 
 
 class CrossEntropy(torch.autograd.Function):
@@ -59,6 +49,54 @@ class CrossEntropy(torch.autograd.Function):
         return (error @ output) * (upstream / len(error)), None, None
 
 
+class Distance(torch.autograd.Function):
+    """Mean total variation distance of softmax(states @ output.T) and probabilities, and a share of the cross-entropy.
+
+    The distance is 1 minus the overlap, the chance that sampled decoding accepts a drafted token. Far from the goal its
+    gradient says little, so it comes after the cross-entropy alone. ENTROPY_SHARE of the cross-entropy stays, for the
+    tokens after the first that a tree takes. Shapes as there; the output is not trained.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, output: Tensor, goal: Tensor) -> Tensor:  # type: ignore[override]
+        """The loss, a single number."""
+        logs = (states.to(output.dtype) @ output.T).float().log_softmax(dim=-1)
+        wanted = goal.float()
+        entropy = -torch.linalg.vecdot(logs, wanted)
+        said = logs.exp_()
+        over = (said > wanted).float()
+        # Half of the sum of all differences is the sum of the positive ones.
+        too_much = torch.linalg.vecdot(said, over)
+        loss = too_much - torch.linalg.vecdot(wanted, over) + ENTROPY_SHARE * entropy
+        error = said * (over - too_much[:, None]) + ENTROPY_SHARE * (said - wanted)
+        ctx.save_for_backward(error.to(output.dtype), output)
+        return loss.mean()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        """The gradient of the states."""
+        error, output = ctx.saved_tensors
+        return (error @ output) * (upstream / len(error)), None, None
+
+
+class Stage(NamedTuple):
+    """A part of the training: up to which share of its time, how many levels, tokens of a window, what is lowered."""
+
+    until: float
+    depths: tuple[int, ...]
+    window: int
+    loss: type[CrossEntropy | Distance]
+
+
+# The first level first, because the others stand on it; long windows last, because attention makes them slower.
+STAGES = (
+    Stage(0.15, (1, 2), 256, CrossEntropy),
+    Stage(0.6, (2, 2, 3), 256, CrossEntropy),
+    Stage(0.85, (2, 3, 4), 256, Distance),
+    Stage(2.0, (2, 3, 5), 512, Distance),
+)
+
+
 def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: Path | None = None) -> float:
     """Teach the head for so many minutes of processor time; returns the tokens that it read, each level counted.
 
@@ -74,14 +112,13 @@ def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: P
         torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     parts = [head, *optimizers]
-    step, mean, earlier, read = 0, 0.0, 0.0, 0
+    step, earlier, read = 0, 0.0, 0
+    mean, mean_of = 0.0, None
     if checkpoint is not None and checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         for part, state in zip(parts, saved["parts"], strict=True):
             part.load_state_dict(state)
-        step, mean, earlier, read, random.bit_generator.state = (
-            saved[key] for key in ("step", "mean", "seconds", "read", "random")
-        )
+        step, earlier, read, random.bit_generator.state = (saved[key] for key in ("step", "seconds", "read", "random"))
     started = time.process_time() - earlier
     while (spent := time.process_time() - started) < 60.0 * minutes:
         share = spent / (60.0 * minutes)
@@ -96,19 +133,20 @@ def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: P
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        mean = loss.item() if step == 0 else 0.98 * mean + 0.02 * loss.item()
+        mean = 0.98 * mean + 0.02 * loss.item() if mean_of is stage.loss else loss.item()
+        mean_of = stage.loss
         step, read = step + 1, read + n_tokens
         if step % 100 == 0:
             elapsed = time.process_time() - started
-            print(f"head: step {step}, {read} tokens, loss {mean:.3f}, {elapsed:.0f} s", flush=True)
+            print(f"head: step {step}, {read} tokens, {stage.loss.__name__} {mean:.3f}, {elapsed:.0f} s", flush=True)
             if checkpoint is not None:
                 states = {"parts": [part.state_dict() for part in parts], "random": random.bit_generator.state}
-                torch.save(states | {"step": step, "mean": mean, "seconds": elapsed, "read": read}, checkpoint)
+                torch.save(states | {"step": step, "seconds": elapsed, "read": read}, checkpoint)
     return read
 
 
 def unrolled_loss(head: Head, lessons: Lessons, random: np.random.Generator, stage: Stage) -> tuple[Tensor, int]:
-    """Mean cross-entropy in nats per token over the levels of a draft, on windows cut from the lessons.
+    """The stage's loss per token, as a mean over the levels of a draft, on windows cut from the lessons.
 
     Also returns the number of tokens read, each level counted. Each batch takes one of the stage's depths by chance,
     because a level costs as much as all of the head.
@@ -122,7 +160,7 @@ def unrolled_loss(head: Head, lessons: Lessons, random: np.random.Generator, sta
     for level, ours in enumerate(head(cut.ids, cut.states, int(random.choice(stage.depths)))):
         wanted = goal[:, 1 + level : 1 + level + ours.shape[1]]
         weight = LEVEL_WEIGHT**level
-        loss = loss + weight * CrossEntropy.apply(ours.flatten(0, 1), lessons.output, wanted.flatten(0, 1))
+        loss = loss + weight * stage.loss.apply(ours.flatten(0, 1), lessons.output, wanted.flatten(0, 1))
         weights += weight
         n_tokens += ours.shape[0] * ours.shape[1]
     return loss / weights, n_tokens
