@@ -71,6 +71,24 @@ def right_by_level(engine: Engine, texts: Sequence[list[int]], first: int, level
     return [float(share) for share in right / total]
 
 
+def start_ms(engine: Engine, text: list[int], committed: int = 5) -> float:
+    """Milliseconds until the logits behind a text are there, so many tokens of it being new: the median.
+
+    Of a block head this is all that its passes take for a tree.
+    """
+    draft = engine.draft
+    assert draft is not None
+    engine.read_for_draft(text)
+    times = []
+    for repeat in range(REPEATS):
+        end = len(text) - committed - repeat % EVERY
+        draft.start(text[:end])
+        started = time.perf_counter()
+        draft.start(text[: end + committed])
+        times.append(1e3 * (time.perf_counter() - started))
+    return statistics.median(times)
+
+
 def level_ms(engine: Engine, text: list[int]) -> dict[int, float]:
     """Milliseconds of one draft pass over so many nodes behind the root, at the end of `text`: the median."""
     draft = engine.draft

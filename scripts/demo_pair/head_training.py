@@ -2,81 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from . import timed_training
 from .head import Head
 from .head_teaching import Lessons
+from .losses import CrossEntropy, Distance
 
 BATCH_TOKENS = 4096
-MATRIX_RATE = 0.04
-OTHER_RATE = 6e-3
-WARM_UP_STEPS = 50
-DECAY_SHARE = 0.8
 # A level is reached only if all levels above it were right.
 LEVEL_WEIGHT = 0.85
-# In short trials the distance alone gave the same overlap, and the target's token was less often among the first four.
-ENTROPY_SHARE = 0.075
-
-
-class CrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy in nats of softmax(states @ output.T) against probabilities; the output is not trained.
-
-    states [rows, width], output [vocabulary, width], goal [rows, vocabulary]. The gradient of the logits is made in the
-    forward pass and kept in bfloat16; autograd would keep several tensors as large in float32.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, output: Tensor, goal: Tensor) -> Tensor:  # type: ignore[override]
-        """The loss, a single number."""
-        logits = (states.to(output.dtype) @ output.T).float()
-        total = logits.logsumexp(dim=-1, keepdim=True)
-        loss = (total.squeeze(-1) - torch.linalg.vecdot(logits, goal.float())).mean()
-        error = logits.sub_(total).exp_().sub_(goal).to(output.dtype)
-        ctx.save_for_backward(error, output)
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        """The gradient of the states."""
-        error, output = ctx.saved_tensors
-        return (error @ output) * (upstream / len(error)), None, None
-
-
-class Distance(torch.autograd.Function):
-    """Mean total variation distance of softmax(states @ output.T) and probabilities, and a share of the cross-entropy.
-
-    The distance is 1 minus the overlap, the chance that sampled decoding accepts a drafted token. Far from the goal its
-    gradient says little, so it comes after the cross-entropy alone. ENTROPY_SHARE of the cross-entropy stays, for the
-    tokens after the first that a tree takes. Shapes as there; the output is not trained.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, output: Tensor, goal: Tensor) -> Tensor:  # type: ignore[override]
-        """The loss, a single number."""
-        logs = (states.to(output.dtype) @ output.T).float().log_softmax(dim=-1)
-        wanted = goal.float()
-        entropy = -torch.linalg.vecdot(logs, wanted)
-        said = logs.exp_()
-        over = (said > wanted).float()
-        # Half of the sum of all differences is the sum of the positive ones.
-        too_much = torch.linalg.vecdot(said, over)
-        loss = too_much - torch.linalg.vecdot(wanted, over) + ENTROPY_SHARE * entropy
-        error = said * (over - too_much[:, None]) + ENTROPY_SHARE * (said - wanted)
-        ctx.save_for_backward(error.to(output.dtype), output)
-        return loss.mean()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        """The gradient of the states."""
-        error, output = ctx.saved_tensors
-        return (error @ output) * (upstream / len(error)), None, None
 
 
 class Stage(NamedTuple):
@@ -97,52 +38,18 @@ STAGES = (
 )
 
 
-def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: Path | None = None) -> float:
+def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: Path | None = None) -> int:
     """Teach the head for so many minutes of processor time; returns the tokens that it read, each level counted.
 
-    The budget is a time because the rates have to fall to zero at its end. checkpoint: a file for the state of a
-    training that is going on; if it is there, the training goes on from it, and may then be given another budget.
+    checkpoint: as in `timed_training.train`.
     """
-    random = np.random.default_rng(seed)
-    named = list(head.named_parameters())
-    matrices = [p for name, p in named if p.dim() == 2 and not name.startswith("token_embd")]
-    others = [p for name, p in named if p.dim() != 2 or name.startswith("token_embd")]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
-    parts = [head, *optimizers]
-    step, earlier, read = 0, 0.0, 0
-    mean, mean_of = 0.0, None
-    if checkpoint is not None and checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=True)
-        for part, state in zip(parts, saved["parts"], strict=True):
-            part.load_state_dict(state)
-        step, earlier, read, random.bit_generator.state = (saved[key] for key in ("step", "seconds", "read", "random"))
-    started = time.process_time() - earlier
-    while (spent := time.process_time() - started) < 60.0 * minutes:
-        share = spent / (60.0 * minutes)
-        factor = min(1.0, (step + 1) / WARM_UP_STEPS, (1.0 - share) / DECAY_SHARE)
-        for optimizer, rate in zip(optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
-            optimizer.param_groups[0]["lr"] = rate * factor
+
+    def loss_of(share: float, random: np.random.Generator) -> tuple[Tensor, int, str]:
         stage = next(one for one in STAGES if share < one.until)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss, n_tokens = unrolled_loss(head, lessons, random, stage)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(others, 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        mean = 0.98 * mean + 0.02 * loss.item() if mean_of is stage.loss else loss.item()
-        mean_of = stage.loss
-        step, read = step + 1, read + n_tokens
-        if step % 100 == 0:
-            elapsed = time.process_time() - started
-            print(f"head: step {step}, {read} tokens, {stage.loss.__name__} {mean:.3f}, {elapsed:.0f} s", flush=True)
-            if checkpoint is not None:
-                states = {"parts": [part.state_dict() for part in parts], "random": random.bit_generator.state}
-                torch.save(states | {"step": step, "seconds": elapsed, "read": read}, checkpoint)
-    return read
+        loss, n_tokens = unrolled_loss(head, lessons, random, stage)
+        return loss, n_tokens, stage.loss.__name__
+
+    return timed_training.train(head, ("token_embd",), loss_of, minutes, seed, checkpoint)
 
 
 def unrolled_loss(head: Head, lessons: Lessons, random: np.random.Generator, stage: Stage) -> tuple[Tensor, int]:
