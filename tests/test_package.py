@@ -53,6 +53,7 @@ def test_they_have_what_a_user_needs(built: dict[str, Path]) -> None:
     assert {
         "specrun/embedded/target.gguf",
         "specrun/embedded/draft.gguf",
+        "specrun/embedded/head.gguf",
         "specrun/catalog/models.toml",
         "specrun/bench/prompts.jsonl",
         "specrun/py.typed",

@@ -1,4 +1,6 @@
-"""The pair inside the package: a small model trained on Python code, and its draft (docs/embedded-pair.md)."""
+"""The pair inside the package: a small model trained on Python code, its draft, and a head that also drafts for it
+(docs/embedded-pair.md).
+"""
 
 from __future__ import annotations
 
@@ -9,3 +11,5 @@ _FOLDER = Path(str(files("specrun"))) / "embedded"
 
 TARGET = _FOLDER / "target.gguf"
 DRAFT = _FOLDER / "draft.gguf"
+HEAD = _FOLDER / "head.gguf"
+DRAFTS = {"draft": DRAFT, "eagle3": HEAD}  # by what --draft calls them where no target is named

@@ -66,10 +66,10 @@ def local_pair(
 ) -> tuple[Path, Path | None]:
     """The files of a target and its draft.
 
-    target: its name; None is the embedded pair. draft: its name, "none" for no draft, "mtp" for the target's own MTP
-    layers, for which the target's file is given as the draft's, or None for the one that `specrun
-    tune` measured as the fastest, else the one that was made from this target, else the one that the catalog
-    recommends. drafting: whether a draft is needed. note: is told which draft was chosen.
+    target: its name; None is the embedded one. draft: its name, "none" for no draft, "mtp" for the target's own MTP
+    layers, for which the target's file is given as the draft's, a name of `embedded.DRAFTS` for the embedded target, or
+    None for the one that `specrun tune` measured as the fastest, else the one that was made from this target, else the
+    one that the catalog recommends. drafting: whether a draft is needed. note: is told which draft was chosen.
 
     Raises MissingModelError where something is missing and not fetched, PairError before fetching what would not fit,
     HubError, and UsageError for an unknown name.
@@ -82,7 +82,7 @@ def local_pair(
     if draft is None and drafting and (pair := _fastest_pair(target, note) or _made_pair(target, note)):
         return pair
     if not target:
-        return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFT
+        return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFTS[draft or "draft"]
     named = draft if drafting else resolve.NO_DRAFT
     choice = resolve.choose(target, named, fetcher.may_fetch)
     resolve.check_choice(choice)
@@ -104,8 +104,8 @@ def local_pair(
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of all drafts for a target that are on this machine: the one made from it, its own MTP layers, and those
-    that the catalog recommends. Raises UsageError for an unknown name.
+    """Names of the usual drafts for a target that are on this machine: the one made from it, its own MTP layers, and
+    those that the catalog recommends. Raises UsageError for an unknown name.
     """
     path = _target_path(target)
     made_draft = made.find(path) if path else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.local_pair import Fetcher, local_pair
-from specrun.catalog.resolve import OWN_HEAD
+from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
 from specrun.engine import growth_maps
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
@@ -32,14 +33,13 @@ def run_options(
 
     Raises UsageError for impossible options, and MissingModelError or HubError for models that cannot be downloaded.
     """
-    if models.target is None and models.draft not in (None, "none"):
+    if models.target is None and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
         raise UsageError("--draft needs a target to draft for; give it with --target")
     plans = speculation.plans()
     settings, draft_settings = machine.target_settings(), machine.draft_settings()
     drafting = any(plan.drafts and plan.method.needs_draft for plan in plans)
-    wants_own_head = models.draft is None and any(plan.method.head == "mtp" for plan in plans)
-    named = OWN_HEAD if wants_own_head else models.draft
-    target, draft = local_pair(models.target, named, drafting, fetcher, note)
+    draft_name = models.draft or _wanted_head(models.target, plans)
+    target, draft = local_pair(models.target, draft_name, drafting, fetcher, note)
     return RunOptions(
         target=target,
         draft=draft,
@@ -53,6 +53,14 @@ def run_options(
         history=speculation.history,
         overlap=speculation.overlap,
     )
+
+
+def _wanted_head(target: str | None, plans: Sequence[Plan]) -> str | None:
+    """The name of the head that a method asks for, where it comes with the target."""
+    wanted = next((plan.method.head for plan in plans if plan.method.head), None)
+    if wanted == "mtp":
+        return OWN_HEAD
+    return wanted if target is None and wanted in embedded.DRAFTS else None
 
 
 def identity_of(options: RunOptions) -> dict[str, Any]:

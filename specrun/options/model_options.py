@@ -34,8 +34,8 @@ class ModelOptions:
     draft: Annotated[str | None, _option(
         "--draft", "-md", envvar="SPECRUN_DRAFT", metavar="MODEL",
         help="A small model with the same tokenizer, a head that was trained for the target, mtp for the "
-        "target's own MTP layers, or none. By default the fastest that `specrun tune` measured, else the one that the "
-        "catalog recommends."
+        "target's own MTP layers, or none; without --target: draft or eagle3. By default the fastest that "
+        "`specrun tune` measured, else the one that the catalog recommends."
     )] = None
     # fmt: on
     pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False

@@ -27,11 +27,22 @@ def test_methods_are_listed_with_paper_kind_needs_and_losslessness(here: Specrun
 
 def test_what_samples_and_matches_writes_what_the_target_would(here: SpecrunHere) -> None:
     off = json.loads(here(*WRITE, "--method", "off").stdout)
-    for name in ("chain", "specexec", "tree", "opt-tree", "cape", "sequoia-match"):
+    for name in ("chain", "specexec", "tree", "opt-tree", "cape", "sequoia-match", "eagle3"):
         result = here(*WRITE, "--method", name, "--budget", "12", "--depth", "4")
         written = json.loads(result.stdout)
         assert written["token_ids"] == off["token_ids"], name
         assert written["passes"] < off["passes"], name
+
+
+def test_the_embedded_target_has_drafts_by_name(here: SpecrunHere) -> None:
+    off = json.loads(here(*WRITE, "--draft", "none").stdout)
+    for name in ("draft", "eagle3"):
+        written = json.loads(here(*WRITE, "--draft", name, "--speculate", "tree").stdout)
+        assert written["token_ids"] == off["token_ids"], name
+        assert written["passes"] < off["passes"], name
+    for draft in ([], ["--draft", "eagle3"]):
+        here(*WRITE, *draft, "--method", "dflash").assert_fails(4, "--method dflash needs a DFlash head")
+    here(*WRITE, "--draft", "other").assert_fails(2, "--draft needs a target", "--target")
 
 
 def test_drafting_may_overlap_the_targets_passes(here: SpecrunHere) -> None:
