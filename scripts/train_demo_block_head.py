@@ -95,7 +95,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--minutes",
         type=float,
-        default=60.0,
+        default=33.0,
         help="processor time that the head learns for; 0 writes its start (%(default)s)",
     )
     parser.add_argument(

@@ -160,7 +160,7 @@ def dflash_draft(
     layers: tuple[int, ...],
     n_vocab: int,
     block: Block,
-    markov: MarkovPart | None = None,
+    markov: MarkovPart | None,
 ) -> tuple[BlockDraft, TargetStates]:
     """The draft that a DFlash head's context is of, and the states that the target has to note for it.
 

@@ -33,7 +33,7 @@ class LearnedCosts:
     """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them.
 
     target: the target's passes, our own work included.
-    draft: the draft's passes; without a draft model, what asking the draft sources takes.
+    draft: the draft's passes.
     """
 
     target: LearnedTimes = field(default_factory=LearnedTimes)
