@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,13 +38,8 @@ def train(head: BlockHead, lessons: Lessons, minutes: float, seed: int, checkpoi
 
     checkpoint: as in `timed_training.train`.
     """
-
-    def loss_of(share: float, random: np.random.Generator) -> tuple[Tensor, int, str]:
-        stage = next(one for one in STAGES if share < one.until)
-        loss, n_rows = block_loss(head, lessons, random, stage)
-        return loss, n_rows, stage.loss.__name__
-
-    return timed_training.train(head, ("markov", "token_embd"), loss_of, minutes, seed, checkpoint)
+    loss_of = partial(block_loss, head, lessons)
+    return timed_training.train(head, ("markov", "token_embd"), STAGES, loss_of, minutes, seed, checkpoint)
 
 
 def block_loss(head: BlockHead, lessons: Lessons, random: np.random.Generator, stage: Stage) -> tuple[Tensor, int]:

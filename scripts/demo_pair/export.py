@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import gguf
 import numpy as np
@@ -31,7 +31,8 @@ def export(model: Llama, tokenizer: Tokenizer, path: Path, *, name: str, descrip
     """Write model and tokenizer to path."""
     writer = gguf.GGUFWriter(path, "llama")
     add_general(writer, name, description)
-    add_shape(writer, model)
+    writer.add_vocab_size(model.shape.vocabulary)
+    add_shape(writer, model.shape)
     add_tokenizer(writer, tokenizer)
     for key, parameter in model.named_parameters():
         add_tensor(writer, key, parameter.detach().float().numpy())
@@ -59,10 +60,25 @@ def add_general(writer: gguf.GGUFWriter, name: str, description: str) -> None:
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
-def add_shape(writer: gguf.GGUFWriter, model: Llama) -> None:
+class LayerSizes(Protocol):
+    """Sizes of a network of equal layers."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_width(self) -> int: ...
+    @property
+    def feed_forward(self) -> int: ...
+
+
+def add_shape(writer: gguf.GGUFWriter, shape: LayerSizes) -> None:
     """Write the sizes that llama.cpp builds the network from."""
-    shape = model.shape
-    writer.add_vocab_size(shape.vocabulary)
     writer.add_context_length(CONTEXT_LENGTH)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)

@@ -35,6 +35,16 @@ class HeadShape:
     vocabulary: int
 
     @property
+    def layers(self) -> int:
+        """llama.cpp's EAGLE-3 heads have one layer."""
+        return 1
+
+    @property
+    def kv_heads(self) -> int:
+        """As many as query heads."""
+        return self.heads
+
+    @property
     def attention_width(self) -> int:
         """Numbers that all attention heads mix together; there are as many key/value heads as query heads."""
         return self.heads * self.head_width

@@ -7,9 +7,9 @@ from pathlib import Path
 import gguf
 from tokenizers import Tokenizer
 
-from .export import add_general, add_tensor, write
+from .block_head import MASK, BlockHead
+from .export import add_general, add_shape, add_tensor, write
 from .head import Head
-from .model import CONTEXT_LENGTH, NORM_EPSILON, ROPE_BASE
 
 TOKENS = "tokenizer.ggml.tokens"
 
@@ -23,29 +23,38 @@ def check_vocabulary(target: Path, tokenizer: Tokenizer) -> None:
 
 
 def export(head: Head, target: Path, path: Path) -> None:
-    """Write the head for this target. The output matrix is left to the target; the tokenizer is copied from it."""
-    shape = head.shape
+    """Write an EAGLE-3 head for this target. The output matrix is left to the target."""
     writer = gguf.GGUFWriter(path, "eagle3")
+    _add_facts(writer, head, "specrun demo head", "An EAGLE-3 head")
+    writer.add_uint32("eagle3.target_hidden_size", head.shape.width)
+    _finish(writer, head, target)
+
+
+def export_block_head(head: BlockHead, target: Path, path: Path) -> None:
+    """Write a DSpark head for this target."""
+    writer = gguf.GGUFWriter(path, "dflash")
+    _add_facts(writer, head, "specrun demo block head", "A DSpark head")
+    writer.add_uint32("dflash.block_size", head.shape.block)
+    writer.add_mask_token_id(MASK)
+    writer.add_causal_attention(True)
+    _finish(writer, head, target)
+
+
+def _add_facts(writer: gguf.GGUFWriter, head: Head | BlockHead, name: str, what: str) -> None:
+    """Say what the file is, the sizes of the head, and the layers of the target that it reads."""
     add_general(
         writer,
-        "specrun demo head",
-        f"An EAGLE-3 head for the target of a toy pair for trying speculative decoding: {head.parameter_count()} "
+        name,
+        f"{what} for the target of a toy pair for trying speculative decoding: {head.parameter_count()} "
         "parameters, trained on the target's probabilities.",
     )
-    writer.add_context_length(CONTEXT_LENGTH)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.heads)
-    writer.add_key_length(shape.head_width)
-    writer.add_value_length(shape.head_width)
-    writer.add_rope_dimension_count(shape.head_width)
-    writer.add_rope_freq_base(ROPE_BASE)
-    writer.add_layer_norm_rms_eps(NORM_EPSILON)
-    layers = list(shape.target_layers)
-    writer.add_key_value("eagle3.target_layers", layers, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT32)
-    writer.add_uint32("eagle3.target_hidden_size", shape.width)
+    add_shape(writer, head.shape)
+    layers = list(head.shape.target_layers)
+    writer.add_key_value(f"{writer.arch}.target_layers", layers, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT32)
+
+
+def _finish(writer: gguf.GGUFWriter, head: Head | BlockHead, target: Path) -> None:
+    """Copy the target's tokenizer, add the weights, and write the file."""
     for name, field in gguf.GGUFReader(target).fields.items():
         if name.startswith("tokenizer."):
             writer.add_key_value(name, field.contents(), field.types[0], sub_type=field.types[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,13 +44,8 @@ def train(head: Head, lessons: Lessons, minutes: float, seed: int, checkpoint: P
 
     checkpoint: as in `timed_training.train`.
     """
-
-    def loss_of(share: float, random: np.random.Generator) -> tuple[Tensor, int, str]:
-        stage = next(one for one in STAGES if share < one.until)
-        loss, n_tokens = unrolled_loss(head, lessons, random, stage)
-        return loss, n_tokens, stage.loss.__name__
-
-    return timed_training.train(head, ("token_embd",), loss_of, minutes, seed, checkpoint)
+    loss_of = partial(unrolled_loss, head, lessons)
+    return timed_training.train(head, ("token_embd",), STAGES, loss_of, minutes, seed, checkpoint)
 
 
 def unrolled_loss(head: Head, lessons: Lessons, random: np.random.Generator, stage: Stage) -> tuple[Tensor, int]:

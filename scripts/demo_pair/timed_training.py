@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -15,19 +16,30 @@ OTHER_RATE = 6e-3
 WARM_UP_STEPS = 50
 DECAY_SHARE = 0.8
 
-# Of the share of the budget that is spent: the loss of a batch, the rows that it is of, and what kind of loss it is.
-LossOf = Callable[[float, np.random.Generator], tuple[Tensor, int, str]]
+
+class AnyStage(Protocol):
+    """A part of the training: up to which share of its time, and what is lowered."""
+
+    @property
+    def until(self) -> float: ...
+
+    @property
+    def loss(self) -> type[Any]: ...
+
+
+Stage = TypeVar("Stage", bound=AnyStage)
 
 
 def train(
     head: torch.nn.Module,
     tables: tuple[str, ...],
-    loss_of: LossOf,
+    stages: Sequence[Stage],
+    loss_of: Callable[[np.random.Generator, Stage], tuple[Tensor, int]],
     minutes: float,
     seed: int,
     checkpoint: Path | None = None,
 ) -> int:
-    """Lower `loss_of` for so many minutes of processor time; returns the rows that it was of.
+    """Lower `loss_of`, the loss of a batch and its rows, for so many minutes of processor time; returns all rows.
 
     Matrices are trained with Muon, norms and `tables`, which have a row for each token, with AdamW.
 
@@ -56,13 +68,15 @@ def train(
         factor = min(1.0, (step + 1) / WARM_UP_STEPS, (1.0 - share) / DECAY_SHARE)
         for optimizer, rate in zip(optimizers, (MATRIX_RATE, OTHER_RATE), strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
+        stage = next(one for one in stages if share < one.until)
         with torch.autocast("cpu", torch.bfloat16):
-            loss, n_rows, kind = loss_of(share, random)
+            loss, n_rows = loss_of(random, stage)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(others, 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        kind = stage.loss.__name__
         mean = 0.98 * mean + 0.02 * loss.item() if mean_of == kind else loss.item()
         mean_of = kind
         step, read = step + 1, read + n_rows
