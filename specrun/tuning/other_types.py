@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
+from specrun.engine.layer_trial import pass_ms
 from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
-from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
@@ -146,14 +146,14 @@ def measured_ratios(
             contexts[name] = stack.enter_context(LlamaContext(model, config))
             contexts[name].decode(committed_tokens([1] * _CTX, 0, 1, n_outputs=0))
         for context in contexts.values():
-            _pass_ms(context, sizes[-1])
+            pass_ms(context, sizes[-1], _CTX, n_outputs=sizes[-1])
         rounds: list[dict[str, dict[int, float]]] = []
         while len(rounds) < _ROUNDS[1]:
             # Types take turns within a size, so that none finds its weights in the CPU's cache.
             ms: dict[str, dict[int, float]] = {name: {} for name in contexts}
             for n in sizes:
                 for name, context in contexts.items():
-                    ms[name][n] = _pass_ms(context, n)
+                    ms[name][n] = pass_ms(context, n, _CTX, n_outputs=n)
                 if run.is_over():
                     break
             if run.is_over():
@@ -163,12 +163,3 @@ def measured_ratios(
         return {}
     others = [name for name in contexts if name != _OWN]
     return {name: [{n: ms[name][n] / ms[_OWN][n] for n in sizes} for ms in rounds] for name in others}
-
-
-def _pass_ms(context: LlamaContext, n: int) -> float:
-    batch = committed_tokens([1] * n, _CTX, 1, n_outputs=n)
-    started = time.perf_counter()
-    context.decode(batch)
-    ms = (time.perf_counter() - started) * 1e3
-    context.remove(ALL_SEQUENCES, _CTX)
-    return ms
