@@ -23,14 +23,16 @@ import numpy as np
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
-from specrun.speculation.drafter import Drafter, DraftLimits
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits
 from specrun.speculation.drafters.chain import ChainDrafter
 from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
@@ -73,7 +75,7 @@ def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, n_t
     plan = FixedPlan(SPECEXEC.plan(16, 8))
     return [
         token
-        for step in engine.generate(Request(prompt, sampling, n_tokens, ignore_eos=True), plan)
+        for step in write_alone(Generation(engine, Request(prompt, sampling, n_tokens, ignore_eos=True), plan))
         for token in step.tokens
     ]
 
@@ -87,7 +89,7 @@ def tokens_a_pass(
     """
     place, n_passes = 0, 0
     while place < len(text) - DEPTH:
-        tree = drafter.draft(prompt + text[:place], limits)
+        tree = drafter.draft(prompt + text[:place], limits).tree
         path, tokens = [ROOT], [text[place]]
         while (child := tree.child_with_token(path[-1], tokens[-1])) is not None:
             path.append(child)
@@ -95,7 +97,7 @@ def tokens_a_pass(
         place += len(tokens)
         n_passes += 1
         if guide:
-            guide.learn(PassRecord(tree, Accepted(path, tokens), 1e-3, 1e-3))
+            guide.learn(PassRecord(Draft(tree), Accepted(path, tokens), 1e-3, 1e-3))
     return place, n_passes
 
 
@@ -138,7 +140,9 @@ def of_sequoias_rule(
         seeded = SamplingParameters(temperature=sampling.temperature, seed=i)
         lengths = [
             len(step.accepted.tokens)
-            for step in engine.generate(Request(prompt, seeded, n_tokens, ignore_eos=True), FixedPlan(plan))
+            for step in write_alone(
+                Generation(engine, Request(prompt, seeded, n_tokens, ignore_eos=True), FixedPlan(plan))
+            )
         ]
         tokens, passes = tokens + sum(lengths[:-1]), passes + len(lengths) - 1
     return tokens / passes

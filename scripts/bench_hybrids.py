@@ -29,7 +29,9 @@ from unittest.mock import patch
 import numpy as np
 
 from specrun.engine import kept_states
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
@@ -37,8 +39,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.hybrids import KINDS, noisy, random_qwen35, random_recurrent
 from tests.models import random_llama
 
@@ -51,8 +52,8 @@ def write(model: Model, plan: Plan, n_tokens: int) -> tuple[Statistics, int]:
     """Write a text; returns its statistics, and the number of llama.cpp's passes over the target behind the prompt."""
     engine = model.engine
     engine.reset()
-    generation = engine.generate(Request(PROMPT, SAMPLING, n_tokens, ignore_eos=True), FixedPlan(plan))
-    passes = iter(generation)
+    generation = Generation(engine, Request(PROMPT, SAMPLING, n_tokens, ignore_eos=True), FixedPlan(plan))
+    passes = write_alone(generation)
     next(passes)
     before = engine.target.context.n_passes - 1
     for _ in passes:

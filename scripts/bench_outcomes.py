@@ -23,8 +23,10 @@ import numpy as np
 from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.overlap import LEAST_CHANCE
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama import DraftContext
@@ -36,8 +38,7 @@ from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
-from specrun.speculation.method import Drafting
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.shape import MAX_LEAVES
 from specrun.speculation.tree import ROOT, TokenTree
@@ -98,7 +99,9 @@ def count(engine: Engine, recorder: Recorder, prompt: list[int], drafting: Draft
     plan = drafting.plan
     limits = DraftLimits(plan.budget, plan.depth, plan.width, MAX_LEAVES)
     text = list(prompt)
-    steps = list(engine.generate(Request(prompt, source.sampler.parameters, n, ignore_eos=True), FixedPlan(plan)))
+    steps = list(
+        write_alone(Generation(engine, Request(prompt, source.sampler.parameters, n, ignore_eos=True), FixedPlan(plan)))
+    )
     for step in steps[:-1]:
         committed = text
 

@@ -20,6 +20,8 @@ import gguf
 import numpy as np
 
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
@@ -28,8 +30,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 
 N_EMBD = 64
 # Logit of the likely successor over the spread of the others: 8 * SCALE against SCALE.
@@ -95,8 +96,8 @@ def measure(model: LlamaModel, plan: Plan, sampling: SamplingParameters, n_passe
     with LlamaContext(model, config) as target, LlamaContext(model, config) as draft:
         engine = Engine(TargetContext(target), DraftContext(draft, model.n_vocab), ctx_size=3072)
         outside, before = [], 0.0
-        generation = engine.generate(Request(list(range(1, 33)), sampling), FixedPlan(plan))
-        for _ in generation:
+        generation = Generation(engine, Request(list(range(1, 33)), sampling), FixedPlan(plan))
+        for _ in write_alone(generation):
             now = generation.statistics.other_seconds
             outside.append((now - before) * 1e3)
             before = now

@@ -20,7 +20,9 @@ import numpy as np
 
 from specrun.bench import bench_prompts
 from specrun.catalog import embedded
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.sampling import Sampler, SamplingParameters
@@ -29,8 +31,7 @@ from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.method import OFF, Drafting
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Drafting, Plan
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.hybrids import noisy
 
@@ -74,7 +75,7 @@ def tokens_per_pass(model: Model, text: list[int], start: int, count: int, size:
     place, n_passes = start, 0
     while place < len(text):
         limits = DraftLimits(budget, depth, WIDTH, GROWN)
-        tree = drafter.draft(text[:place], limits)
+        tree = drafter.draft(text[:place], limits).tree
         checked = with_best_paths(tree, count, depth) if count else tree
         place += len(checked.path_of(text[place:]))  # the root stands for the target's own token
         n_passes += 1
@@ -88,7 +89,7 @@ def written(model: Model, temperature: float, n_tokens: int) -> list[tuple[list[
         tokens = model.prompt_tokens(prompt.text, raw=True)
         sampling = SamplingParameters(temperature=temperature, seed=1)
         request = Request(tokens, sampling, n_tokens, ignore_eos=True)
-        passes = model.engine.generate(request, FixedPlan(OFF.plan()))
+        passes = write_alone(Generation(model.engine, request, FixedPlan(OFF.plan())))
         texts.append((tokens + [token for one in passes for token in one.tokens], len(tokens)))
     return texts
 

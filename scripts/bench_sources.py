@@ -17,7 +17,9 @@ from pathlib import Path
 
 from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
@@ -28,7 +30,7 @@ from specrun.speculation.controllers.by_temperature import nearest
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
@@ -104,7 +106,7 @@ class ByTheTables(Guide):
     def _timed(self, step: PassRecord) -> PassRecord:
         target = float(self.costs.target.row(step.ctx)[step.n_target])
         levels = self.levels_row(step.ctx)
-        draft = sum(float(levels[min(width, len(levels) - 1)]) for width in self.drafted.widths)
+        draft = sum(float(levels[min(width, len(levels) - 1)]) for width in step.draft.widths)
         whole = target + draft + self.costs.overhead.step
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
@@ -119,7 +121,9 @@ def measure(model: Model, found: Tables, kind: str, plan: Plan, arguments: argpa
             model.forget()
             tokens = model.prompt_tokens(text.text, raw=True)
             plans = FixedPlan(plan, guide)
-            for _ in model.engine.generate(Request(tokens, sampling, arguments.max_tokens, ignore_eos=True), plans):
+            for _ in write_alone(
+                Generation(model.engine, Request(tokens, sampling, arguments.max_tokens, ignore_eos=True), plans)
+            ):
                 pass
     return total
 

@@ -13,7 +13,9 @@ import numpy as np
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
@@ -22,7 +24,7 @@ from specrun.llama.context import Logits
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import TokenTree
@@ -76,8 +78,8 @@ def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan:
     tokens: list[int] = []
     rows: list[int] = []
     finish = None
-    generation = engine.generate(Request(prompt, sampling, max_tokens), chooser(plan))
-    for one in generation:
+    generation = Generation(engine, Request(prompt, sampling, max_tokens), chooser(plan))
+    for one in write_alone(generation):
         tokens += one.tokens
         rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in one.accepted.path]
         finish = one.finish

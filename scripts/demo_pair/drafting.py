@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
@@ -45,7 +47,7 @@ def written(engine: Engine, prompts: Sequence[list[int]], n_tokens: int) -> list
     texts = []
     for prompt in prompts:
         request = Request(prompt, SamplingParameters(temperature=0.0), n_tokens)
-        new = [token for one in engine.generate(request, FixedPlan(OFF.plan())) for token in one.tokens]
+        new = [token for one in write_alone(Generation(engine, request, FixedPlan(OFF.plan()))) for token in one.tokens]
         texts.append([*prompt, *new])
     return texts
 

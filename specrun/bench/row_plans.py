@@ -24,8 +24,7 @@ from specrun.engine.overlap import why_no_overlap
 from specrun.llama import AnyHead
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method, Plan
 
 _DEEP = 16  # least depth for a method that ends its trees by itself
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from specrun.engine.statistics import Statistics
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from specrun.bench.bench_prompts import BenchPrompt
 from specrun.bench.row_plans import RowPlans
 from specrun.bench.rows import Row, Sample, summarise
 from specrun.bench.settings import AUTO_ROW, OFF_ROW, BenchSettings
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Statistics
 from specrun.errors import PromptError
 from specrun.long_run import Run
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 
 
 class Bench:
@@ -132,7 +133,7 @@ class Bench:
                 memory[name] = psutil.Process().memory_info().rss
         rows = []
         for name, chooser in choosers.items():
-            of_row = samples[name], samples[OFF_ROW], predicted.get(name), memory[name], chooser.current
+            of_row = samples[name], samples[OFF_ROW], predicted.get(name), memory[name], chooser.plan()
             rows.append(summarise(name, str(chooser), kind, *of_row))
         return rows
 
@@ -142,8 +143,8 @@ class Bench:
             # All rows write the same text, which draft sources would otherwise remember from the rows before.
             self._model.forget(keep_caches)
             request = Request(text, self._settings.sampling, self._settings.max_tokens, ignore_eos=True)
-            generation = self._model.engine.generate(request, plans)
-            for _ in generation:
+            generation = Generation(self._model.engine, request, plans)
+            for _ in write_alone(generation):
                 pass
             runs.append(generation.statistics)
             self._n_written += 1

@@ -13,8 +13,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 
 # Maps a name in `/set` to the field of SamplingParameters and its type.
 _SAMPLING = {
@@ -37,7 +36,7 @@ class ChatSettings:
         values: dict[str, Any] = {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()}
         values["max-tokens"] = "no limit" if request.max_tokens is None else request.max_tokens
         chooser = self._chooser()
-        plan = chooser.current
+        plan = chooser.plan()
         speculate = _word(plan) if isinstance(chooser, FixedPlan) else "auto"
         return values | {"speculate": speculate, "budget": plan.budget, "depth": plan.depth}
 
@@ -62,9 +61,9 @@ class ChatSettings:
         elif name in ("budget", "depth"):
             chooser = self._chooser()
             number = _parse(int, name, value)
-            if not (isinstance(chooser, FixedPlan) and chooser.current.drafts):
+            if not (isinstance(chooser, FixedPlan) and chooser.fixed.drafts):
                 raise UsageError(f"{name} can be set for one plan only; use /set speculate chain or tree first")
-            self._session.plans = FixedPlan(self._resized(chooser.current, name, number))
+            self._session.plans = FixedPlan(self._resized(chooser.fixed, name, number))
         else:
             raise UsageError(f"there is no setting {name}; /set alone lists the settings")
 

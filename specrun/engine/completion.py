@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from specrun.engine.decoding import Engine
 from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
@@ -80,16 +81,16 @@ class Completion:
         `interrupted` is called after every pass; if it returns True, the answer ends. Raises PromptError if the prompt
         does not fit the context.
         """
-        for done in self.passes(interrupted):
+        for done in write_alone(self.generation(interrupted)):
             yield self.add(done)
             if self.is_over:
                 break
         if not self._text_stream.stopped:
             yield self.end()
 
-    def passes(self, interrupted: Callable[[], bool] = never) -> Generation:
-        """The passes that write this answer, for `add`; as in `stream`, which makes them itself."""
-        generation = self._engine.generate(self.request, self.plans, self._grammar, interrupted)
+    def generation(self, interrupted: Callable[[], bool] = never) -> Generation:
+        """The text whose passes are for `add`; `stream` makes them itself."""
+        generation = Generation(self._engine, self.request, self.plans, self._grammar, interrupted)
         self.statistics = generation.statistics
         return generation
 

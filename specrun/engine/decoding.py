@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from specrun.engine.generation import Generation
 from specrun.engine.overlap import Overlap
-from specrun.engine.request import Request
-from specrun.interrupts import never
 from specrun.llama import AnyDraft, DraftContext, TargetContext
-from specrun.sampling import Constraint
-from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
 
 class Engine:
-    """Writes texts, one at a time. Close it before its contexts.
+    """What writes texts, one at a time (`Generation`). Close it before its contexts.
 
     target: the target's context.
     draft: the draft's context; None without a draft model.
@@ -41,21 +36,6 @@ class Engine:
         # needs the states that the pass gives.
         self.overlap = Overlap(target, draft) if isinstance(draft, DraftContext) else None
         self.wants_overlap = overlap
-
-    def generate(
-        self,
-        request: Request,
-        plans: PlanChooser,
-        constraint: Constraint | None = None,
-        interrupted: Callable[[], bool] = never,
-    ) -> Generation:
-        """The passes that continue the request's prompt.
-
-        The tokens depend only on the request, the constraint and the target, not on `plans`. (With methods that draw
-        their trees at random, only the distribution of the tokens is the same.) Where the constraint allows no token,
-        the text ends.
-        """
-        return Generation(self, request, plans, constraint, interrupted)
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
         """Give the draft what it needs to draft anywhere along a text that the target did not write just now.

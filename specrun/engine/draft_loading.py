@@ -23,8 +23,7 @@ from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.markov import markov_part
 from specrun.llama.heads.mtp import mtp_draft
 from specrun.llama_settings import LlamaSettings
-from specrun.speculation.method import HEADS
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import HEADS, Plan
 
 
 def checked_head(options: RunOptions) -> Head | None:

@@ -17,7 +17,7 @@ from specrun.llama_settings import TiledKernels
 from specrun.locations import data_dir
 from specrun.profiles.profile import Profile
 from specrun.remembered import recall, remember
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
 if TYPE_CHECKING:

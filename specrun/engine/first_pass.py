@@ -18,6 +18,8 @@ from typing import Any
 from specrun import child_process
 from specrun.catalog.file_identity import file_identity
 from specrun.catalog.gguf_file import GgufFile
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.placing import plan_placement
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
@@ -157,7 +159,7 @@ def _run_apart(options: RunOptions) -> None:
 def serve(request: str) -> None:
     """In the child: run the pair in `request`, which is JSON, and print an object, with `error` if that fails."""
     from specrun.profiles.codec import converter
-    from specrun.speculation.plan import Plan
+    from specrun.speculation.method import Plan
 
     child_process.end_with_parent(lambda: None)
     given = json.loads(request)
@@ -197,5 +199,5 @@ def _run(options: RunOptions) -> None:
         if model.engine.draft:
             plan = FixedPlan(CHAIN.plan(depth=_DRAFTED))
             request = Request(tokens[:n], SamplingParameters(temperature=0.0), max_tokens=2 * _DRAFTED)
-            for _ in model.engine.generate(request, plan):
+            for _ in write_alone(Generation(model.engine, request, plan)):
                 pass

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from specrun.engine.calibration_texts import shipped
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.positional_meter import PositionalMeter
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request
@@ -14,7 +16,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import MAX_DEPTH
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning import sequoia
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 
@@ -97,7 +99,7 @@ def _acceptance(engine: Engine, profile: Profile | None, temperature: float) -> 
     for text in shipped("calibrate")[:_TEXTS]:
         prompt = single_turn_tokens(model, text.prompt, template)[: engine.ctx_size - _TOKENS - 1]
         engine.reset()
-        for _ in engine.generate(Request(prompt, sampling, _TOKENS, ignore_eos=True), write):
+        for _ in write_alone(Generation(engine, Request(prompt, sampling, _TOKENS, ignore_eos=True), write)):
             pass
         meter.add(engine, list(engine.target.tokens), skip=len(prompt) - 1)
     return meter.vectors()

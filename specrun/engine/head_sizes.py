@@ -8,7 +8,7 @@ from dataclasses import replace
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head
 from specrun.llama.context import ContextConfig
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 
 # Tokens of a pass of a head. It reads prompts in so many at once, and llama.cpp keeps logits of all of them: with
 # 152,000 tokens of a vocabulary, 39 MB. Chosen by hand.

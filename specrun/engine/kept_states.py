@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.recurrent_layers import is_untried, keeps_snapshots, recurrent_layers, state_bytes
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 
 # All chosen by hand.
 _MOST_SNAPSHOTS = 8  # of a plan that specrun chooses; each makes every pass a little longer (docs/hybrids.md)

@@ -21,7 +21,7 @@ from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import PlanChooser
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes

@@ -26,8 +26,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
 from specrun.speculation.drafters.guessed import DRAFTLESS
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.units import size_text
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole

@@ -42,8 +42,7 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.speculation.controllers.chooser import PlanChooser
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.planning.waiting import most_waiting
 from specrun.speculation.sources.source_set import SourceSet

@@ -17,10 +17,9 @@ from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.sampling import Candidates, Sampler
-from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
-from specrun.speculation.method import OFF, Drafting
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Drafting, Plan
 from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
@@ -49,18 +48,18 @@ class Overlap:
         self._running: Future[Logits] | None = None
         self._plan = OFF.plan()
         self._n_before = 0
-        self._ready: dict[tuple[int, ...], TokenTree] = {}
+        self._ready: dict[tuple[int, ...], Draft] = {}
 
     def forget(self) -> None:
         """Drop the trees that are ready, because another text begins."""
         self._ready = {}
 
-    def take(self, plan: Plan, limits: DraftLimits) -> TokenTree | None:
-        """The tree that was drafted during the last pass for the present committed text, if it is within `limits`."""
-        tree = self._ready.get(tuple(self._target.tokens[self._n_before :])) if plan == self._plan else None
-        if tree is None or len(tree) > limits.budget or tree.depth > limits.depth:
+    def take(self, plan: Plan, limits: DraftLimits) -> Draft | None:
+        """What was drafted during the last pass for the present committed text, if its tree is within `limits`."""
+        draft = self._ready.get(tuple(self._target.tokens[self._n_before :])) if plan == self._plan else None
+        if draft is None or len(draft.tree) > limits.budget or draft.tree.depth > limits.depth:
             return None
-        return tree
+        return draft
 
     def score(
         self,
@@ -81,8 +80,6 @@ class Overlap:
         """
         self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
         before = self._draft.context.decode_seconds
-        guide = drafting.guide
-        drafted = guide.drafted if guide else None
         running = self._running = _beside(lambda: self._target.score(tree))
         try:
             model = _WhileRunning(self._draft, running)
@@ -93,8 +90,6 @@ class Overlap:
             raise
         finally:
             _finish(running)
-            if guide and drafted:
-                guide.drafted = drafted  # what is drafted ahead belongs to other trees
             self.seconds += self._draft.context.decode_seconds - before
         return running.result()
 
@@ -119,7 +114,8 @@ class Overlap:
             guesses = drafting.guesses.behind(path) if drafting.guesses else None
             drafter = replace(drafting, source=source, guesses=guesses).drafter()
             assert drafter is not None
-            self._ready[path] = drafter.draft([*text, *path], next_limits)
+            # The times of these draft passes say nothing, as they run beside the target's.
+            self._ready[path] = Draft(drafter.draft([*text, *path], next_limits).tree)
 
     def close(self) -> None:
         """Wait for a pass that still runs."""

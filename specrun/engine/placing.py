@@ -19,7 +19,7 @@ from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 
 _ALIKE = SPECEXEC.plan(128, 16)
 

@@ -19,7 +19,7 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.profiles import lookup, profile_files
 from specrun.profiles.profile import Profile
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 
 
 def run_options(

@@ -12,7 +12,7 @@ from specrun.errors import UsageError
 from specrun.hardware.residency import RingSettings
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import MOST_PADDED
 from specrun.speculation.shape import MAX_LEAVES
 

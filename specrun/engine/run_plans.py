@@ -8,7 +8,7 @@ from specrun.engine import growth_maps, learning
 from specrun.engine.decoding import Engine
 from specrun.profiles.profile import Profile
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.expert_growth import ExpertGrowth
 
 

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from specrun.llama.batch import Batch, joined
 from specrun.llama.context import Logits
 from specrun.llama.lane_cells import LaneCells
+from specrun.llama.parts import Part
+from specrun.llama.taking_back import TakingBack
+from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import TokenTree
 
-if TYPE_CHECKING:
-    from specrun.llama.target import TargetContext
+
+class PassText(Protocol):
+    """What a pass needs to know of a text: `TargetContext`, where the methods are explained."""
+
+    cells: TakingBack
+
+    @property
+    def padding(self) -> PassSizes: ...
+
+    @property
+    def last_cell(self) -> int: ...
+
+    def prepare(self, tree: TokenTree) -> Part: ...
+
+    def prepare_portion(self) -> Part: ...
+
+    def has_read_portion(self) -> None: ...
+
+    def read_portion(self) -> None: ...
 
 
-def score_together(
-    texts: Sequence[tuple[TargetContext, TokenTree]], reading: Sequence[TargetContext] = ()
-) -> list[Logits]:
+def score_together(texts: Sequence[tuple[PassText, TokenTree]], reading: Sequence[PassText] = ()) -> list[Logits]:
     """One pass over the pending tokens and the tree of each text, whose root must be its last committed token.
 
     reading: texts of which the pass has the next portion of the prompt.
@@ -61,7 +79,7 @@ def score_together(
     return rows
 
 
-def _decode(targets: Sequence[TargetContext], sizes: list[int], batch: Batch) -> Logits:
+def _decode(targets: Sequence[PassText], sizes: list[int], batch: Batch) -> Logits:
     if len(targets) == 1:
         return targets[0].cells.decode(batch)
     lanes = [target.cells for target in targets]

@@ -12,7 +12,7 @@ import typer
 from specrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from specrun.speculation.plan import Plan
+    from specrun.speculation.method import Plan
     from specrun.speculation.shape import TreeShape
 
 Speculate = Literal["auto", "off", "chain", "tree"]
@@ -100,8 +100,7 @@ class SpeculationOptions:
         from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
         from specrun.speculation.drafters.guessed import DRAFTLESS
         from specrun.speculation.drafters.specexec import SPECEXEC
-        from specrun.speculation.method import OFF
-        from specrun.speculation.plan import MAX_BUDGET
+        from specrun.speculation.method import MAX_BUDGET, OFF
 
         if self.depth is not None and not 0 <= self.depth < MAX_BUDGET:
             raise UsageError(f"--depth must be between 0 and {MAX_BUDGET - 1}; got {self.depth}")

@@ -13,8 +13,7 @@ from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, Tr
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.expected import ExpectedPlan, untried
 from specrun.speculation.planning.guide import Guide

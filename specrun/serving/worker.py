@@ -7,7 +7,7 @@ from functools import partial
 
 from specrun.engine.decoding import Engine
 from specrun.engine.generation import Generation
-from specrun.engine.together import Together
+from specrun.engine.passes import Passes
 from specrun.errors import SpecrunError
 from specrun.interrupts import never
 from specrun.serving.api_error import SERVER_ERROR, ApiError
@@ -37,7 +37,7 @@ class Worker:
         self._queue = service.queue
         self._report = report
         self._running: list[Writing] = []  # the oldest first
-        self._together = Together()
+        self._passes = Passes()
         self._interrupted: Callable[[], bool] = never
 
     def run(self, interrupted: Callable[[], bool]) -> None:
@@ -107,11 +107,11 @@ class Worker:
                 one.end()
         self._retire()
         reading = [one.generation for one in self._active() if one.generation.is_reading]
-        readers = self._together.readers(reading) if reading else []
+        readers = self._passes.readers(reading) if reading else []
         writing = self._writing()
         if readers and not self._reads_beside(writing, readers):
             if self._make_room(sum(one.n_next for one in readers)):
-                self._together.read(readers)
+                self._passes.read(readers)
             readers, writing = [], self._writing()
         while writing and not readers and not self._make_room(_least(writing), _least(writing) + _NODES * len(writing)):
             youngest = self._active()[-1]
@@ -122,7 +122,7 @@ class Worker:
 
     def _reads_beside(self, writing: Sequence[Writing], readers: Sequence[Generation]) -> bool:
         """Whether the pass over these prompts can have the next tokens of all answers, too. Then it has the cells."""
-        if not writing or not self._together.can_write([one.generation for one in writing], readers):
+        if not writing or not self._passes.can_write([one.generation for one in writing], readers):
             return False
         n = sum(one.n_next for one in readers) + _least(writing)
         return self._make_room(n, n + _NODES * len(writing))
@@ -135,11 +135,8 @@ class Worker:
         return [one for one in self._running if not (one.waits or one.is_done)]
 
     def _write(self, writing: Sequence[Writing], readers: Sequence[Generation]) -> None:
-        if len(writing) == 1 and not readers:
-            passes = [(writing[0].generation, writing[0].generation.next_pass())]
-        else:
-            passes = self._together.next_pass([one.generation for one in writing], readers)
-            self._service.totals.shared_passes += len(passes) > 1
+        passes = self._passes.next_pass([one.generation for one in writing], readers)
+        self._service.totals.shared_passes += len(passes) > 1
         for generation, done in passes:
             one = next(one for one in writing if one.generation is generation)
             self._guarded([one], partial(one.add, done))

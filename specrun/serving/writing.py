@@ -76,7 +76,7 @@ class Writing:
         self._completion = self._model.complete(asked.request, engine=self.engine)
         self._released = Released(self._completion.token_bytes)
         self._n_told = 0
-        self.generation = self._completion.passes(lambda: self.is_ended)
+        self.generation = self._completion.generation(lambda: self.is_ended)
         self.generation.begin()
 
     def add(self, done: Pass) -> None:

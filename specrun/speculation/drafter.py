@@ -1,14 +1,15 @@
-"""The interfaces of drafters, draft models and draft sources, and the limits of a tree."""
+"""What drafts: the interfaces of drafters, draft models and draft sources, a draft, and the limits of its tree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.sampling import Candidates
 from specrun.speculation.tree import TokenTree
 
 Logits = NDArray[np.float32]
@@ -67,10 +68,34 @@ class DraftLimits:
     pending: int = 0
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A token tree, and what was asked of the draft model for it.
+
+    tree: the tree.
+    widths: the nodes of each draft pass; empty where these passes are not to be timed.
+    offered: the draft's candidates for the token after the root. They count for the calibration even if no tree is
+        worth a larger pass. None if the draft was not asked.
+    """
+
+    tree: TokenTree
+    widths: tuple[int, ...] = ()
+    offered: Candidates | None = None
+
+    @classmethod
+    def nothing(cls, token: int) -> Draft:
+        """No drafted token behind the committed `token`: a pass over it is plain decoding."""
+        return cls(TokenTree.root_only(token))
+
+    def limited(self, max_nodes: int, max_leaves: int) -> Draft:
+        """The same with the likeliest sub-tree of at most so many nodes, root included, and leaf paths."""
+        return replace(self, tree=self.tree.limited(max_nodes, max_leaves))
+
+
 class Drafter(Protocol):
     """Proposes token trees."""
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A tree for what follows the committed text `tokens`, whose last token is the root, within `limits`."""
         ...
 

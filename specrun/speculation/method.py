@@ -1,20 +1,21 @@
-"""Methods: how to draft and accept, which plans of them `specrun tune` considers, and how these are named."""
+"""Methods and plans: how to draft and accept, within which bounds, and how both are named.
+
+A method and its plans name each other, as do a method and what its drafter is made from, so all three stand here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from specrun.errors import UsageError
+from specrun.speculation.accept import AcceptanceRule
 from specrun.speculation.drafter import Drafter, Guesses
 from specrun.speculation.growth import ChainSource
-from specrun.speculation.plan import Plan
+from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.shape import TreeShape
-
-if TYPE_CHECKING:
-    from specrun.speculation.papers.walk import AcceptTree
-    from specrun.speculation.planning.guide import Guide
-    from specrun.speculation.planning.plan_space import PlanSpace
 
 Needed = TypeVar("Needed")
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
@@ -25,6 +26,7 @@ DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "pro
 # ... or this kind of head; the names are for people.
 HEADS: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
 
+MAX_BUDGET = 2048  # nodes; the most that the papers' tables have
 # Default bounds of a plan; chosen by hand.
 _DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves
 _DEPTH = 8  # drafted tokens on a path of other trees
@@ -94,14 +96,13 @@ class Method:
     paper: its source, which `specrun methods` shows.
     pays: a clause that completes "it pays ...", which `specrun methods` shows.
     drafter: makes its drafter; None for plain decoding.
-    accept: its rule of acceptance at temperatures above 0; None is sample and match. At 0 all rules do the same.
+    rule: its rule of acceptance at temperatures above 0; None is sample and match. At 0 all rules do the same.
     needs: what it needs besides the target.
     stops: whether it ends a tree by itself, so that the plan's depth is only a bound.
     width: nodes that one of its draft passes expands; None is the mean width of a level.
     shape: gives the shape of its trees from budget and depth; None if these do not decide it.
     sources: names of the draft sources that it uses.
     head: the kind of head that drafts for it; None where any draft may.
-    lossless: whether the text is the target's, token for token or in distribution.
     candidates: gives the plans of it that `specrun tune` considers.
     with_sources: the same method with draft sources, which `specrun tune` tries as well; None if there is none.
     without_draft: the method that replaces it where the draft model does not pay; None for plain decoding.
@@ -114,14 +115,13 @@ class Method:
     paper: str
     pays: str
     drafter: Callable[[Drafting], Drafter] | None
-    accept: AcceptTree | None = None
+    rule: AcceptanceRule | None = None
     needs: tuple[str, ...] = (DRAFT,)
     stops: bool = False
     width: int | None = None
     shape: Callable[[int, int], TreeShape] | None = None
     sources: tuple[str, ...] = ()
     head: HeadKind | None = None
-    lossless: bool = True
     candidates: Callable[[PlanSpace], Sequence[Plan]] = lambda _: ()
     with_sources: Method | None = None
     without_draft: Method | None = None
@@ -133,7 +133,12 @@ class Method:
         """Whether it has a rule that compares distributions, for which trees are drawn at random. The text of a seed
         then differs from plain decoding's, although its distribution is the same.
         """
-        return self.accept is not None
+        return self.rule is not None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the text is the target's, token for token or in distribution."""
+        return self.rule is None or self.rule.lossless
 
     @property
     def needs_draft(self) -> bool:
@@ -190,6 +195,90 @@ class Method:
 def chain_shape(budget: int, depth: int) -> TreeShape:
     """One path of at most `depth` drafted tokens, within `budget` nodes."""
     return TreeShape.chain(min(depth, budget - 1))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method and the bounds of its trees; `Method.plan` makes one. Raises UsageError for impossible bounds.
+
+    method: how to draft and accept.
+    budget: most nodes of a tree, root included.
+    depth: most drafted tokens on a path.
+    width: most nodes that one draft pass expands.
+    shape: the shape of every tree, for methods whose trees all have the same one.
+    overlap: whether to draft while the target's pass runs.
+    """
+
+    method: Method
+    budget: int = 1
+    depth: int = 0
+    width: int = 1
+    shape: TreeShape | None = None
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        # The depth comes first, because a chain's budget follows from it.
+        if not 0 <= self.depth < MAX_BUDGET:
+            raise UsageError(f"--depth must be between 0 and {MAX_BUDGET - 1}; got {self.depth}")
+        if not 1 <= self.budget <= MAX_BUDGET:
+            raise UsageError(f"--budget must be between 1 and {MAX_BUDGET}; got {self.budget}")
+
+    def shaped(self, shape: TreeShape) -> Plan:
+        """The same method with trees of this shape."""
+        width = max(shape.expanded_widths, default=1)
+        return replace(self, budget=shape.n_nodes, depth=shape.depth, width=width, shape=shape)
+
+    def on_one_path(self) -> Plan:
+        """The same method for a target whose passes check one path: a fixed shape becomes a path of its depth.
+
+        Drafters without a fixed shape keep to the leaf paths that the limits allow.
+        """
+        if self.shape is None or self.shape.n_leaves < 2:
+            return self
+        return self.shaped(TreeShape.chain(self.shape.depth))
+
+    def follows(self, method: Method) -> Plan:
+        """The plan with the same bounds and another method, without overlap."""
+        return replace(self, method=method, overlap=False)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted; False for plain decoding."""
+        return self.depth > 0
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every tree is a single path."""
+        return self.width == 1 and self.budget == self.depth + 1
+
+    @property
+    def caution(self) -> int:
+        """A rank by which a plan is preferred to one of a higher rank that is not faster by more than the error.
+
+        0 is plain decoding; then come draft sources alone, adaptive trees, those with draft sources, chains, fixed
+        trees, and drafting ahead. An adaptive tree can be any chain or nothing, and follows a text that is easier or
+        harder than those it was measured on; of a fixed plan only the measured texts are known.
+        """
+        if self.overlap:
+            return 6
+        if not self.method.needs_draft:
+            return int(self.drafts)
+        if self.method.is_adaptive:
+            return 3 if self.method.sources else 2
+        return 4 if self.is_chain else 5
+
+    @property
+    def size(self) -> str:
+        """Budget and depth in words."""
+        return f"{self.budget} nodes, {self.depth} deep"
+
+    @property
+    def options(self) -> str:
+        """The command-line options that ask for this plan."""
+        return self.method.options(self)
+
+    def __str__(self) -> str:
+        return f"{self.method.label(self)}, drafted ahead" if self.overlap else self.method.label(self)
 
 
 def overlapped(plan: Plan) -> Plan:

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specrun.speculation.drafter import Draft
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One target pass with the drafting before it and the acceptance after it."""
+    """One target pass with the drafting before it and the acceptance after it.
 
-    tree: TokenTree
+    draft: the tree that the pass scored, and how it was drafted.
+    accepted: what was accepted of it.
+    seconds: time of everything, without the drafting for other texts in the same pass.
+    target_seconds: time of the target pass.
+    draft_seconds: time of the drafting.
+    n_target: tokens of the target pass: all trees, committed tokens that were decoded again, and padding.
+    ctx: tokens that the target had in its cache before the pass.
+    n_texts: texts that the pass had tokens of.
+    """
+
+    draft: Draft
     accepted: Accepted
-    seconds: float  # of everything
-    target_seconds: float = 0.0  # of the target pass
-    draft_seconds: float = 0.0  # of the drafting
-    n_target: int = 1  # tokens of the target pass: tree, committed tokens that were decoded again, and padding
-    ctx: int = 0  # tokens that the target had in its cache before the pass
+    seconds: float
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    n_target: int = 1
+    ctx: int = 0
+    n_texts: int = 1
+
+    @property
+    def tree(self) -> TokenTree:
+        """The token tree that the pass scored."""
+        return self.draft.tree
 
     @property
     def n_tokens(self) -> int:

@@ -9,8 +9,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.proposal import Proposal
-
 Int32Array = NDArray[np.int32]
 
 ROOT = 0
@@ -46,6 +44,20 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
     return children
 
 
+def depth_first(parents: Sequence[int], scores: Sequence[float]) -> list[int]:
+    """The nodes in depth-first order, siblings by falling score. parents: root first, parents before their children."""
+    children = children_of(parents)
+    for siblings in children:
+        siblings.sort(key=lambda node: -scores[node])
+    order: list[int] = []
+    stack = [ROOT]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack.extend(reversed(children[node]))
+    return order
+
+
 @dataclass(frozen=True)
 class TokenTree:
     """A tree of tokens in depth-first order, the likeliest child of every node first.
@@ -58,14 +70,12 @@ class TokenTree:
     parents: int32[n], parents[0] == -1 and parents[i] < i.
     scores: float64[n], the drafter's log probability that the node is accepted; 0 at the root, never rising on a path.
     probabilities: float64[n], the draft's probability of the node given its parent; nan where there is none.
-    proposals: for each node, how its children were drawn, or None; None for a tree that was not drawn at random.
     """
 
     tokens: Int32Array
     parents: Int32Array
     scores: NDArray[np.float64]
     probabilities: NDArray[np.float64]
-    proposals: tuple[Proposal | None, ...] | None = None
 
     @classmethod
     def build(
@@ -74,7 +84,6 @@ class TokenTree:
         parents: Sequence[int],
         scores: Sequence[float],
         probabilities: Sequence[float] | None = None,
-        proposals: Sequence[Proposal | None] | None = None,
     ) -> TokenTree:
         """A tree from nodes in any order in which parents come before their children.
 
@@ -85,15 +94,7 @@ class TokenTree:
         for node, parent in enumerate(parents[1:], start=1):
             if not 0 <= parent < node:
                 raise ValueError(f"node {node} has parent {parent}")
-        children = children_of(parents)
-        for siblings in children:
-            siblings.sort(key=lambda node: -scores[node])
-        order: list[int] = []
-        stack = [ROOT]
-        while stack:
-            node = stack.pop()
-            order.append(node)
-            stack.extend(reversed(children[node]))
+        order = depth_first(parents, scores)
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         new_parents = place[np.asarray(parents, np.int32)[order]]
@@ -104,7 +105,6 @@ class TokenTree:
             parents=new_parents,
             scores=np.asarray(scores, np.float64)[order],
             probabilities=own[order],
-            proposals=None if proposals is None else tuple(proposals[node] for node in order),
         )
 
     @classmethod
@@ -178,15 +178,10 @@ class TokenTree:
         return path
 
     def keep(self, mask: NDArray[np.bool_]) -> TokenTree:
-        """The sub-tree of the nodes in `mask` (bool[n]), which must contain the parent of every node in it.
-
-        Raises ValueError for a tree that was drawn at random: its acceptance rule needs every draw.
-        """
+        """The sub-tree of the nodes in `mask` (bool[n]), which must contain the parent of every node in it."""
         kept = np.flatnonzero(mask)
         place = np.cumsum(mask) - 1
         parents = np.where(kept == ROOT, NO_PARENT, place[self.parents[kept]]).astype(np.int32)
-        if self.proposals is not None:
-            raise ValueError("a tree that was drawn at random cannot lose nodes")
         return TokenTree(self.tokens[kept], parents, self.scores[kept], self.probabilities[kept])
 
     def limited(self, max_nodes: int, max_leaves: int) -> TokenTree:

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from specrun.long_run import Run
 from specrun.speculation.drafters.guessed import COPIED_NODES
-from specrun.speculation.method import OFF, overlapped
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan, overlapped
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.registry import METHODS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.plan import MAX_BUDGET, Plan
+from specrun.speculation.method import MAX_BUDGET, Plan
 
 EffortName = Literal["quick", "default", "thorough"]
 

@@ -10,8 +10,7 @@ import numpy as np
 from specrun.llama import TargetContext
 from specrun.profiles.tuning_rows import PredictionRow
 from specrun.speculation.drafter import DraftLimits
-from specrun.speculation.method import Drafting
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
@@ -165,7 +164,7 @@ def _draft(
     if drafter is None:
         return TokenTree.root_only(ROOT), []
     limits = DraftLimits(plan.budget, plan.depth, plan.width, leaves, pending)
-    return drafter.draft([ROOT] * position.ctx, limits), replay.widths
+    return drafter.draft([ROOT] * position.ctx, limits).tree, replay.widths
 
 
 def _accept(tree: TokenTree, position: Position) -> Accepted:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
@@ -15,7 +17,7 @@ from specrun.profiles.profile import TunedPlan
 from specrun.profiles.tuning_rows import ValidationRow
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
@@ -95,7 +97,7 @@ class Validated:
 def passes_of(engine: Engine, plan: Plan, request: Request, guide: Guide | None = None) -> list[PassRecord]:
     """Write a text with the plan, and return its passes."""
     recorded = RecordedPlan(plan, guide)
-    for _ in engine.generate(request, recorded):
+    for _ in write_alone(Generation(engine, request, recorded)):
         pass
     return recorded.records
 

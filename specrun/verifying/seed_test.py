@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass, Statistics
 from specrun.sampling import Sampler, SamplingParameters
@@ -86,4 +88,4 @@ def seed_test(
 
 
 def _passes(model: Model, request: Request, plans: PlanChooser) -> Iterator[Pass]:
-    yield from model.engine.generate(request, plans)
+    yield from write_alone(Generation(model.engine, request, plans))

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from specrun.bench.bench_prompts import BenchPrompt
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.errors import PromptError
 from specrun.llama import rounding
@@ -15,8 +17,7 @@ from specrun.sampling import Sampler, SamplingParameters, near_ties
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF, Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.tree import n_in_order
 from specrun.verifying.findings import Divergence, Finding
 from specrun.verifying.seed_test import seed_test
@@ -113,7 +114,7 @@ class Verifier:
         plans = self._model.plans
         asked = plans.at(temperature)
         if len(plans.candidates) == 1:
-            yield str(asked.current), asked, asked.current.method
+            yield str(asked.plan()), asked, asked.plan().method
             return
         yield "auto", asked, OFF  # all its methods sample and match
         tree = always_drafting(self._model.engine.draft is not None)
@@ -123,7 +124,7 @@ class Verifier:
         engine, text, n_pending = self._model.engine, _Text(), 0
         engine.reset()
         request = Request(prompt, sampling, self._settings.max_tokens)
-        for one in engine.generate(request, plans, interrupted=self._run.interrupted):
+        for one in write_alone(Generation(engine, request, plans, interrupted=self._run.interrupted)):
             if one.finish == "interrupted":
                 raise KeyboardInterrupt
             text.tokens += one.accepted.tokens

@@ -106,7 +106,7 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         expected = f"; expected {rate_text(rate)} tokens/s, plain decoding {rate_text(plain)} tokens/s"
         return f"plan: {auto}{'' if auto.is_off else expected}"
     if isinstance(plans, FixedPlan):
-        method = plans.current.method
+        method = plans.plan().method
         if method.samples and method.lossless and temperature > 0:
             return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
     return f"plan: {plans}"

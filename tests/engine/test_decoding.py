@@ -9,14 +9,15 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.errors import PromptError
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.engines import code_prompts, engine, write
 from tests.models import scripted_llama
 
@@ -50,8 +51,12 @@ def test_the_context_fills_to_its_last_token(demo: Engine, prompt: list[int], pl
     tokens: list[int] = []
     finish = None
     # A seed whose text is longer than the context.
-    for step in demo.generate(
-        Request(prompt, SamplingParameters(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2)), FixedPlan(plan)
+    for step in write_alone(
+        Generation(
+            demo,
+            Request(prompt, SamplingParameters(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2)),
+            FixedPlan(plan),
+        )
     ):
         tokens += step.tokens
         finish = step.finish
@@ -73,9 +78,9 @@ def test_an_end_of_generation_token_ends_it_and_is_left_out(tmp_path: Path) -> N
 
 def test_prompts_that_cannot_work_are_refused_before_any_work(demo: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
-        list(demo.generate(Request([], SAMPLING), FixedPlan(PLAN)))
+        list(write_alone(Generation(demo, Request([], SAMPLING), FixedPlan(PLAN))))
     with pytest.raises(PromptError, match="256"):
-        list(demo.generate(Request([1] * 256, SAMPLING), FixedPlan(PLAN)))
+        list(write_alone(Generation(demo, Request([1] * 256, SAMPLING), FixedPlan(PLAN))))
 
 
 def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
@@ -86,7 +91,9 @@ def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
 
 def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) -> None:
     finishes: list[str | None] = []
-    for step in demo.generate(Request(prompt, SAMPLING, 100), FixedPlan(PLAN), interrupted=lambda: len(finishes) == 2):
+    for step in write_alone(
+        Generation(demo, Request(prompt, SAMPLING, 100), FixedPlan(PLAN), interrupted=lambda: len(finishes) == 2)
+    ):
         finishes.append(step.finish)
     assert finishes == [None, None, "interrupted"]
 
@@ -94,14 +101,19 @@ def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) ->
 def test_interrupting_the_prompt_ends_it_before_the_first_pass(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 20)
     demo.reset()
-    assert list(demo.generate(Request(prompt, SAMPLING, 20), FixedPlan(PLAN), interrupted=lambda: True)) == []
+    assert (
+        list(write_alone(Generation(demo, Request(prompt, SAMPLING, 20), FixedPlan(PLAN), interrupted=lambda: True)))
+        == []
+    )
     assert write(demo, prompt, SAMPLING, PLAN, 20) == whole
 
 
 def test_leaving_in_the_middle_spoils_nothing(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 60)
     for left_after in (1, 2, 5):
-        for count, _ in enumerate(demo.generate(Request(prompt, SAMPLING, 60), FixedPlan(PLAN)), start=1):
+        for count, _ in enumerate(
+            write_alone(Generation(demo, Request(prompt, SAMPLING, 60), FixedPlan(PLAN))), start=1
+        ):
             if count == left_after:
                 break
         assert write(demo, prompt, SAMPLING, PLAN, 60) == whole
@@ -118,8 +130,8 @@ def test_a_continued_text_decodes_only_what_is_new(demo: Engine, prompt: list[in
 
 
 def test_statistics_add_up(demo: Engine, prompt: list[int]) -> None:
-    generation = demo.generate(Request(prompt, SAMPLING, 80), FixedPlan(PLAN))
-    steps = list(generation)
+    generation = Generation(demo, Request(prompt, SAMPLING, 80), FixedPlan(PLAN))
+    steps = list(write_alone(generation))
     s = generation.statistics
     assert s.passes == len(steps)
     assert s.completion_tokens == sum(len(step.tokens) for step in steps)

@@ -9,7 +9,9 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import loading
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.placing import placement_request
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
@@ -23,8 +25,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.heads import EAGLE3
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.conftest import SpecrunHere
 from tests.eagle_heads import random_eagle3
 from tests.engines import code_prompts
@@ -62,7 +63,9 @@ def test_wide_trees_and_long_prompts_go_through_small_passes(head: Path) -> None
         assert draft.context.config.n_batch == 100
         prompt = code_prompts(model.engine, 1, 200)[0]
         request = Request(prompt, SamplingParameters(temperature=1.0), 8)
-        trees = [one.tree for one in model.engine.generate(request, FixedPlan(SPECEXEC.plan(128, 4, 100)))]
+        trees = [
+            one.tree for one in write_alone(Generation(model.engine, request, FixedPlan(SPECEXEC.plan(128, 4, 100))))
+        ]
         assert max(len(tree) for tree in trees) > 64
 
 
@@ -105,7 +108,7 @@ def test_a_hybrid_target_checks_the_best_path_of_a_head(tmp_path: Path) -> None:
         with Model(options(head, plan, target=target)) as model:
             prompt = code_prompts(model.engine, 1, 40)[0]
             request = Request(prompt, SamplingParameters(temperature=0.8), 30)
-            passes = list(model.engine.generate(request, FixedPlan(model.plans.candidates[0])))
+            passes = list(write_alone(Generation(model.engine, request, FixedPlan(model.plans.candidates[0]))))
             written.append([token for one in passes for token in one.tokens])
             assert plan is OFF.plan() or all(one.tree.n_leaves == 1 for one in passes)
     assert written[1] == written[2] == written[0]

@@ -12,8 +12,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.engines import Written, code_prompts, engine, first_difference, write
 
 CHAIN_PLAN, TREE = CHAIN.plan(depth=6), SPECEXEC.plan(32, 6, 8)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama.context import ALL_SEQUENCES
 from specrun.sampling import Sampler, SamplingParameters
@@ -18,8 +20,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.record import PassRecord
 from tests.engines import Written, chooser, code_prompts, engine, first_difference, next_token, write, written_by
 from tests.models import random_gemma3, random_llama
@@ -75,7 +76,7 @@ class Changing:
         self._rng = np.random.default_rng(seed)
         self._adaptive = chooser(ADAPTIVE.plan(32, 8, 8))
         self.guide = self._adaptive.guide
-        self.current = plans[0]
+        self._now = plans[0]
         self.needs_draft = True
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
@@ -84,9 +85,13 @@ class Changing:
     def begin(self, temperature: float) -> None:
         self._adaptive.begin(temperature)
 
+    def plan(self, n_texts: int = 1) -> Plan:
+        assert n_texts == 1
+        return self._now
+
     def record(self, step: PassRecord) -> None:
         self._adaptive.record(step)
-        self.current = self._plans[int(self._rng.integers(len(self._plans)))]
+        self._now = self._plans[int(self._rng.integers(len(self._plans)))]
 
 
 @pytest.mark.slow
@@ -98,7 +103,7 @@ def test_the_plan_may_change_at_every_pass(sampling: SamplingParameters) -> None
         for i, prompt in enumerate(code_prompts(e, 10, 40)):
             plain = write(e, prompt, replace(sampling, seed=i), OFF.plan(), 100)
             e.reset()
-            steps = e.generate(Request(prompt, replace(sampling, seed=i), 100), Changing(plans, i))
+            steps = write_alone(Generation(e, Request(prompt, replace(sampling, seed=i), 100), Changing(plans, i)))
             assert [token for step in steps for token in step.tokens] == plain.tokens
             e.reset()
 
@@ -187,11 +192,11 @@ def test_more_leaves_than_sequence_ids_are_cut_to_the_likeliest() -> None:
     hot = replace(SAMPLED, temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
         prompt = code_prompts(e, 1, 40)[0]
-        trees = [step.tree for step in e.generate(Request(prompt, hot, 32), FixedPlan(plan))]
+        trees = [step.tree for step in write_alone(Generation(e, Request(prompt, hot, 32), FixedPlan(plan)))]
         speculated = list(e.target.tokens)
     assert max(tree.n_leaves for tree in trees) == 256
     with engine(embedded.TARGET, None, OFF.plan()) as e:
-        list(e.generate(Request(prompt, hot, 32), FixedPlan(OFF.plan())))
+        list(write_alone(Generation(e, Request(prompt, hot, 32), FixedPlan(OFF.plan()))))
         assert e.target.tokens == speculated
 
 
@@ -224,7 +229,7 @@ def test_sampled_tokens_follow_the_targets_distribution() -> None:
             expected |= {(a, b): p * q for b, q in second.items()}
         counts = dict.fromkeys(expected, 0)
         for seed in range(n_seeds):
-            list(e.generate(Request(prompt, replace(sampling, seed=seed), 2), FixedPlan(plan)))
+            list(write_alone(Generation(e, Request(prompt, replace(sampling, seed=seed), 2), FixedPlan(plan))))
             counts[tuple(e.target.tokens[len(prompt) :])] += 1
     observed = np.array([counts[pair] for pair in expected])
     assert chi_square_p_value(observed, n_seeds * np.array(list(expected.values()))) > 1e-4

@@ -23,8 +23,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.heads import DFLASH, EAGLE3, MTP
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.shape import TreeShape
 from tests.dflash_heads import random_dspark

@@ -9,6 +9,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.llama.taking_back import PROMPT_TAIL
@@ -18,8 +20,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF, overlapped
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan, overlapped
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape
 from tests.engines import Written, code_prompts, engine, first_difference, write, written_by
@@ -87,7 +88,10 @@ def test_every_method_works(tmp_path: Path, name: str) -> None:
     if method.samples:  # their texts differ from plain decoding's, and their trees are drawn at random
         with engine(target, draft, plan) as e:
             prompt = code_prompts(e, 1, 40)[0]
-            trees = [one.tree for one in e.generate(Request(prompt, SAMPLED, 40), FixedPlan(plan.on_one_path()))]
+            trees = [
+                one.tree
+                for one in write_alone(Generation(e, Request(prompt, SAMPLED, 40), FixedPlan(plan.on_one_path())))
+            ]
         assert {tree.n_leaves for tree in trees} == {1}
         assert max(len(tree) for tree in trees) > 2
 
@@ -166,8 +170,8 @@ def test_turns_of_a_chat_go_on_from_the_cache(pair: tuple[Path, Path], plan: Pla
 
 def _interrupted(e: Engine, request: Request, plan: Plan) -> None:
     """A text that ends after three passes, as Ctrl-C ends it."""
-    generation = e.generate(request, FixedPlan(plan) if plan.drafts else FixedPlan(OFF.plan()))
-    for i, _ in enumerate(generation):
+    generation = Generation(e, request, FixedPlan(plan) if plan.drafts else FixedPlan(OFF.plan()))
+    for i, _ in enumerate(write_alone(generation)):
         if i == 2:
             break
 

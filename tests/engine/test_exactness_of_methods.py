@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.engine.generation import Generation
 from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_sources import fingerprint
@@ -22,8 +24,7 @@ from specrun.sampling import Sampler, SamplingParameters
 from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF, Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
@@ -103,7 +104,7 @@ def test_texts_of_every_lossless_rule_follow_the_targets_distribution(method: Me
     counts = dict.fromkeys(expected, 0)
     lengths, n_seeds = 0, 1000
     for seed in range(n_seeds):
-        steps = list(engine.generate(Request(prompt, replace(sampling, seed=seed), 3), FixedPlan(plan)))
+        steps = list(write_alone(Generation(engine, Request(prompt, replace(sampling, seed=seed), 3), FixedPlan(plan))))
         written = engine.target.tokens[len(prompt) :]
         counts[tuple(written[:2] if tuple(written[:1]) not in expected else written[:1])] += 1
         lengths += len(steps[0].accepted.tokens)
@@ -166,5 +167,5 @@ def test_the_widest_branching_stays_within_budget_and_depth(budget: int, depth: 
 
 def test_a_plan_of_every_method_can_be_made() -> None:
     for method in METHODS.values():
-        assert chooser(method.plan()).current.method is method
+        assert chooser(method.plan()).plan().method is method
         assert method.plan(budget=8, depth=3).budget <= 8 or method.name == "off"

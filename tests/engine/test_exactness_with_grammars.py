@@ -16,6 +16,8 @@ from specrun.constraints import schema_to_gbnf
 from specrun.constraints.trigger import Trigger
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
 from specrun.llama.grammar import Grammar
@@ -26,8 +28,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
@@ -85,7 +86,7 @@ def steps(
     e: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan, grammar: Grammar, most: int | None = None
 ) -> list[Pass]:
     e.reset()
-    return list(e.generate(Request(prompt, sampling, most), chooser(plan), constraint=grammar))
+    return list(write_alone(Generation(e, Request(prompt, sampling, most), chooser(plan), constraint=grammar)))
 
 
 def tokens_of(written: list[Pass]) -> list[int]:
@@ -128,7 +129,7 @@ def test_a_grammar_that_counts_from_a_text_on_is_the_same_with_every_plan(
                 bound = TriggeredGrammar(grammar, trigger, model, ())
                 demo.reset()
                 request = Request(prompt, seeded, 48)
-                written = tokens_of(list(demo.generate(request, chooser(plan), constraint=bound)))
+                written = tokens_of(list(write_alone(Generation(demo, request, chooser(plan), constraint=bound))))
                 assert bound.is_complete(written) or len(written) == 48
                 texts.add(b"".join(map(model.token_bytes, written)).decode())
             (text,) = texts
@@ -177,14 +178,14 @@ class NothingAfter:
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_as_usual(demo: Engine, n: int) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
-    free = list(demo.generate(Request(prompt, SamplingParameters(), n + 5), FixedPlan(OFF.plan())))
+    free = list(write_alone(Generation(demo, Request(prompt, SamplingParameters(), n + 5), FixedPlan(OFF.plan()))))
     for plan in (OFF.plan(), *PLANS):
-        generation = demo.generate(Request(prompt, SamplingParameters()), chooser(plan), constraint=NothingAfter(n))
-        written = list(generation)
+        generation = Generation(demo, Request(prompt, SamplingParameters()), chooser(plan), constraint=NothingAfter(n))
+        written = list(write_alone(generation))
         assert tokens_of(written) == tokens_of(free)[:n]
         assert written[-1].finish == "stop"
         assert generation.statistics.completion_tokens == n
-        again = demo.generate(Request(prompt, SamplingParameters(), n + 5), chooser(plan))
+        again = write_alone(Generation(demo, Request(prompt, SamplingParameters(), n + 5), chooser(plan)))
         assert tokens_of(list(again)) == tokens_of(free)
 
 
@@ -230,8 +231,8 @@ def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(dem
         expected = {(a, b): p * q for a, p in following([]).items() for b, q in following([a]).items()}
         counts = dict.fromkeys(expected, 0)
         for seed in range(n_seeds):
-            written = demo.generate(
-                Request(prompt, replace(sampling, seed=seed), 2), FixedPlan(plan), constraint=grammar
+            written = write_alone(
+                Generation(demo, Request(prompt, replace(sampling, seed=seed), 2), FixedPlan(plan), constraint=grammar)
             )
             first, second = tokens_of(list(written))
             counts[first, second] += 1

@@ -17,8 +17,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.guessed import DRAFTLESS
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.hybrids import KINDS, random_recurrent
 
 CHECKPOINT = KeptStates(n_sequences=2)

@@ -16,8 +16,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 
 BIASED = ((40, 2.0), (41, -1e6), (50, -3.0))
 

@@ -13,7 +13,9 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine import overlap
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
 from specrun.engine.overlap import Overlap
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch
@@ -23,8 +25,7 @@ from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, code_prompts, engine, write
@@ -135,7 +136,7 @@ def test_no_longer_than_asked_for(pair: Engine, monkeypatch: pytest.MonkeyPatch)
     make_passes_wait(pair, monkeypatch)
     prompt = code_prompts(pair, 1, 40)[0]
     for n in range(1, 12):
-        steps = list(pair.generate(Request(prompt, GREEDY, n), chooser(TREE)))
+        steps = list(write_alone(Generation(pair, Request(prompt, GREEDY, n), chooser(TREE))))
         assert sum(len(step.tokens) for step in steps) == n
         assert all(step.tree.depth <= n - 1 for step in steps)
 

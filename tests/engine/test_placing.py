@@ -18,8 +18,7 @@ from specrun.hardware.placement import place
 from specrun.llama import LlamaModel, devices
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 
 GB = 10**9
 PLANS = (SPECEXEC.plan(16, 8),)

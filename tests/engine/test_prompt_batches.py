@@ -13,8 +13,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from tests.engines import Written, code_prompts, first_difference, write
 from tests.models import wide_target

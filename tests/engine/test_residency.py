@@ -31,8 +31,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.conftest import SpecrunHere
 from tests.engines import Written, code_prompts, engine, first_difference, write
 from tests.models import random_llama, random_qwen3_moe, split

@@ -16,8 +16,7 @@ from specrun.llama import DraftContext
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.eagle_heads import agreeing_pair
 from tests.engines import Written, code_prompts, engine, first_difference, write
 from tests.hybrids import KINDS, noisy, random_recurrent

@@ -14,8 +14,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import PassSizes
 from tests.engines import Written, code_prompts, first_difference, write
 

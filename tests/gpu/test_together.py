@@ -8,8 +8,7 @@ import pytest
 
 from specrun.llama_settings import ALL_LAYERS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.serving.running import CHAT, Json, messages, running
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

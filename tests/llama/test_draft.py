@@ -133,7 +133,7 @@ def test_a_tree_grows_as_wide_as_with_more_sequences() -> None:
             sampler = Sampler(SamplingParameters(temperature=0), e.target.n_vocab)
             drafter = SpecExecDrafter(ModelCandidates(e.draft, sampler))
             bounds = DraftLimits(budget, 16, budget, budget)
-            trees.append([drafter.draft(prompt, bounds) for prompt in code_prompts(e, 3, 40)])
+            trees.append([drafter.draft(prompt, bounds).tree for prompt in code_prompts(e, 3, 40)])
     for few, many in zip(*trees, strict=True):
         assert few.tokens.tolist() == many.tokens.tolist()
         assert few.parents.tolist() == many.parents.tolist()

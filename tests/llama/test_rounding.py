@@ -12,8 +12,7 @@ from specrun.llama import rounding
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.engines import code_prompts, engine, write
 from tests.models import wide_target
 

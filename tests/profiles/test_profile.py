@@ -104,10 +104,10 @@ def test_its_chooser_follows_its_plans() -> None:
     assert set(profile.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
     chooser = profile.chooser()
     chooser.begin(0.0)
-    assert chooser.current == ADAPTIVE
+    assert chooser.plan() == ADAPTIVE
     assert chooser.guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
     chooser.begin(1.0)
-    assert chooser.current == OFF.plan()
+    assert chooser.plan() == OFF.plan()
 
 
 def test_its_chooser_begins_with_the_chosen_plan_even_if_a_more_cautious_one_is_as_fast_within_the_errors() -> None:
@@ -124,16 +124,16 @@ def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int
     assert profile.settings == made().settings
     chooser = profile.chooser()
     chooser.begin(0.8)
-    assert (chooser.current.method.name, chooser.current.budget, chooser.current.depth) == ("draftless", *plan)
+    assert (chooser.plan().method.name, chooser.plan().budget, chooser.plan().depth) == ("draftless", *plan)
     assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.05), "hardly more than plain decoding is promised"
     assert chooser.guide.costs.draft is None
-    assert profile.candidates() == (chooser.current, OFF.plan())
+    assert profile.candidates() == (chooser.plan(), OFF.plan())
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
     chooser = made(exact_sizes=PLAIN_ONLY, pads=True).without_draft().chooser()
     chooser.begin(0.0)
-    assert chooser.current == OFF.plan()
+    assert chooser.plan() == OFF.plan()
 
 
 def test_plans_reckon_with_the_times_of_padded_passes() -> None:

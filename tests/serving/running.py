@@ -27,8 +27,7 @@ from specrun.serving.request_fields import Defaults
 from specrun.serving.service import LoadedService, Service
 from specrun.serving.worker import Worker
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from tests.waiting import TIMEOUT_S, wait_until
 
 NAME = "small"

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from specrun.engine.together import Together
+from specrun.engine.passes import Passes
 from specrun.serving.worker import Worker
 from specrun.serving.writing import Writing
 from specrun.speculation.drafters.chain import CHAIN
@@ -137,8 +137,8 @@ def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.
         expected = [content(server.post(CHAT, body)) for body in (long, writing)]
     events: list[str] = []
     with running(plan=OFF.plan(), prompt_pass=64, parallel=2) as server, ThreadPoolExecutor(1) as executor:
-        read, write = Together.read, Worker._write
-        monkeypatch.setattr(Together, "read", lambda own, all_: (events.append("read"), read(own, all_)))
+        read, write = Passes.read, Worker._write
+        monkeypatch.setattr(Passes, "read", lambda own, all_: (events.append("read"), read(own, all_)))
         monkeypatch.setattr(
             Worker,
             "_write",

@@ -20,6 +20,8 @@ import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, Logits
@@ -29,8 +31,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.tree import TokenTree
 from tests.engines import chooser, engine
 from tests.soak.failing import MOMENTS, Moment, OnPurposeError, failing
@@ -174,7 +175,9 @@ class EngineStates(RuleBasedStateMachine):
         target.score = recorded  # type: ignore[method-assign]
         try:
             # The models know no end of a text, so that all tokens are committed.
-            passes = self.engine.generate(Request(prompt, sampling, max_tokens, ignore_eos=True), chooser(plan))
+            passes = write_alone(
+                Generation(self.engine, Request(prompt, sampling, max_tokens, ignore_eos=True), chooser(plan))
+            )
             for n_passes, one in enumerate(passes, start=1):
                 tokens += one.tokens
                 rows += [_checksum(scored[-1][node]) for node in one.accepted.path[: len(one.tokens)]]

@@ -23,11 +23,10 @@ import numpy as np
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.accept import accept
-from specrun.speculation.drafter import DraftLimits, DraftNode, Logits
+from specrun.speculation.drafter import Draft, DraftLimits, DraftNode, Logits
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method
+from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, Plan
 from specrun.speculation.papers.typical import is_typical
-from specrun.speculation.plan import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape
@@ -129,23 +128,24 @@ def _one_tree(rule: str, rng: np.random.Generator, outcome: Outcome) -> None:
     sampler = Sampler(_parameters(rule, rng), n_vocab)
     plan = _plan(rule, rng)
     limits = DraftLimits(int(rng.integers(1, 26)), int(rng.integers(1, 7)), int(rng.integers(1, 9)), 1000)
-    if plan.method.accept is None and rng.random() < 0.3:
-        tree = _any_tree(rng, n_vocab, text[-1], target.row(text))
+    if plan.method.rule is None and rng.random() < 0.3:
+        proposed = Draft(_any_tree(rng, n_vocab, text[-1], target.row(text)))
     else:
         drafter = Drafting(plan, sampler.parameters.temperature, ModelCandidates(_ToyDraft(draft), sampler)).drafter()
-        tree = drafter.draft(text, limits) if drafter else TokenTree.root_only(text[-1])
-        assert len(tree) <= limits.budget
-        assert tree.depth <= limits.depth
+        proposed = drafter.draft(text, limits) if drafter else Draft.nothing(text[-1])
+        assert len(proposed.tree) <= limits.budget
+        assert proposed.tree.depth <= limits.depth
+    tree = proposed.tree
     check_order(tree)
     texts = [[*text, *tree.tokens[tree.path_to(node)[1:]].tolist()] for node in range(len(tree))]
     rows = np.array([target.row(one) for one in texts])
-    accepted = accept(plan, tree, rows, sampler, text)
+    accepted = accept(plan.method.rule, proposed, rows, sampler, text)
     outcome.trees += 1
     outcome.nodes += len(tree)
     outcome.accepted += len(accepted.tokens) - 1
     check_path(tree, accepted)
     _check_possible(accepted, target, sampler, text)
-    if plan.method.accept is None or rule == GREEDY:
+    if plan.method.rule is None or rule == GREEDY:
         _check_plain(accepted, tree, target, sampler, text)
     elif not plan.method.lossless:
         _check_typical(accepted, tree, texts, target, sampler)

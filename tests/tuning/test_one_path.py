@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama.taking_back import MOST_PENDING
 from specrun.long_run import Run
@@ -54,7 +56,7 @@ def test_a_replay_commits_and_decodes_what_the_engine_does(tmp_path: Path, deepe
         prompt = code_prompts(e, 1, 40)[0]
         sizes: list[int] = []
         passes = []
-        for one in e.generate(Request(prompt, sampling, N_WRITTEN, ignore_eos=True), FixedPlan(plan)):
+        for one in write_alone(Generation(e, Request(prompt, sampling, N_WRITTEN, ignore_eos=True), FixedPlan(plan))):
             passes.append(len(one.tokens))
             sizes.append(e.target.n_pending)  # in front of the next pass
         text = e.target.tokens[len(prompt) :]
@@ -83,7 +85,9 @@ def test_texts_that_are_written_together_are_those_written_alone(tmp_path: Path,
             for text in texts:
                 e.reset()
                 request = Request(text.prompt, text.sampling, 16, ignore_eos=True)
-                alone = [token for one in e.generate(request, FixedPlan(OFF.plan())) for token in one.tokens]
+                alone = [
+                    token for one in write_alone(Generation(e, request, FixedPlan(OFF.plan()))) for token in one.tokens
+                ]
                 assert text.written == alone
 
 

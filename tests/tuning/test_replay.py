@@ -9,6 +9,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.decoding import Engine
+from specrun.engine.generation import Generation
+from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
@@ -22,8 +24,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC, sharpness_at
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
@@ -58,7 +59,10 @@ def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, pla
     """The tokens of every pass."""
     engine.reset()
     plans = FixedPlan(plan, Guide(STREAMED) if plan.method.is_adaptive else None)
-    return [step.tokens for step in engine.generate(Request(prompt, sampling, N_WRITTEN, ignore_eos=True), plans)]
+    return [
+        step.tokens
+        for step in write_alone(Generation(engine, Request(prompt, sampling, N_WRITTEN, ignore_eos=True), plans))
+    ]
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.8], ids=["greedy", "T=0.8"])

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specrun.speculation.drafter import Draft
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sample_and_match import Accepted
@@ -124,7 +124,7 @@ def test_nothing_is_run_again_where_the_difference_is_known() -> None:
 def test_plain_passes_that_were_not_run_have_the_mean_and_the_scatter_of_those_that_were() -> None:
     def off(*seconds: float) -> Validated:
         result = ran(OFF.plan(), NOTHING, times(10.0))
-        passes = [PassRecord(TokenTree.root_only(1), Accepted([0], [1]), one) for one in (9.0, 9.0, *seconds)]
+        passes = [PassRecord(Draft(TokenTree.root_only(1)), Accepted([0], [1]), one) for one in (9.0, 9.0, *seconds)]
         validate._add(result, passes, 12 * BLOCK, CostModel(CostTable([PassTime(1, 64, 100.0)])))
         return result
 

@@ -22,7 +22,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 
 # All chosen by hand.
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm
 from specrun.speculation.controllers.purse import Purse
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
@@ -73,9 +72,10 @@ class Auto:
         self._expect()
         self._next = self._sized(self._held)
 
-    @property
-    def current(self) -> Plan:
-        """The plan of the next pass."""
+    def plan(self, n_texts: int = 1) -> Plan:
+        """The plan of a text in the next pass, which has tokens of `n_texts` texts."""
+        if n_texts > 1:
+            return self._shared()
         return OFF.plan() if self._is_check or not self.guide.knows_plain else self._next
 
     @property
@@ -154,7 +154,11 @@ class Auto:
         self._next = self._sized(self._held)
 
     def record(self, record: PassRecord) -> None:
-        """Learn from a pass that followed `current`."""
+        """Learn from a pass that followed `plan`."""
+        if record.n_texts > 1:  # pass times and chances only: the rates are those of a text alone
+            self._read()
+            self.guide.learn(record)
+            return
         self._unread.append(record)
         # While plain decoding goes on, nothing could change before the last of these passes.
         is_settled = self.is_off and not self._is_check and self.guide.knows_plain
@@ -180,21 +184,15 @@ class Auto:
         self._is_check = not self.is_off and self._is_check_due()
         self._next = self._sized(self._held)
 
-    @property
-    def together(self) -> Plan:
-        """Of the plans whose trees follow pass times, and so draft as much as pays beside others, the best one.
+    def _shared(self) -> Plan:
+        """The best of the plans whose trees follow pass times, and so draft as much as pays beside other texts.
 
-        What wins for a text alone may lose there, and the other way round, so this one need not be followed now.
+        What wins for a text alone may lose there, and the other way round, so it need not be the plan that is held.
         """
         self._read()
         plain = self._plain()
         arms = [arm for arm in self._arms if _can_shrink(arm.plan)]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
-
-    def record_together(self, record: PassRecord) -> None:
-        """Learn pass times and chances. The rates are those of a text alone, and stay as they are."""
-        self._read()
-        self.guide.learn(record)
 
     def _judge(self, record: PassRecord) -> None:
         """Count the pass, and change the plan if another one is expected to be faster."""
@@ -316,7 +314,8 @@ class Auto:
 
     def _cost(self, plan: Plan) -> float:
         """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
-        return self.guide.plan_ms(plan, self._ctx) * 1e-3 / self._plain() - 1
+        n_levels = min(plan.depth, plan.budget - 1) if plan.method.needs_draft else 0
+        return self.guide.tree_ms(plan.budget, n_levels, self._ctx) * 1e-3 / self._plain() - 1
 
     def _plain(self) -> float:
         """Seconds of a plain pass."""

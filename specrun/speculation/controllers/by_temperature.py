@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 
@@ -20,10 +20,9 @@ class ByTemperature:
         self.controllers = dict(controllers)
         self.now = next(iter(self.controllers.values()))
 
-    @property
-    def current(self) -> Plan:
-        """The plan of the next pass."""
-        return self.now.current
+    def plan(self, n_texts: int = 1) -> Plan:
+        """The plan of a text in the next pass, which has tokens of `n_texts` texts."""
+        return self.now.plan(n_texts)
 
     @property
     def needs_draft(self) -> bool:
@@ -43,17 +42,8 @@ class ByTemperature:
         self.now.read_prompt(n_tokens, seconds)
 
     def record(self, record: PassRecord) -> None:
-        """Learn from a pass that followed `current`."""
+        """Learn from a pass that followed `plan`."""
         self.now.record(record)
-
-    @property
-    def together(self) -> Plan:
-        """The plan of a text of this temperature in a pass that it shares."""
-        return self.now.together
-
-    def record_together(self, record: PassRecord) -> None:
-        """Learn from a pass that several texts shared."""
-        self.now.record_together(record)
 
     def __str__(self) -> str:
         return str(self.now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 
@@ -13,9 +13,8 @@ from specrun.speculation.record import PassRecord
 class PlanChooser(Protocol):
     """Chooses the plan of every pass, and learns from what each pass brought."""
 
-    @property
-    def current(self) -> Plan:
-        """The plan of the next pass."""
+    def plan(self, n_texts: int = 1) -> Plan:
+        """The plan of a text in the next pass. n_texts: texts of which that pass has tokens."""
         ...
 
     @property
@@ -37,16 +36,7 @@ class PlanChooser(Protocol):
         ...
 
     def record(self, record: PassRecord) -> None:
-        """Learn from a pass that followed `current`."""
-        ...
-
-    @property
-    def together(self) -> Plan:
-        """The plan of this text in a pass that it shares with others, if drafting pays there."""
-        ...
-
-    def record_together(self, record: PassRecord) -> None:
-        """Learn from a pass that several texts shared: `n_target` and the seconds are those of the whole pass."""
+        """Learn from a pass that followed `plan`. In a pass of several texts, each text has a record of its own."""
         ...
 
 
@@ -54,18 +44,17 @@ class PlanChooser(Protocol):
 class FixedPlan:
     """One plan for every pass."""
 
-    current: Plan
+    fixed: Plan
     guide: Guide | None = None
 
-    @property
-    def together(self) -> Plan:
-        """The same plan."""
-        return self.current
+    def plan(self, n_texts: int = 1) -> Plan:  # noqa: ARG002
+        """The plan, however many texts share the pass."""
+        return self.fixed
 
     @property
     def needs_draft(self) -> bool:
         """Whether the plan uses the draft model."""
-        return self.current.drafts and self.current.method.needs_draft
+        return self.fixed.drafts and self.fixed.method.needs_draft
 
     def begin(self, temperature: float) -> None:
         """Changes nothing."""
@@ -76,15 +65,11 @@ class FixedPlan:
             self.guide.read_prompt(n_tokens, seconds)
 
     def record(self, record: PassRecord) -> None:
-        """Let the guide learn from the pass."""
+        """Let the guide learn from the pass; the rate of the run is that of a text alone."""
         if self.guide:
             self.guide.learn(record)
-            self.guide.follow(record)
-
-    def record_together(self, record: PassRecord) -> None:
-        """Let the guide learn from the pass."""
-        if self.guide:
-            self.guide.learn(record)
+            if record.n_texts == 1:
+                self.guide.follow(record)
 
     def __str__(self) -> str:
-        return str(self.current)
+        return str(self.fixed)

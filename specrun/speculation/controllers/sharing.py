@@ -43,25 +43,27 @@ class Sharing:
 
     def __init__(self) -> None:
         self._ways: dict[int, _Ways] = {}
+        self._drafts = True  # what was decided last
 
     def drafts(self, n_texts: int, plain: float) -> bool:
         """Whether the texts of the next pass draft. plain: tokens per millisecond that are expected without."""
         ways = self._of(n_texts)
-        if ways.drafting.passes < _TRIED:
-            return True
         wins = ways.drafting.rate > self._plain(ways, plain)
         is_trial = ways.since >= _TRIED_AGAIN
-        return wins != is_trial
+        self._drafts = ways.drafting.passes < _TRIED or wins != is_trial
+        return self._drafts
 
     def rate(self, n_texts: int, plain: float) -> float:
         """Tokens per millisecond of all texts together, which another node must keep up with. plain: as above."""
         ways = self._of(n_texts)
         return max(self._plain(ways, plain), ways.drafting.rate)
 
-    def record(self, n_texts: int, drafted: bool, n_tokens: int, ms: float) -> None:
-        """Learn that a pass brought `n_tokens` tokens in all, and took `ms` milliseconds with its drafting."""
+    def record(self, n_texts: int, n_tokens: int, ms: float) -> None:
+        """Learn that the pass, for which `drafts` was asked, brought `n_tokens` tokens in all, and took `ms`
+        milliseconds with its drafting.
+        """
         ways = self._of(n_texts)
-        (ways.drafting if drafted else ways.plain).record(n_tokens, ms)
+        (ways.drafting if self._drafts else ways.plain).record(n_tokens, ms)
         ways.since = 0 if ways.since >= _TRIED_AGAIN + _TRIAL - 1 else ways.since + 1
 
     def _of(self, n_texts: int) -> _Ways:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from specrun.sampling import NO_TOKEN
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import ChainSource, TreeGrowth, expandable_of
-from specrun.speculation.method import Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Method, Plan
 from specrun.speculation.planning.plan_space import PlanSpace
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by hand, as no decision depends on it
 _DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # depths that `specrun tune` considers; chosen by hand
@@ -23,7 +22,7 @@ class ChainDrafter:
     def __init__(self, source: ChainSource) -> None:
         self._source = source
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A chain of at most `limits.depth` drafted tokens."""
         growth = TreeGrowth(tokens)
         node = ROOT
@@ -34,7 +33,7 @@ class ChainDrafter:
             if token == NO_TOKEN:
                 break
             node = growth.add(token, node, depth * math.log(_CHANCE), math.nan)
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:

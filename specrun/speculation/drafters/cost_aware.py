@@ -21,16 +21,15 @@ from dataclasses import replace
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import DraftLimits, Guesses
+from specrun.speculation.drafter import Draft, DraftLimits, Guesses
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NODE, add_guesses
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
-from specrun.speculation.planning.guide import Drafted, Guide
+from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 _LEAST_SCORE = math.log(1e-3)  # least log chance of a node that is offered; chosen by hand
 # `passed_over` of the draft's opinion: it lists many candidates, so what it does not list is unlikely (docs/adr/0006).
@@ -54,12 +53,13 @@ class CostAwareDrafter:
         self._guide = guide
         self._sources = sources
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A tree within `limits`; the root alone if no other node pays."""
         growth = TreeGrowth(tokens)
-        drafted = self._guide.drafted = Drafted()
         if limits.budget < 2 or limits.depth < 1:
-            return growth.tree(limits)
+            return Draft(growth.tree(limits))
+        widths: list[int] = []  # nodes of each draft pass
+        offered: Candidates | None = None  # the draft's candidates below the root
         target_row = self._guide.target_row(len(tokens))
         levels_row = self._guide.levels_row(len(tokens))
         level, unexpanded = [ROOT], set[int]()  # `unexpanded`: nodes whose parents are expanded
@@ -69,10 +69,10 @@ class CostAwareDrafter:
         for n_passes in range(1, limits.depth + 1):
             if not level:
                 break
-            drafted.widths.append(len(level))
+            widths.append(len(level))
             for node, candidates in zip(level, self._source.children(growth, level), strict=True):
                 if node == ROOT:
-                    drafted.offered = candidates
+                    offered = candidates
                 new = self._add_children(growth, node, candidates)
                 if self._sources:
                     self._guess(growth, new, limits)
@@ -83,8 +83,8 @@ class CostAwareDrafter:
             unexpanded = _open(growth, unexpanded, limits)
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = growth.chances(limits.leaves)
-        n = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
-        return growth.tree(replace(limits, budget=n))
+        n = self._guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
+        return Draft(growth.tree(replace(limits, budget=n)), tuple(widths), offered)
 
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
         """Offer the sources' guesses below those of `nodes` that may be among the best."""
@@ -136,7 +136,8 @@ class CostAwareDrafter:
             return []
         rate = self._guide.rate
         chances = growth.chances(limits.leaves)
-        now = self._guide.best_size(chances, target_row, limits.budget, limits.pending)
+        asked_draft = ROOT not in unexpanded
+        now = self._guide.best_size(chances, target_row, limits.budget, limits.pending, asked_draft)
         node_cost = rate * marginal_ms(target_row, now + limits.pending)
         # When the budget is full, a new node replaces the worst one that would be kept without it.
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from specrun.speculation.drafter import DraftLimits, Guesses
+from specrun.speculation.drafter import Draft, DraftLimits, Guesses
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Method
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 # Sources that a run does not have are left out. prompt-lookup is not here: suffix-automaton finds the same and more.
 ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
@@ -53,18 +53,18 @@ class GuessedDrafter:
         self._sources = sources
         self._guide = guide
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A tree within `limits`."""
         growth = TreeGrowth(tokens)
         if limits.budget < 2 or limits.depth < 1:
-            return growth.tree(limits)
+            return Draft(growth.tree(limits))
         least = _LEAST_OFFERED if self._guide else _LEAST_CHANCE
         add_guesses(growth, self._sources, [ROOT], limits, least)
         if self._guide is None:
-            return growth.tree(limits)
+            return Draft(growth.tree(limits))
         chances, row = growth.chances(limits.leaves), self._guide.target_row(len(tokens))
-        n = self._guide.best_size(chances, row, limits.budget, limits.pending)
-        return growth.tree(replace(limits, budget=n))
+        n = self._guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
+        return Draft(growth.tree(replace(limits, budget=n)))
 
 
 def guessed(drafting: Drafting) -> GuessedDrafter:

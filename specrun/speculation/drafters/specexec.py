@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import Drafting, Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Drafting, Method, Plan
 from specrun.speculation.planning.plan_space import PlanSpace
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 # 1.5 commits 14 to 31 % more tokens a pass than the paper's 1.0 from 8 nodes on (docs/benchmarks/growth.md).
 _GREEDY_SHARPNESS = 1.5
@@ -39,7 +38,7 @@ class SpecExecDrafter:
         self._source = source
         self._sharpness = sharpness
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         if limits.budget > 1 and limits.depth > 0:
@@ -57,7 +56,7 @@ class SpecExecDrafter:
                     break
                 expanded = set(level)
                 unexpanded = [node for node in unexpanded if node not in expanded]
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates, worst_kept: float) -> list[int]:
         """Offer the children of `node` with scores above `worst_kept`; returns their ids."""

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import ACCEPTANCE, DRAFT, Method, Plan
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 MAX_DEPTH = 24  # levels of the trees that the dynamic program considers; chosen by hand
 
@@ -49,7 +48,7 @@ class StaticDrafter:
         self._source = source
         self._shape = shape
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A tree of the shape, cut to `limits`. A node with too few candidates has fewer children than in the shape."""
         growth = TreeGrowth(tokens)
 
@@ -65,7 +64,7 @@ class StaticDrafter:
 
         shape = self._shape.cut(limits.budget, limits.depth)
         fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self._source, nodes, len(nodes)))
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:

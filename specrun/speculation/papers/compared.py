@@ -10,16 +10,6 @@ from specrun.speculation.drafters.specexec import specexec
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, Drafting, Method, chain_shape
-from specrun.speculation.papers import (
-    by_node,
-    k_seq,
-    multi_step,
-    recursive_rejection,
-    sequoia,
-    speculative_sampling,
-    walk_block,
-    walk_typical,
-)
 from specrun.speculation.papers.confidence import (
     CapeDrafter,
     ConfidenceDrafter,
@@ -29,8 +19,11 @@ from specrun.speculation.papers.confidence import (
     specdec_stops,
 )
 from specrun.speculation.papers.dynamic_depth import BEAM, DynamicDepthDrafter
+from specrun.speculation.papers.k_seq import k_seq
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
+from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
+from specrun.speculation.papers.walk import PaperRule, by_node, walk_block, walk_typical
 from specrun.speculation.shape import TreeShape, widest_branching
 
 
@@ -107,34 +100,36 @@ PAPERS = (
     Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
         "where chain does, but less, because target and draft do not share their noise",
-        _sampled("independent"), by_node(speculative_sampling), shape=chain_shape,
+        _sampled("independent"), PaperRule(by_node(speculative_sampling)), shape=chain_shape,
     ),
     Method(
         "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
-        "wherever speculative-sampling does, and never less", _sampled("independent"), walk_block, shape=chain_shape,
+        "wherever speculative-sampling does, and never less", _sampled("independent"), PaperRule(walk_block),
+        shape=chain_shape,
     ),
     Method(
         "specinfer", "acceptance rule", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
-        "where rsd does, but less, because draws repeat", _sampled("independent"), by_node(multi_step),
+        "where rsd does, but less, because draws repeat", _sampled("independent"), PaperRule(by_node(multi_step)),
         shape=widest_branching,
     ),
     Method(
         "rsd", "acceptance rule",
         "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
         "where large passes cost little and shared noise is not wanted", _sampled("without replacement"),
-        by_node(recursive_rejection), shape=widest_branching,
+        PaperRule(by_node(recursive_rejection)), shape=widest_branching,
     ),
     Method(
         "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141",
-        "where rsd does, but less, because draws repeat", _paths, by_node(k_seq),
+        "where rsd does, but less, because draws repeat", _paths, PaperRule(by_node(k_seq)),
     ),
     Method(
         "sequoia", "acceptance rule", "Sequoia, arXiv 2402.12374",
         "where large passes cost little and shared noise is not wanted", _sampled("without replacement, then uniform"),
-        by_node(sequoia), needs=(DRAFT, ACCEPTANCE),
+        PaperRule(by_node(sequoia)), needs=(DRAFT, ACCEPTANCE),
     ),
     Method(
         "typical", "acceptance rule", "Medusa's typical acceptance, arXiv 2401.10774",
-        "where the text may differ from the target's, because it is lossy", specexec, walk_typical, lossless=False,
+        "where the text may differ from the target's, because it is lossy", specexec,
+        PaperRule(walk_typical, lossless=False),
     ),
 )  # fmt: skip

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 Stop = Callable[[NDArray[np.float64], float], bool]
 """(shares, kept) -> whether the chain ends before the next token.
@@ -58,7 +58,7 @@ class ConfidenceDrafter:
         self._source = source
         self._stop = stop
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A chain of at most `limits.depth` drafted tokens."""
         growth = TreeGrowth(tokens)
         node, kept = ROOT, 1.0
@@ -75,7 +75,7 @@ class ConfidenceDrafter:
             node = growth.add(int(candidates.tokens[0]), node, math.log(max(kept, 1e-300)), float(shares[0]))
             if is_last:
                 break
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))
 
 
 class CapeDrafter:
@@ -84,7 +84,7 @@ class CapeDrafter:
     def __init__(self, source: CandidateSource) -> None:
         self._source = source
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A tree within `limits` whose nodes beside the chain have no children."""
         growth = TreeGrowth(tokens)
         node = ROOT
@@ -95,7 +95,7 @@ class CapeDrafter:
             if not below:
                 break
             node = below[0]
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))
 
 
 def _n_candidates(shares: NDArray[np.float64]) -> int:

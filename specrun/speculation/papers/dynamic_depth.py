@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 BEAM = 10  # nodes, as in EAGLE-2
 _LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
@@ -24,7 +24,7 @@ class DynamicDepthDrafter:
     def __init__(self, source: CandidateSource) -> None:
         self._source = source
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         beam = [ROOT]
@@ -36,4 +36,4 @@ class DynamicDepthDrafter:
             beam = expandable_of(growth, self._source, beam, limits.width)
             if not beam:
                 break
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 _THRESHOLD = 0.2  # tokens; used without measured pass times
 
@@ -28,7 +28,7 @@ class OptTreeDrafter:
         self._source = source
         self._guide = guide
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         level, expected = [ROOT], 0.0
@@ -43,7 +43,7 @@ class OptTreeDrafter:
             level = expandable_of(growth, self._source, best, limits.width)
             if not level:
                 break
-        return growth.tree(limits)
+        return Draft(growth.tree(limits))
 
     def _threshold(self, ctx: int, width: int) -> float:
         if self._guide is None:

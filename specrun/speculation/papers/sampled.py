@@ -13,13 +13,12 @@ from typing import Literal
 import numpy as np
 
 from specrun.sampling import Distribution
-from specrun.sampling.randomness import fresh
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.static import fill_shape
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
-from specrun.speculation.proposal import Proposal
+from specrun.speculation.papers.drawn import DrawnDraft, Proposal, generator
 from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT, TokenTree, depth_first
 
 Draw = Literal["independent", "without replacement", "without replacement, then uniform"]
 
@@ -37,7 +36,7 @@ class SampledDrafter:
         self._shape = shape
         self._draw = draw
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
         """A tree of the shape, cut to `limits`, with its proposals."""
         growth = _Growth(tokens, self._source)
 
@@ -46,7 +45,7 @@ class SampledDrafter:
             return [growth.add_draws(node, q, count, self._draw) for node, q, count in drawn_from]
 
         fill_shape(self._shape.cut(limits.budget, limits.depth), add_children, growth.expandable)
-        return growth.tree_of_draws()
+        return growth.draft()
 
 
 class SampledPathsDrafter:
@@ -59,7 +58,7 @@ class SampledPathsDrafter:
         self._source = source
         self._n_paths = n_paths
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> TokenTree:
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
         """As many of the paths as fit `limits`, as deep as these allow, with their proposals."""
         growth = _Growth(tokens, self._source)
         n_paths = min(self._n_paths, limits.leaves, (limits.budget - 1) // max(limits.depth, 1))
@@ -75,7 +74,7 @@ class SampledPathsDrafter:
                         below.append(child)
                     paths[child] = paths.get(child, 0) + 1
             level = growth.expandable(below)
-        return growth.tree_of_draws()
+        return growth.draft()
 
 
 class _Growth(TreeGrowth):
@@ -86,7 +85,7 @@ class _Growth(TreeGrowth):
         self._source = source
         self._sampler = source.sampler
         self._recent = source.sampler.recent(committed)
-        self._rng = fresh(source.sampler.parameters.seed, len(committed), "draw")
+        self._rng = generator(source.sampler.parameters.seed, len(committed), "draw")
         self._proposals: dict[int, Proposal] = {}
 
     def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
@@ -115,10 +114,11 @@ class _Growth(TreeGrowth):
         possible = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
         return expandable_of(self, self._source, possible, len(possible))
 
-    def tree_of_draws(self) -> TokenTree:
+    def draft(self) -> DrawnDraft:
         """All nodes, with their proposals."""
-        proposals = [self._proposals.get(node) for node in range(len(self.tokens))]
-        return TokenTree.build(self.tokens, self.parents, self.scores, self.probabilities, proposals)
+        tree = TokenTree.build(self.tokens, self.parents, self.scores, self.probabilities)
+        order = depth_first(self.parents, self.scores)
+        return DrawnDraft(tree, proposals=tuple(self._proposals.get(node) for node in order))
 
 
 def _drawn(q: Distribution, count: int, draw: Draw, n_vocab: int, rng: np.random.Generator) -> list[int]:

@@ -1,16 +1,20 @@
-"""Applies acceptance rules to a whole tree."""
+"""Acceptance rules for a whole tree, and their one interface to the rest of specrun: `PaperRule`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from specrun.sampling import Sampler
+from specrun.speculation.drafter import Draft
 from specrun.speculation.papers.block_verification import block_verification
 from specrun.speculation.papers.distributions import Probabilities, draw
+from specrun.speculation.papers.drawn import DrawnDraft, Proposal, generator
 from specrun.speculation.papers.typical import is_typical
-from specrun.speculation.proposal import Proposal
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -24,6 +28,29 @@ NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
 
 AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, np.random.Generator], Accepted]
 """(tree, proposal for each node or None, the target's distributions, rng) -> what is accepted."""
+
+
+@dataclass(frozen=True)
+class PaperRule:
+    """A rule that compares distributions, as an `AcceptanceRule`.
+
+    walk: what it accepts of a tree.
+    lossless: whether the text is distributed as the target's.
+    """
+
+    walk: AcceptTree
+    lossless: bool = True
+
+    def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
+        """The accepted path; see `specrun.speculation.accept.accept`."""
+        recent = sampler.recent(tokens)
+
+        def probabilities(node: int, committed: Sequence[int]) -> Probabilities:
+            return sampler.distribution(rows[node], [*recent, *committed]).dense(sampler.n_vocab)
+
+        proposals = draft.proposals if isinstance(draft, DrawnDraft) else (None,) * len(draft.tree)
+        rng = generator(sampler.parameters.seed, len(tokens), "accept")
+        return self.walk(draft.tree, proposals, probabilities, rng)
 
 
 def by_node(rule: NodeRule) -> AcceptTree:

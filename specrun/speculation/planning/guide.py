@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,6 @@ from specrun.speculation.planning.costs import CostModel, Milliseconds
 from specrun.speculation.planning.draft_times import DraftTimes, LearnedDraftTimes, TabledDraftTimes
 from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
 from specrun.speculation.record import PassRecord
-
-if TYPE_CHECKING:
-    from specrun.sampling import Candidates
-    from specrun.speculation.plan import Plan
 
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
@@ -40,19 +35,6 @@ class LearnedCosts:
     draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
 
 
-@dataclass
-class Drafted:
-    """How a tree was drafted.
-
-    widths: the nodes of each draft pass.
-    offered: the draft's candidates for the token after the root. They count for the calibration even if no tree is
-        worth a larger pass. None if the draft was not asked.
-    """
-
-    widths: list[int] = field(default_factory=list)
-    offered: Candidates | None = None
-
-
 class Guide:
     """Pass times, calibration and rate of a run.
 
@@ -65,7 +47,6 @@ class Guide:
     learned: the pass times that runs teach; None with measured tables.
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
-    drafted: how the present tree was drafted, which drafters set.
     """
 
     def __init__(
@@ -73,7 +54,6 @@ class Guide:
     ) -> None:
         """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.calibration = calibration or Calibration()
-        self.drafted = Drafted()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
         self._n_others = 0  # tokens of other texts in the same pass, and
@@ -106,20 +86,15 @@ class Guide:
         row = self._target.row(ctx)[self._n_others :]
         return row if self._node_ms is None else np.asarray(self._node_ms * np.arange(len(row)))
 
-    @contextmanager
-    def among(self, n_others: int, rate: float, node_ms: float) -> Iterator[None]:
-        """Inside the block, trees are for a pass that has `n_others` tokens of other texts besides.
+    def among(self, n_others: int, rate: float, node_ms: float) -> Guide:
+        """A guide for the tree of a pass that has `n_others` tokens of other texts besides.
 
         rate: tokens per millisecond of all these texts together, which a node must keep up with.
         node_ms: milliseconds that each node takes (see `shared_pass`).
         """
-        before = self.rate, self.most_lost_ms
-        self._n_others, self._node_ms, self.rate, self.most_lost_ms = n_others, node_ms, rate, np.inf
-        try:
-            yield
-        finally:
-            self._n_others, self._node_ms = 0, None
-            self.rate, self.most_lost_ms = before
+        guide = copy(self)
+        guide._n_others, guide._node_ms, guide.rate, guide.most_lost_ms = n_others, node_ms, rate, np.inf
+        return guide
 
     def levels_row(self, ctx: int) -> Milliseconds:
         """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens."""
@@ -134,22 +109,24 @@ class Guide:
         """The sizes of target passes among which plans are chosen, ascending."""
         return self._target.sizes
 
-    def plan_ms(self, plan: Plan, ctx: int) -> float:
-        """Milliseconds of a pass that uses up all of the plan's budget and depth, with its drafting."""
-        ms = self._target.ms(plan.budget, ctx) + self._step_ms
-        if not (plan.drafts and plan.method.needs_draft):
+    def tree_ms(self, budget: int, n_levels: int, ctx: int) -> float:
+        """Milliseconds of a pass over `budget` nodes, and of the draft passes for its `n_levels` levels; 0 for none."""
+        ms = self._target.ms(budget, ctx) + self._step_ms
+        if not n_levels:
             return ms
         levels = self.levels_row(ctx)
-        n_levels = min(plan.depth, plan.budget - 1)
-        return ms + n_levels * float(levels[min(-(-(plan.budget - 1) // n_levels), len(levels) - 1)])
+        return ms + n_levels * float(levels[min(-(-(budget - 1) // n_levels), len(levels) - 1)])
 
-    def best_size(self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int) -> int:
+    def best_size(
+        self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int, asked_draft: bool
+    ) -> int:
         """The number of nodes, root included, of the best tree.
 
         chances: float64[n], chances of all offered nodes in falling order, beginning with the root's 1.
         target_row: see `target_row`.
         budget: most nodes.
         pending: committed tokens that the target decodes again before the tree.
+        asked_draft: whether the chances come from the draft model, too, and not from draft sources alone.
         """
         most = min(len(chances), budget, len(target_row) - 1 - pending)
         sizes = np.array([n - pending for n in self._target.sizes], np.intp)
@@ -160,7 +137,7 @@ class Guide:
         value = tokens - self.rate * ms
         if self.most_lost_ms < np.inf:
             n_counted = self.calibration.n_counted
-            trust = n_counted / (n_counted + _DOUBTS) if self.drafted.offered else _SOURCES_TRUST
+            trust = n_counted / (n_counted + _DOUBTS) if asked_draft else _SOURCES_TRUST
             lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
             value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
         return int(sizes[value.argmax()])
@@ -181,8 +158,7 @@ class Guide:
 
     def learn(self, record: PassRecord) -> None:
         """Update pass times, drafting times and the calibration after a pass."""
-        widths, offered = self.drafted.widths, self.drafted.offered
-        self.drafted = Drafted()
+        widths, offered = record.draft.widths, record.draft.offered
         seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
         self._target.record(record.n_target, record.ctx, seconds * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:

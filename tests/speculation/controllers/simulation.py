@@ -9,15 +9,14 @@ import numpy as np
 
 from specrun.sampling import Candidates
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import TreeGrowth
-from specrun.speculation.method import Drafting
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sample_and_match import Accepted
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 
 N_RANKS = 16
 _LEVEL_MS = 2.0  # of a draft pass
@@ -157,7 +156,7 @@ def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: i
     plans.begin(0.0)
     plans.read_prompt(prompt, machine.ms(prompt) / 1e3)
     while done.n_tokens < n_tokens:
-        plan = plans.current
+        plan = plans.plan()
         record = _pass(plan, plans.guide, of, place, prompt + place, machine)
         plans.record(record)
         done.plans.append(plan)
@@ -172,9 +171,10 @@ def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machi
     source = _Draft(of, place)
     guesses = _Guesses(of, place) if plan.method.sources else None
     drafter = Drafting(plan, 0.0, source, guide, guesses).drafter()
-    tree = TokenTree.root_only(ROOT)
+    draft = Draft.nothing(ROOT)
     if drafter:
-        tree = drafter.draft([ROOT] * ctx, DraftLimits(plan.budget, plan.depth, plan.width, 256))
+        draft = drafter.draft([ROOT] * ctx, DraftLimits(plan.budget, plan.depth, plan.width, 256))
+    tree = draft.tree
     path, tokens = [ROOT], []
     while len(tokens) < len(path):
         token = int(of.ranks[place + len(tokens)])
@@ -184,7 +184,7 @@ def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machi
             path.append(child)
     target, drafting = machine.ms(len(tree)), machine.level * len(source.passes)
     whole = target + drafting + (machine.python if plan.drafts else 0.0)
-    return PassRecord(tree, Accepted(path, tokens), whole / 1e3, target / 1e3, drafting / 1e3, len(tree), ctx)
+    return PassRecord(draft, Accepted(path, tokens), whole / 1e3, target / 1e3, drafting / 1e3, len(tree), ctx)
 
 
 def best_fixed(plans: Sequence[Plan], of: Text, machine: Machine, n_tokens: int) -> tuple[Plan, float]:

@@ -10,12 +10,12 @@ import pytest
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafter import Draft
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.speculation.plan import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.expected import ExpectedPlan, untried
 from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.guide import Guide, LearnedCosts
@@ -219,11 +219,11 @@ def test_plain_decoding_is_checked_where_the_two_are_near() -> None:
     tree = TokenTree.chain([0, 1, 2, 3, 4])
     drafted = []
     for _ in range(60):
-        drafted.append(plans.current.drafts)
-        if plans.current.drafts:
-            plans.record(PassRecord(tree, Accepted([0, 1], [0, 0]), 0.15, 0.14, 0.01, 5, 64))
+        drafted.append(plans.plan().drafts)
+        if plans.plan().drafts:
+            plans.record(PassRecord(Draft(tree), Accepted([0, 1], [0, 0]), 0.15, 0.14, 0.01, 5, 64))
         else:
-            plans.record(PassRecord(TokenTree.root_only(0), Accepted([0], [0]), 0.1, 0.1, 0.0, 1, 64))
+            plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), 0.1, 0.1, 0.0, 1, 64))
     assert drafted.count(False) == 2
 
 
@@ -231,9 +231,9 @@ def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
     plans = tuned(STREAMED, (CHAIN, 0.8))
     plain = STREAMED.ms(1) / 1e3
     plans.read_prompt(500, 2.0)
-    while not plans.current.drafts:
-        plans.record(PassRecord(TokenTree.root_only(0), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
-    plans.record(PassRecord(TokenTree.chain([0, 1]), Accepted([0, 1], [0, 0]), 20.0, plain, 19.0, 2, 64))
+    while not plans.plan().drafts:
+        plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
+    plans.record(PassRecord(Draft(TokenTree.chain([0, 1])), Accepted([0, 1], [0, 0]), 20.0, plain, 19.0, 2, 64))
     assert plans.held == CHAIN
 
 
@@ -241,7 +241,7 @@ def test_a_generation_follows_the_controller_of_the_nearest_temperature() -> Non
     plans = ByTemperature({0.8: tuned(STREAMED, (CHAIN, 2.0)), 0.0: tuned(STREAMED)})
     for temperature, plan in ((0.0, OFF), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
         plans.begin(temperature)
-        assert plans.current == plan
+        assert plans.plan() == plan
 
 
 def test_it_says_what_it_follows() -> None:

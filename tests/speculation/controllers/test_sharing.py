@@ -14,7 +14,7 @@ def share_that_drafted(tokens: int, ms: float, plain_ms: float = 60.0, n_passes:
     sharing, drafted = Sharing(), []
     for _ in range(n_passes):
         drafts = sharing.drafts(4, PLAIN)
-        sharing.record(4, drafts, *((tokens, ms) if drafts else (4, plain_ms)))
+        sharing.record(4, *((tokens, ms) if drafts else (4, plain_ms)))
         drafted.append(drafts)
     assert drafted[0]
     return sum(drafted[n_passes // 2 :]) / (n_passes // 2)
@@ -34,7 +34,8 @@ def test_what_is_seen_without_drafting_corrects_what_was_expected() -> None:
 def test_each_number_of_texts_is_judged_by_itself() -> None:
     sharing = Sharing()
     for _ in range(10):
-        sharing.record(2, sharing.drafts(2, 1.0), 2, 10.0)
+        sharing.drafts(2, 1.0)
+        sharing.record(2, 2, 10.0)
     assert not sharing.drafts(2, 1.0)
     assert sharing.drafts(3, 1.0)
 
@@ -43,5 +44,6 @@ def test_nodes_must_keep_up_with_the_faster_way() -> None:
     sharing = Sharing()
     assert sharing.rate(4, PLAIN) == PLAIN
     for _ in range(5):
-        sharing.record(4, True, 12, 100.0)
+        assert sharing.drafts(4, PLAIN)
+        sharing.record(4, 12, 100.0)
     assert sharing.rate(4, PLAIN) == pytest.approx(0.12)

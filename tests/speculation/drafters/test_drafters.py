@@ -100,7 +100,7 @@ def paths_of(tree: TokenTree) -> set[tuple[int, ...]]:
 def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specrun.speculation.growth.MAX_CHILDREN", N_VOCAB)
     draft = TableDraft(seed, spread=3.0)
-    tree = SpecExecDrafter(ModelCandidates(draft, Sampler(GREEDY, N_VOCAB))).draft([7], limits(12, 3))
+    tree = SpecExecDrafter(ModelCandidates(draft, Sampler(GREEDY, N_VOCAB))).draft([7], limits(12, 3)).tree
     everything = all_paths(draft, 7, 3)
     best = sorted(everything, key=lambda path: -everything[path])[:12]
     assert paths_of(tree) == set(best)
@@ -115,7 +115,9 @@ def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int, monkeypatch: p
 def test_a_tree_stays_within_its_limits(budget: int, depth: int, temperature: float) -> None:
     sampler = Sampler(SamplingParameters(temperature=temperature, top_k=0, top_p=1, min_p=0), N_VOCAB)
     draft = TableDraft(1, n_sequences=8)
-    tree = SpecExecDrafter(ModelCandidates(draft, sampler)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=8))
+    tree = (
+        SpecExecDrafter(ModelCandidates(draft, sampler)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=8)).tree
+    )
     assert tree.tokens[ROOT] == 3
     assert 1 <= len(tree) <= budget
     assert tree.depth <= depth
@@ -134,7 +136,7 @@ def guide(target_ms: dict[int, float], draft_ms: float, rate: float) -> Guide:
 
 def cost_aware(draft: TableDraft, weighed: Guide, *bounds: int) -> TokenTree:
     source = ModelCandidates(draft, Sampler(SamplingParameters(temperature=1.0), N_VOCAB))
-    return CostAwareDrafter(source, weighed).draft([1, 2, 3], limits(*bounds, width=8, leaves=64))
+    return CostAwareDrafter(source, weighed).draft([1, 2, 3], limits(*bounds, width=8, leaves=64)).tree
 
 
 @pytest.mark.parametrize("budget", [2, 7, 32])
@@ -165,7 +167,7 @@ def test_an_adaptive_tree_stays_on_the_cheap_side_of_a_cliff() -> None:
 def test_committed_tokens_that_are_decoded_again_count_towards_the_pass() -> None:
     weighed = guide({1: 10.0, 4: 10.0, 8: 10.0, 9: 100.0}, 0.0, 0.1)
     source = ModelCandidates(TableDraft(3), Sampler(SamplingParameters(temperature=1.0), N_VOCAB))
-    tree = CostAwareDrafter(source, weighed).draft([1, 2, 3], DraftLimits(32, 9, 8, 64, pending=3))
+    tree = CostAwareDrafter(source, weighed).draft([1, 2, 3], DraftLimits(32, 9, 8, 64, pending=3)).tree
     assert len(tree) == 5
 
 
@@ -180,7 +182,7 @@ def test_every_node_knows_the_drafts_own_probability() -> None:
 def test_a_chain_is_the_drafts_own_text() -> None:
     draft = TableDraft(4)
     sampler = Sampler(SamplingParameters(temperature=0.9, seed=3), N_VOCAB)
-    tree = ChainDrafter(ModelCandidates(draft, sampler)).draft([5, 6], limits(100, 4))
+    tree = ChainDrafter(ModelCandidates(draft, sampler)).draft([5, 6], limits(100, 4)).tree
     text = [5, 6]
     for _ in range(4):
         text.append(sampler.sample(draft.logits(text[1:]), len(text), ()))
@@ -192,8 +194,8 @@ def test_a_chain_is_the_drafts_own_text() -> None:
 def test_a_chain_is_the_first_path_of_a_tree() -> None:
     # Both draft with the target's noise, so the likeliest path of a tree begins as the chain does.
     sampler = Sampler(SamplingParameters(temperature=1.0, seed=2), N_VOCAB)
-    chain = ChainDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(100, 3))
-    tree = SpecExecDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(60, 3))
+    chain = ChainDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(100, 3)).tree
+    tree = SpecExecDrafter(ModelCandidates(TableDraft(9), sampler)).draft([5], limits(60, 3)).tree
     assert tree.tokens[1] == chain.tokens[1]
 
 
@@ -205,4 +207,4 @@ def test_penalties_see_the_drafted_path() -> None:
             return row
 
     sampler = Sampler(SamplingParameters(temperature=0, repeat_penalty=2.0), N_VOCAB)
-    assert ChainDrafter(ModelCandidates(Stuck(0), sampler)).draft([1], limits(100, 2)).tokens.tolist() == [1, 4, 5]
+    assert ChainDrafter(ModelCandidates(Stuck(0), sampler)).draft([1], limits(100, 2)).tree.tokens.tolist() == [1, 4, 5]

@@ -46,21 +46,21 @@ def follow(text: list[int]) -> SourceSet:
 
 
 def test_what_was_copied_before_is_drafted_on() -> None:
-    tree = GuessedDrafter(follow(COPYING)).draft(COPYING, limits(16, 8))
+    tree = GuessedDrafter(follow(COPYING)).draft(COPYING, limits(16, 8)).tree
     assert tree.tokens[: tree.depth + 1].tolist() == [VERSE[11], *VERSE[12:20]][: tree.depth + 1]
     assert tree.depth == 8
     assert np.isnan(tree.probabilities[1:]).all(), "no draft model was asked"
 
 
 def test_where_nothing_repeats_nothing_is_drafted() -> None:
-    assert len(GuessedDrafter(follow(NEW)).draft(NEW, limits(16, 8))) == 1
+    assert len(GuessedDrafter(follow(NEW)).draft(NEW, limits(16, 8)).tree) == 1
 
 
 @pytest.mark.parametrize("budget", [1, 2, 5, 40])
 @pytest.mark.parametrize("depth", [1, 3, 9])
 def test_a_tree_of_guesses_stays_within_its_limits(budget: int, depth: int) -> None:
     text = np.random.default_rng(0).integers(0, 3, 200).tolist()
-    tree = GuessedDrafter(follow(text)).draft(text, limits(budget, depth, leaves=9))
+    tree = GuessedDrafter(follow(text)).draft(text, limits(budget, depth, leaves=9)).tree
     assert len(tree) <= budget
     assert tree.depth <= depth
     assert tree.n_leaves <= 9
@@ -69,13 +69,13 @@ def test_a_tree_of_guesses_stays_within_its_limits(budget: int, depth: int) -> N
 def test_pass_times_say_how_many_guesses_are_worth_theirs() -> None:
     cheap = guide({1: 10.0, 40: 10.0}, 0.0, 0.01)
     dear = guide({1: 10.0, 2: 30.0, 40: 500.0}, 0.0, 0.1)
-    assert GuessedDrafter(follow(COPYING), cheap).draft(COPYING, limits(40, 9)).depth == 9, "as deep as it may be"
-    assert len(GuessedDrafter(follow(COPYING), dear).draft(COPYING, limits(40, 9))) == 1
+    assert GuessedDrafter(follow(COPYING), cheap).draft(COPYING, limits(40, 9)).tree.depth == 9, "as deep as it may be"
+    assert len(GuessedDrafter(follow(COPYING), dear).draft(COPYING, limits(40, 9)).tree) == 1
 
 
 def merged(text: list[int], weighed: Guide, draft: TableDraft) -> TokenTree:
     source = ModelCandidates(draft, Sampler(SamplingParameters(temperature=1.0), N_VOCAB))
-    return CostAwareDrafter(source, weighed, follow(text)).draft(text, limits(24, 9, width=8, leaves=64))
+    return CostAwareDrafter(source, weighed, follow(text)).draft(text, limits(24, 9, width=8, leaves=64)).tree
 
 
 def test_a_merged_tree_holds_both_and_no_token_twice() -> None:
@@ -120,6 +120,6 @@ def test_the_draft_is_not_asked_where_the_copy_is_certain_and_drafting_slow() ->
 def test_without_sources_a_merged_tree_is_the_adaptive_one() -> None:
     weighed = guide({1: 10.0, 24: 10.0}, 0.1, 0.1)
     source = ModelCandidates(TableDraft(4), Sampler(SamplingParameters(temperature=1.0), N_VOCAB))
-    alone = CostAwareDrafter(source, weighed).draft(NEW, limits(24, 9, width=8, leaves=64))
+    alone = CostAwareDrafter(source, weighed).draft(NEW, limits(24, 9, width=8, leaves=64)).tree
     assert merged(NEW, weighed, TableDraft(4)).tokens.tolist() == alone.tokens.tolist()
     assert alone.tokens[ROOT] == NEW[-1]

@@ -21,12 +21,13 @@ from specrun.speculation.papers.confidence import (
     disco_stops,
     specdec_stops,
 )
+from specrun.speculation.papers.drawn import DrawnDraft
 from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
 from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.papers.sampled import SampledDrafter, SampledPathsDrafter
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT
 from tests.speculation.drafters.test_drafters import GREEDY, N_VOCAB, TableDraft, guide, limits, paths_of
 
 HOT = SamplingParameters(temperature=1.0, top_k=0, top_p=1, min_p=0)
@@ -66,7 +67,7 @@ GROWERS = {
 @pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "T=1"])
 def test_a_tree_stays_within_its_limits(name: str, budget: int, depth: int, sampling: SamplingParameters) -> None:
     draft = TableDraft(1, n_sequences=8)
-    tree = GROWERS[name](source(draft, sampling)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=20))
+    tree = GROWERS[name](source(draft, sampling)).draft([1, 2, 3], limits(budget, depth, width=6, leaves=20)).tree
     assert tree.tokens[ROOT] == 3
     assert 1 <= len(tree) <= budget
     assert tree.depth <= depth
@@ -78,23 +79,23 @@ def test_a_tree_stays_within_its_limits(name: str, budget: int, depth: int, samp
 @pytest.mark.parametrize("name", ["opt-tree", "ddd", "specdec++", "disco", "adaedl"])
 def test_drafting_goes_on_while_the_draft_is_confident(name: str) -> None:
     grower: Drafter = GROWERS[name](source(Sure(20.0)))
-    assert grower.draft([3], limits(9, 8)).depth == 8
+    assert grower.draft([3], limits(9, 8)).tree.depth == 8
     grower = GROWERS[name](source(Sure(0.0)))
-    assert grower.draft([3], limits(9, 8)).depth <= 2
+    assert grower.draft([3], limits(9, 8)).tree.depth <= 2
 
 
 def test_opt_tree_is_the_tree_of_the_likeliest_nodes_until_depth_costs_more() -> None:
     free = guide({1: 10.0, 32: 10.0}, 0.0, 0.1)
-    tree = OptTreeDrafter(source(TableDraft(3, spread=3.0)), free).draft([7], limits(24, 6))
-    best_first = SpecExecDrafter(source(TableDraft(3, spread=3.0))).draft([7], limits(24, 6))
+    tree = OptTreeDrafter(source(TableDraft(3, spread=3.0)), free).draft([7], limits(24, 6)).tree
+    best_first = SpecExecDrafter(source(TableDraft(3, spread=3.0))).draft([7], limits(24, 6)).tree
     assert paths_of(tree) == paths_of(best_first)
     dear = guide({1: 10.0, 32: 10.0}, 9.9, 0.1)
-    assert OptTreeDrafter(source(TableDraft(3, spread=3.0)), dear).draft([7], limits(24, 6)).depth < tree.depth
+    assert OptTreeDrafter(source(TableDraft(3, spread=3.0)), dear).draft([7], limits(24, 6)).tree.depth < tree.depth
 
 
 @pytest.mark.parametrize(("height", "n_siblings"), [(20.0, 1), (3.5, 3), (2.3, 5), (0.5, 7)])
 def test_cape_has_the_more_siblings_the_less_sure_the_draft_is(height: float, n_siblings: int) -> None:
-    tree = CapeDrafter(source(Sure(height))).draft([3], limits(100, 3))
+    tree = CapeDrafter(source(Sure(height))).draft([3], limits(100, 3)).tree
     assert [len(children) for children in tree.children if children] == [n_siblings] * 3
     assert tree.depth == 3
 
@@ -102,7 +103,7 @@ def test_cape_has_the_more_siblings_the_less_sure_the_draft_is(height: float, n_
 def test_a_static_tree_is_its_shape_filled_by_rank() -> None:
     shape = TreeShape.branching((3, 2, 1))
     draft = TableDraft(2)
-    tree = StaticDrafter(source(draft), shape).draft([7], limits(100, 9))
+    tree = StaticDrafter(source(draft), shape).draft([7], limits(100, 9)).tree
     assert tuple(tree.parents.tolist()) == shape.parents
     for node, children in enumerate(tree.children):
         row = draft.logits(tree.tokens[tree.path_to(node)].tolist())
@@ -110,16 +111,17 @@ def test_a_static_tree_is_its_shape_filled_by_rank() -> None:
     assert draft.passes == [3, 6]
 
 
-def drawn(seed: int, position: int, draw: str, shape: TreeShape, n_vocab: int = N_VOCAB) -> TokenTree:
+def drawn(seed: int, position: int, draw: str, shape: TreeShape, n_vocab: int = N_VOCAB) -> DrawnDraft:
     sampler = Sampler(SamplingParameters(temperature=1.0, top_k=4, top_p=1, min_p=0, seed=seed), n_vocab)
-    return SampledDrafter(ModelCandidates(TableDraft(5), sampler), shape, draw).draft([9] * position, limits(100, 9))  # type: ignore[arg-type]
+    drafter = SampledDrafter(ModelCandidates(TableDraft(5), sampler), shape, draw)  # type: ignore[arg-type]
+    return drafter.draft([9] * position, limits(100, 9))
 
 
 @pytest.mark.parametrize("draw", ["independent", "without replacement"])
 def test_draws_are_the_drafts_distribution(draw: str) -> None:
     shape = TreeShape.branching((2, 1))
     trees = [drawn(seed, 3, draw, shape) for seed in range(4000)]
-    proposals = [tree.proposals[ROOT] for tree in trees if tree.proposals]
+    proposals = [tree.proposals[ROOT] for tree in trees]
     first = proposals[0]
     assert first is not None
     q = dict(zip(first.tokens.tolist(), first.probabilities.tolist(), strict=True))
@@ -138,17 +140,17 @@ def test_draws_are_the_drafts_distribution(draw: str) -> None:
 def test_draws_are_fresh_at_every_position_and_the_same_for_a_seed() -> None:
     shape = TreeShape.branching((3, 2))
     trees = [drawn(seed, position, "without replacement", shape) for seed in range(6) for position in (3, 4, 5)]
-    assert len({tuple(tree.tokens.tolist()) for tree in trees}) > 12
+    assert len({tuple(one.tree.tokens.tolist()) for one in trees}) > 12
     again = drawn(2, 4, "without replacement", shape)
-    assert again.tokens.tolist() == drawn(2, 4, "without replacement", shape).tokens.tolist()
+    assert again.tree.tokens.tolist() == drawn(2, 4, "without replacement", shape).tree.tokens.tolist()
 
 
 def test_a_token_drawn_twice_is_one_child() -> None:
-    tree = drawn(1, 3, "independent", TreeShape.branching((40, 1)))
-    assert tree.proposals
-    assert tree.proposals[ROOT]
-    assert len(tree.proposals[ROOT].draws) == 40
-    assert len(tree.children[ROOT]) == len(set(tree.proposals[ROOT].draws)) <= 4
+    draft = drawn(1, 3, "independent", TreeShape.branching((40, 1)))
+    tree, proposal = draft.tree, draft.proposals[ROOT]
+    assert proposal
+    assert len(proposal.draws) == 40
+    assert len(tree.children[ROOT]) == len(set(proposal.draws)) <= 4
     assert all(len(tree.children[child]) == 1 for child in tree.children[ROOT])
 
 
@@ -156,15 +158,20 @@ def test_when_the_draft_has_no_more_tokens_draws_end_or_go_on_with_the_others() 
     shape = TreeShape.branching((7,))
     ends = drawn(1, 3, "without replacement", shape)
     goes_on = drawn(1, 3, "without replacement, then uniform", shape)
-    assert len(ends.children[ROOT]) == 4
-    assert len(goes_on.children[ROOT]) == 7
-    assert goes_on.proposals
-    assert goes_on.proposals[ROOT]
-    assert set(goes_on.proposals[ROOT].draws[4:]).isdisjoint(goes_on.proposals[ROOT].tokens.tolist())
+    assert len(ends.tree.children[ROOT]) == 4
+    assert len(goes_on.tree.children[ROOT]) == 7
+    proposal = goes_on.proposals[ROOT]
+    assert proposal
+    assert set(proposal.draws[4:]).isdisjoint(proposal.tokens.tolist())
+
+
+def test_a_drawn_tree_keeps_all_its_nodes_because_the_rule_needs_every_draw() -> None:
+    with pytest.raises(ValueError, match="cannot lose nodes"):
+        drawn(1, 3, "independent", TreeShape.branching((4, 1))).limited(2, 8)
 
 
 def test_tokens_that_only_the_target_knows_are_not_drafted_further() -> None:
-    tree = drawn(1, 3, "without replacement, then uniform", TreeShape.branching((40, 1)), n_vocab=N_VOCAB + 20)
+    tree = drawn(1, 3, "without replacement, then uniform", TreeShape.branching((40, 1)), n_vocab=N_VOCAB + 20).tree
     unknown = [child for child in tree.children[ROOT] if tree.tokens[child] >= N_VOCAB]
     assert unknown
     assert not any(tree.children[child] for child in unknown)
@@ -172,10 +179,11 @@ def test_tokens_that_only_the_target_knows_are_not_drafted_further() -> None:
 
 def test_paths_that_begin_alike_share_nodes() -> None:
     sampler = Sampler(SamplingParameters(temperature=1.0, top_k=3, top_p=1, min_p=0), N_VOCAB)
-    tree = SampledPathsDrafter(ModelCandidates(TableDraft(5), sampler), 12).draft([9], limits(49, 4))
-    assert tree.proposals
+    draft = SampledPathsDrafter(ModelCandidates(TableDraft(5), sampler), 12).draft([9], limits(49, 4))
+    tree = draft.tree
+    assert len(draft.proposals) == len(tree)
     through = {ROOT: 12}
-    for node, proposal in enumerate(tree.proposals):
+    for node, proposal in enumerate(draft.proposals):
         if tree.depths[node] == 4:
             assert proposal is None
             continue
@@ -193,5 +201,5 @@ def test_a_plan_of_ddd_has_the_papers_beam() -> None:
 def test_the_token_at_which_a_chain_stops_is_kept() -> None:
     """Its draft pass has been made, so it costs no more than its place in the target's pass."""
     draft = Sure(0.0)
-    chain = ConfidenceDrafter(source(draft), disco_stops).draft([1], limits(16, 8))
+    chain = ConfidenceDrafter(source(draft), disco_stops).draft([1], limits(16, 8)).tree
     assert (len(draft.passes), chain.depth) == (1, 2)

@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 
 from specrun.sampling.chi_square import chi_square_p_value
-from specrun.speculation.papers import (
-    AcceptTree,
-    by_node,
-    k_seq,
-    multi_step,
-    recursive_rejection,
-    sequoia,
-    speculative_sampling,
-    walk_block,
-    walk_typical,
-)
-from specrun.speculation.proposal import Proposal
+from specrun.speculation.papers.drawn import Proposal
+from specrun.speculation.papers.k_seq import k_seq
+from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Candidates
+from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.expert_growth import ExpertGrowth
-from specrun.speculation.planning.guide import Drafted, Guide, LearnedCosts
+from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_times import LearnedTimes
 from specrun.speculation.record import PassRecord
 from specrun.speculation.sample_and_match import Accepted
@@ -17,8 +18,8 @@ from specrun.speculation.tree import TokenTree
 ROOT_ONLY = TokenTree.root_only(0)
 
 
-def plain(token: int = 7, ms: float = 100.0) -> PassRecord:
-    return PassRecord(ROOT_ONLY, Accepted([0], [token]), ms / 1e3, ms / 1e3)
+def plain(token: int = 7, ms: float = 100.0, draft: Draft = Draft(ROOT_ONLY)) -> PassRecord:  # noqa: B008
+    return PassRecord(draft, Accepted([0], [token]), ms / 1e3, ms / 1e3)
 
 
 def test_the_drafts_candidates_count_even_where_no_tree_was_worth_a_pass() -> None:
@@ -26,8 +27,7 @@ def test_the_drafts_candidates_count_even_where_no_tree_was_worth_a_pass() -> No
     candidates = Candidates(np.array([5, 7, 9]), np.log([0.6, 0.3, 0.1]))
     before = guide.calibration.chances(1, candidates.shares)
     for _ in range(10):
-        guide.drafted = Drafted([1], candidates)
-        guide.learn(plain(7))
+        guide.learn(plain(7, draft=Draft(ROOT_ONLY, (1,), candidates)))
     after = guide.calibration.chances(1, candidates.shares)
     assert guide.calibration.n_counted == 10
     assert after[0] < before[0]
@@ -38,7 +38,7 @@ def test_the_drafts_candidates_count_even_where_no_tree_was_worth_a_pass() -> No
 def test_without_tables_a_pass_takes_what_it_took_with_everything_but_the_drafting() -> None:
     guide = Guide(LearnedCosts())
     for _ in range(4):
-        guide.learn(PassRecord(ROOT_ONLY, Accepted([0], [1]), 0.103, 0.080, 0.003))
+        guide.learn(PassRecord(Draft(ROOT_ONLY), Accepted([0], [1]), 0.103, 0.080, 0.003))
     assert guide.plain_ms(0) == pytest.approx(100.0)
 
 
@@ -48,10 +48,9 @@ def test_a_pass_may_lose_only_so_much_and_chances_count_once_they_are_known() ->
         assert guide.learned
         guide.learned.target.record(n, 0, ms)
     chances = np.ones(16)
-    size = lambda: guide.best_size(chances, guide.target_row(0), 16, 0)  # noqa: E731
+    size = lambda: guide.best_size(chances, guide.target_row(0), 16, 0, asked_draft=True)  # noqa: E731
     assert size() == 16
     guide.most_lost_ms = 50.0
-    guide.drafted = Drafted([1], Candidates(np.array([5]), np.zeros(1)))
     assert size() == 3
     for _ in range(20):
         guide.calibration.count(1, np.array([0.9]), 0)
@@ -75,7 +74,7 @@ def test_in_a_mixture_a_node_costs_the_experts_that_it_adds(is_tuned: bool) -> N
             for n in (1, 1) if is_mixture else (1, 1, 64, 64):
                 assert guide.learned
                 guide.learned.target.record(n, 0, float(row[n]))
-        return guide.best_size(chance ** np.arange(64), guide.target_row(0), 64, 0)
+        return guide.best_size(chance ** np.arange(64), guide.target_row(0), 64, 0, asked_draft=False)
 
     assert best(0.7, is_mixture=False) >= 6
     assert best(0.7, is_mixture=True) == 1
@@ -89,15 +88,14 @@ def test_beside_other_texts_each_node_has_its_price() -> None:
     chances = np.full(12, 0.15)
     chances[0] = 1.0
 
-    def best() -> int:
-        return guide.best_size(chances, guide.target_row(0), budget=12, pending=1)
+    def best(guide: Guide) -> int:
+        return guide.best_size(chances, guide.target_row(0), budget=12, pending=1, asked_draft=False)
 
-    assert best() == 7  # with the pending token a pass of 8
-    with guide.among(4, rate=0.02, node_ms=7.0):
-        assert len(guide.target_row(0)) == 33 - 4
-        assert best() == 12, "0.15 tokens for 7 ms are more than 0.02 a millisecond"
-        assert guide.rate == 0.02
-    with guide.among(4, rate=0.02, node_ms=8.0):
-        assert best() == 1
-    assert best() == 7
+    assert best(guide) == 7  # with the pending token a pass of 8
+    among = guide.among(4, rate=0.02, node_ms=7.0)
+    assert len(among.target_row(0)) == 33 - 4
+    assert best(among) == 12, "0.15 tokens for 7 ms are more than 0.02 a millisecond"
+    assert among.rate == 0.02
+    assert best(guide.among(4, rate=0.02, node_ms=8.0)) == 1
+    assert best(guide) == 7
     assert guide.rate == 0.01

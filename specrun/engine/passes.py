@@ -1,0 +1,125 @@
+"""Passes over one text or several: which texts share a pass, how long it took, and what is learned from that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from specrun.engine.generation import Generation
+from specrun.engine.shared_drafts import room_of
+from specrun.engine.statistics import Pass
+from specrun.engine.step import scores, step
+from specrun.speculation.controllers.sharing import Sharing
+from specrun.speculation.record import PassRecord
+
+
+def write_alone(generation: Generation) -> Iterator[Pass]:
+    """Write one text alone: yields one `Pass` after the other; the last one has its `finish` set.
+
+    Whether the text was interrupted is asked after every pass, and after every portion of the prompt; then there may be
+    no pass at all. The iteration may be abandoned after any pass: between two passes both KV caches are consistent.
+
+    Raises PromptError if the prompt is empty or leaves no room in the context.
+    """
+    passes = Passes()
+    generation.begin()
+    while generation.is_reading:
+        if generation.interrupted():
+            return
+        passes.read([generation])
+    while not generation.is_over:
+        yield passes.next_pass([generation])[0][1]
+
+
+class Passes:
+    """Makes the passes of texts: of a single text, or of several that share one context.
+
+    Which texts share a pass depends on its room; texts that do not fit are first in the next pass.
+    """
+
+    def __init__(self) -> None:
+        self._sharing = Sharing()
+        self._turn = 0
+        self._reading_turn = 0
+
+    def readers(self, generations: Sequence[Generation]) -> list[Generation]:
+        """The texts whose prompts the next pass reads on: each is the first in turn, so that none waits for a long one,
+        and further ones as far as their portions fit into the same pass. Where sizes that give a token the same bits
+        are bounded, that is the bound: a portion that is larger, or smaller, has the bits that it has alone.
+        """
+        turn = self._reading_turn % len(generations)
+        self._reading_turn += 1
+        target = generations[0].target
+        chosen: list[Generation] = []
+        n_tokens = 0
+        for text in [*generations[turn:], *generations[:turn]]:
+            n = n_tokens + text.n_next
+            if not chosen or (n <= target.prompt_pass and target.padding.has_room_for(n)):
+                chosen.append(text)
+                n_tokens = n
+        return chosen
+
+    def can_write(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> bool:
+        """Whether a pass over the prompts of `readers` may have the next tokens of these texts, too."""
+        target = generations[0].target
+        n = sum(text.n_next for text in readers) + sum(text.n_needed for text in generations)
+        return n <= target.context.config.n_batch and target.padding.has_room_for(n)
+
+    def read(self, readers: Sequence[Generation]) -> None:
+        """Read a portion of each of these prompts, in one pass."""
+        sizes = [text.n_next for text in readers]
+        started = time.perf_counter()
+        scores([], readers)
+        _count_reading(readers, sizes, time.perf_counter() - started, sum(sizes))
+
+    def next_pass(
+        self, generations: Sequence[Generation], readers: Sequence[Generation] = ()
+    ) -> list[tuple[Generation, Pass]]:
+        """A step of as many of the texts as fit one pass: all, as long as exact passes are not small.
+
+        The texts must share one context, and their prompts must be read. readers: texts of whose prompts the pass has a
+        portion, too (see `can_write`).
+        """
+        texts = self._chosen(generations, readers)
+        for text in texts:
+            text.begin_passes(is_alone=len(generations) == 1 and not readers)
+        sizes = [text.n_next for text in readers]
+        n_cached = [text.target.n_cached for text in texts]
+        clock = texts[0].target.context
+        started, decoded = time.perf_counter(), clock.decode_seconds
+        turns = step(texts, readers, self._sharing)
+        seconds, target_seconds = time.perf_counter() - started, clock.decode_seconds - decoded
+        n_tokens = sum(sizes) + sum(turn.n_tokens for turn in turns)
+        n_target = texts[0].target.padding.padded(n_tokens)
+        result = [(turn.text, turn.text.done(turn, n_target - n_tokens if len(turns) == 1 else 0)) for turn in turns]
+        others = sum(turn.draft_seconds for turn in turns)
+        for turn, ctx in zip(turns, n_cached, strict=True):
+            own, n_texts = turn.draft_seconds, len(texts) + len(readers)
+            times = (seconds - others + own, target_seconds, own)
+            turn.text.plans.record(PassRecord(turn.draft, turn.accepted, *times, n_target, ctx, n_texts))
+        _count_reading(readers, sizes, target_seconds, n_tokens)
+        if len(texts) > 1 and not readers:
+            self._sharing.record(len(texts), sum(len(turn.accepted.tokens) for turn in turns), 1e3 * seconds)
+        return result
+
+    def _chosen(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> list[Generation]:
+        """The texts that share the next pass, beginning with another text each time."""
+        turn = self._turn % len(generations)
+        ordered = [*generations[turn:], *generations[:turn]]
+        left, rows_left = room_of(ordered)
+        left -= sum(text.n_next for text in readers)
+        chosen: list[Generation] = []
+        for text in ordered:
+            left -= text.n_needed
+            rows_left -= 1
+            if chosen and (left < 0 or rows_left < 0):
+                break
+            chosen.append(text)
+        self._turn = turn + (1 if len(chosen) == len(generations) else len(chosen))
+        return chosen
+
+
+def _count_reading(readers: Sequence[Generation], sizes: Sequence[int], seconds: float, n_tokens: int) -> None:
+    """Give each prompt its share of the time of a pass over `n_tokens` tokens. sizes: tokens of each prompt."""
+    for text, n in zip(readers, sizes, strict=True):
+        text.has_read(seconds * n / n_tokens)
