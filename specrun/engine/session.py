@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specrun.engine.completion import Completion
-from specrun.engine.prompt_tokens import chat_template, prompt_tokens
+from specrun.engine.prompt_tokens import chat_template
 from specrun.engine.request import Request
+from specrun.engine.written_texts import WrittenTexts
 from specrun.errors import ModelFileError, PromptError
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message
 from specrun.sampling.parameters import MAX_SEED
 from specrun.speculation.controllers.chooser import PlanChooser
-
-
-@dataclass
-class _Written:
-    """A conversation as text, and as the tokens that are in the cache for it."""
-
-    text: str
-    tokens: list[int]
 
 
 class Session:
@@ -47,11 +40,11 @@ class Session:
         self.request = request
         self.plans: PlanChooser | None = None
         self.messages: list[Message] = []
-        self._model = model
         self._ctx_size = ctx_size
         self._complete = complete
         self._template = template
-        self._written: _Written | None = None
+        self._written = WrittenTexts(model, 1)
+        self._asked = ""  # the rendered conversation that the present completion answers
 
     def ask(self, text: str) -> Completion:
         """Write the answer to a message, and keep both. Raises PromptError if the message does not fit the context."""
@@ -110,9 +103,7 @@ class Session:
     def keep(self, completion: Completion) -> None:
         """Add the answer of a streamed completion, whole or interrupted, to the conversation."""
         self.messages.append({"role": "assistant", "content": completion.text})
-        tokens = completion.tokens_with_prompt
-        if self._written and tokens:
-            self._written = _Written(self._written.text + completion.text, tokens)
+        self._written.keep(self._asked + completion.text, completion.tokens_with_prompt)
 
     def undo(self) -> bool:
         """Forget the last message and its answer; False if there is none."""
@@ -131,29 +122,20 @@ class Session:
         # A quarter of the context is kept free for the answer (chosen by hand).
         most = self._ctx_size - max(self._ctx_size // 4, 1)
         n_dropped = 0
-        while len((written := self._read(messages)).tokens) > most and _drop_oldest_turn(messages):
+        while True:
+            text = self._template.render(messages)
+            tokens = self._written.tokens(text)
+            if len(tokens) <= most or not _drop_oldest_turn(messages):
+                break
             n_dropped += 1
-        if len(written.tokens) >= self._ctx_size:
+        if len(tokens) >= self._ctx_size:
             raise PromptError(
-                f"the message has {len(written.tokens)} tokens and the context {self._ctx_size}; "
+                f"the message has {len(tokens)} tokens and the context {self._ctx_size}; "
                 "shorten it or give a larger --ctx-size"
             )
-        self.messages = messages
-        self._written = written
-        return self._complete(replace(self.request, prompt=written.tokens), self.plans), n_dropped
-
-    def _read(self, messages: list[Message]) -> _Written:
-        """The rendered conversation and its tokens.
-
-        Text that was written before keeps its tokens. Tokenized again, it might be split differently, and the cache
-        would be useless from there on.
-        """
-        text = self._template.render(messages)
-        before = self._written
-        if before and text.startswith(before.text):
-            rest = text[len(before.text) :]
-            return _Written(text, before.tokens + self._model.tokenize(rest, add_special=False))
-        return _Written(text, prompt_tokens(self._model, text))
+        self.messages, self._asked = messages, text
+        self._written.keep(text, tokens)
+        return self._complete(replace(self.request, prompt=tokens), self.plans), n_dropped
 
 
 def _drop_oldest_turn(messages: list[Message]) -> bool:

@@ -10,7 +10,6 @@ import pytest
 
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import chat_template
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.session import Session
@@ -53,7 +52,7 @@ def answer(session: Session, prepared: tuple[Completion, int] | None) -> Complet
 
 def read_text(session: Session, completion: Completion) -> str:
     """What the model read as its prompt."""
-    model = session._model
+    model = session._written._model
     return b"".join(model.token_bytes(token, special=True) for token in completion.request.prompt).decode(
         errors="replace"
     )
@@ -61,9 +60,7 @@ def read_text(session: Session, completion: Completion) -> str:
 
 def rendered(session: Session) -> str:
     """The conversation before the last answer, as the model's template writes it."""
-    template = chat_template(session._model)
-    assert template
-    return template.render(session.messages[:-1])
+    return session._template.render(session.messages[:-1])
 
 
 @pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(8, 4)], ids=str)

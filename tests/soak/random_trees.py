@@ -35,11 +35,11 @@ from tests.trees import random_tree
 
 SAMPLE_AND_MATCH, GREEDY = "sample and match", "greedy"
 # Rules that compare distributions, by the method that drafts for them.
-SAMPLED = [name for name, method in METHODS.items() if method.accept]
+SAMPLED = [name for name, method in METHODS.items() if method.rule]
 LOSSY = [name for name in SAMPLED if not METHODS[name].lossless]
 RULES = [SAMPLE_AND_MATCH, GREEDY, *SAMPLED]
 
-_MATCHED = [method for method in METHODS.values() if method.needs == (DRAFT,) and not method.accept]
+_MATCHED = [method for method in METHODS.values() if method.needs == (DRAFT,) and not method.rule]
 _N_ROWS = 1 << 12
 _N_GROUPS = 6  # of tokens that are counted together
 _LENGTH = 3  # tokens of each text that are counted

@@ -64,9 +64,9 @@ def wrong_after(n_passes: int, rank: int) -> Any:
     accept = generation.accept
     passes: list[bool] = []  # whether each drafted
 
-    def sabotaged(plan: Plan, tree: Any, rows: Any, sampler: Any, tokens: Any) -> Accepted:
-        right = accept(plan, tree, rows, sampler, tokens)
-        passes.append(len(tree) > 1)
+    def sabotaged(rule: Any, draft: Any, rows: Any, sampler: Any, tokens: Any) -> Accepted:
+        right = accept(rule, draft, rows, sampler, tokens)
+        passes.append(len(draft.tree) > 1)
         if not passes[-1] or sum(passes) != n_passes:
             return right
         wrong = int(np.argsort(-rows[right.path[-1]], kind="stable")[rank])
