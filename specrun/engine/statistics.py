@@ -47,11 +47,11 @@ class Statistics:
     padding: tokens of padding in these passes.
     prefill_seconds: time before the first pass.
     first_token_seconds: time from the start to the end of the first pass.
-    seconds: time from the start of the first pass to the end of the last one.
+    seconds: time from the start of the first pass to the end of the last pass.
     target_seconds: time in target passes.
     draft_seconds: time in draft passes while no target pass ran.
     overlapped_seconds: time in draft passes while a target pass ran.
-    bytes_read: of streamed weights, from the start of the first pass to the end of the last one.
+    bytes_read: of streamed weights, from the start of the first pass to the end of the last pass.
     wait_seconds: time in target passes that was spent waiting for streamed weights.
     ready: number of passes whose tree was drafted during the pass before.
     accepted: number of passes for each accepted length; index 0 is length 1.

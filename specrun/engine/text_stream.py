@@ -47,7 +47,7 @@ class TextStream:
 
 
 def undecided(text: str, markers: Sequence[str]) -> int:
-    """Length of the longest tail of `text` that is the beginning, but not all, of one of `markers`."""
+    """Length of the longest tail of `text` that is the beginning, but not all, of a text in `markers`."""
     longest = max(map(len, markers), default=0)
     lengths = range(min(longest - 1, len(text)), 0, -1)
     return next((n for n in lengths if any(marker.startswith(text[-n:]) for marker in markers)), 0)

@@ -25,11 +25,31 @@ class SavedDraft:
     state: NDArray[np.uint8]
 
 
+class Doubt:
+    """Whether work on a cache was begun and not ended, as by Ctrl-C or a failed pass. The work is done `with` it."""
+
+    def __init__(self) -> None:
+        self._exists = False
+
+    def begin(self) -> None:
+        """Begin work after which the cache must be emptied in any case."""
+        self._exists = True
+
+    def __enter__(self) -> None:
+        self._exists = True
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._exists = kind is not None
+
+    def __bool__(self) -> bool:
+        return self._exists
+
+
 class DraftContext:
     """The draft's KV cache: committed text and the nodes expanded since `start` (see `TreeCells`).
 
-    The nodes that were accepted stay where they are: the sequence that they are on is the one that committed text goes
-    on with, and no other one is touched.
+    The nodes that were accepted stay where they are: committed text goes on in the sequence that
+    they are on, and no other sequence is touched.
 
     n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
     logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
@@ -45,7 +65,7 @@ class DraftContext:
         self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
         self._tokens: list[int] = []
         self._whole = self._sequences[0]  # a sequence with all committed text
-        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
+        self._doubt = Doubt()
         self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
 
     def _n_elsewhere(self) -> int:
@@ -71,29 +91,28 @@ class DraftContext:
         Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten, but those that were
         accepted are not decoded again. If a pass failed or was interrupted before, all text is.
         """
-        if self._is_in_doubt:
+        if self._doubt:
             self.reset()
         self._make_room(len(tokens))
-        self._is_in_doubt = True
-        above_root = list(tokens[:-1])
-        shared = common_prefix(self._tokens, above_root)
-        if shared < len(self._tokens):
-            self._remove(shared)
-            self._tokens = above_root[:shared]
-        else:
-            self._keep_path(above_root[shared:])
-        config = self.context.config
-        rows = None
-        while len(self._tokens) < len(tokens):
-            begin = len(self._tokens)
-            chunk = list(tokens[begin : begin + config.n_batch])
-            n_outputs = int(begin + len(chunk) == len(tokens))
-            batch = committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
-            rows = self.context.decode(batch)
-            self._tokens += chunk
-        assert rows is not None, "there is at least one token"
-        self._cells.begin(len(self._tokens), self._whole)
-        self._is_in_doubt = False
+        with self._doubt:
+            above_root = list(tokens[:-1])
+            shared = common_prefix(self._tokens, above_root)
+            if shared < len(self._tokens):
+                self._remove(shared)
+                self._tokens = above_root[:shared]
+            else:
+                self._keep_path(above_root[shared:])
+            config = self.context.config
+            rows = None
+            while len(self._tokens) < len(tokens):
+                begin = len(self._tokens)
+                chunk = list(tokens[begin : begin + config.n_batch])
+                n_outputs = int(begin + len(chunk) == len(tokens))
+                batch = committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
+                rows = self.context.decode(batch)
+                self._tokens += chunk
+            assert rows is not None, "there is at least one token"
+            self._cells.begin(len(self._tokens), self._whole)
         return rows[0, : self.n_vocab]
 
     def _keep_path(self, accepted: list[int]) -> None:
@@ -120,11 +139,10 @@ class DraftContext:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        self._is_in_doubt = True
-        self._tokens = []
-        self._remove(0)
-        self._cells.begin(0, self._whole)
-        self._is_in_doubt = False
+        with self._doubt:
+            self._tokens = []
+            self._remove(0)
+            self._cells.begin(0, self._whole)
 
     @property
     def n_saved_bytes(self) -> int:
@@ -133,32 +151,29 @@ class DraftContext:
 
     def save(self) -> SavedDraft | None:
         """A copy of the committed text in the cache, to be called between passes; None if there is none."""
-        if self._is_in_doubt or not self._tokens:
+        if self._doubt or not self._tokens:
             return None
         return SavedDraft(list(self._tokens), self.context.sequence_state(self._whole))
 
     def restore(self, saved: SavedDraft) -> None:
         """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
         self.reset()
-        self._is_in_doubt = True
-        first = self._sequences[0]
-        self._make_room(len(saved.tokens))
-        self.context.set_sequence_state(first, saved.state)
-        self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been behind the text
-        self._tokens, self._whole = list(saved.tokens), first
-        self._cells.begin(len(saved.tokens), first)
-        self._is_in_doubt = False
+        with self._doubt:
+            first = self._sequences[0]
+            self._make_room(len(saved.tokens))
+            self.context.set_sequence_state(first, saved.state)
+            self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been behind the text
+            self._tokens, self._whole = list(saved.tokens), first
+            self._cells.begin(len(saved.tokens), first)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes that one pass can expand with the sequences, cells and batch.
 
         parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
         """
-        self._is_in_doubt = True
-        most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
-        places = self._cells.expandable(parents, most, set(parents))
-        self._is_in_doubt = False
-        return places
+        with self._doubt:
+            most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
+            return self._cells.expandable(parents, most, set(parents))
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
         """One pass over `nodes`. Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i].
@@ -166,11 +181,10 @@ class DraftContext:
         The parent of a node must be the root, or expanded already, or come before it in `nodes`; in the last case it
         may have one child only. The next pass overwrites the rows.
         """
-        self._is_in_doubt = True
-        sequences, positions = self._cells.add(nodes)
-        tokens = readable([node.token for node in nodes], self.n_vocab)
-        rows = self.context.decode(drafted_nodes(tokens, positions, sequences))
-        self._is_in_doubt = False
+        with self._doubt:
+            sequences, positions = self._cells.add(nodes)
+            tokens = readable([node.token for node in nodes], self.n_vocab)
+            rows = self.context.decode(drafted_nodes(tokens, positions, sequences))
         return rows[:, : self.n_vocab]
 
 

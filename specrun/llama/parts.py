@@ -34,7 +34,7 @@ def portion_of(tokens: Sequence[int], n_cached: int, n: int, sequences: LeafSequ
 
 
 def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: LeafSequences) -> Part:
-    """The committed `tokens` that the cache does not hold, whose last one is the root, and the `tree`.
+    """The committed `tokens` that the cache does not hold, whose last token is the root, and the `tree`.
 
     sequences: as many as the tree has leaves must hold what is cached. Logits of the tree's nodes are wanted.
     """

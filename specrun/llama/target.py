@@ -2,7 +2,7 @@
 
 Cells always stay in the order of their positions. llama.cpp puts new tokens into the lowest free cells and attention
 sums over cells in order, so a hole in front of an accepted token would change the order of later sums and with it the
-last bits of the logits. A tree is decoded in depth-first order, likeliest path first. Of the accepted path only the
+last bits of the logits. A tree is decoded in depth-first order, likeliest path first. From the accepted path only the
 nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
 
 Every leaf of a tree needs a sequence that holds the committed text (`leaf_sequences`).
@@ -10,10 +10,10 @@ Every leaf of a tree needs a sequence that holds the committed text (`leaf_seque
 Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
 lies in the last cells, and is dropped with the tree.
 
-Of a model with recurrent states a pass checks one path, on one sequence, and its cache may have to go back further than
-to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once they
-are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are as
-many as a pass of the class has.
+Where a model has recurrent states, a pass checks one path, on one sequence, and its cache may have to go back further
+than to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once
+they are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are
+as many as a pass of the class has.
 
 Where a head drafts, the hidden states of each committed token are kept when it is committed (`heads.target_states`).
 """
@@ -249,7 +249,7 @@ class TargetContext:
         kept = n_in_order(path)
         end = root_position + kept
         if self.states:
-            # Pending tokens were in no pass before, where a prompt's last ones wait for a pass of a whole class.
+            # Pending tokens were in no pass before, where the last tokens of a prompt wait for a pass of a whole class.
             first = root_position - self._n_before
             tokens = [*self.tokens[first:root_position], *tree.tokens[path].tolist()]
             self.states.note(first, tokens, np.append(np.arange(self._n_before), self._n_before + np.array(path)))
@@ -261,7 +261,7 @@ class TargetContext:
         self.tokens.append(next_token)
 
     def held(self) -> HeldText:
-        """What the cache holds, for a look. The text is the present one, which changes."""
+        """What the cache holds. The tokens are the committed text itself, which changes."""
         return HeldText(self.tokens, self.n_cached, self.cells.drops_padding, self.cells.prompt)
 
     @property
@@ -281,7 +281,7 @@ class TargetContext:
         return SavedText(held, self.context.sequence_state(first), self.states.save() if self.states else None)
 
     def restore(self, saved: SavedText) -> None:
-        """Hold what was saved, instead of what is held now. The context must be the one that it was saved of.
+        """Hold what was saved, instead of what is held now. The context must be the same.
 
         Raises LlamaError if llama.cpp fails; then nothing is held.
         """

@@ -65,7 +65,7 @@ class TreeGrowth:
             waiting += self.children[changed]
 
     def best(self, nodes: Iterable[int], count: int) -> list[int]:
-        """The `count` nodes with the highest scores, best first. Of equal ones, the first that was offered wins."""
+        """The `count` nodes with the highest scores, best first. Among equals, the first that was offered wins."""
         return heapq.nsmallest(count, nodes, key=lambda node: (-self.scores[node], node))
 
     def worst_kept(self, budget: int) -> float:
@@ -136,7 +136,7 @@ class ChainSource(CandidateSource, Protocol):
 def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int], width: int) -> list[int]:
     """At most `width` of `nodes`, best first, that one draft pass can expand together. The root alone always can be.
 
-    nodes: all that may still be expanded, best first; no other ones may be from now on.
+    nodes: all that may still be expanded, best first; no other node will be expanded from now on.
     """
     if nodes == [ROOT]:
         return nodes

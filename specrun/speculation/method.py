@@ -253,7 +253,7 @@ class Plan:
 
     @property
     def caution(self) -> int:
-        """A rank by which a plan is preferred to one of a higher rank that is not faster by more than the error.
+        """A rank by which a plan is preferred to a plan of a higher rank that is not faster by more than the error.
 
         0 is plain decoding; then come draft sources alone, adaptive trees, those with draft sources, chains, fixed
         trees, and drafting ahead. An adaptive tree can be any chain or nothing, and follows a text that is easier or

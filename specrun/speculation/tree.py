@@ -114,7 +114,7 @@ class TokenTree:
 
     @classmethod
     def chain(cls, tokens: Sequence[int], scores: Sequence[float] | None = None) -> TokenTree:
-        """A tree of one path: the root, then each token as the child of the one before."""
+        """A tree of one path: the root, then each token as the child of the token before it."""
         return cls.build(tokens, range(-1, len(tokens) - 1), scores or [-float(i) for i in range(len(tokens))])
 
     def __len__(self) -> int:
@@ -205,7 +205,7 @@ class TokenTree:
         """The sub-tree of `max_leaves` leaf paths with the largest sum of chances.
 
         Every node goes on to the child with the best path below it; its other children begin paths of their own. A path
-        is worth less than the one it branches from, so the best paths form a tree.
+        is worth less than the path it branches from, so the best paths form a tree.
         """
         worth = np.exp(self.scores)  # of the best path from each node down
         next_of = np.full(len(self), NO_PARENT)

@@ -26,7 +26,7 @@ from specrun.speculation.accept import accept
 from specrun.speculation.drafter import Draft, DraftLimits, DraftNode, Logits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, Plan
-from specrun.speculation.papers.typical import is_typical
+from specrun.speculation.papers.walk import is_typical
 from specrun.speculation.registry import METHODS
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape

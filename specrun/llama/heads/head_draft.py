@@ -10,6 +10,7 @@ import numpy as np
 
 from specrun.llama.batch import committed_tokens, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, Logits
+from specrun.llama.draft import Doubt
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.target_states import TargetStates
@@ -20,7 +21,7 @@ from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
 
 _WHOLE = 0  # the sequence with all committed text
-_ALL_WITH_LOGITS = 8  # committed tokens up to which one pass gives logits of all, of which only the last are needed
+_ALL_WITH_LOGITS = 8  # committed tokens up to which one pass gives the logits of all, although only the last are needed
 
 
 class HeadDraft:
@@ -33,8 +34,8 @@ class HeadDraft:
     kind: the kind of head.
     states: the target's.
     n_vocab: as in `DraftContext`.
-    skipped: tokens at the beginning of a text that are in no cell. EAGLE-3 never reads the first one, as no state lies
-        before it; MTP reads it with a state of zeros.
+    skipped: tokens at the beginning of a text that are in no cell. EAGLE-3 never reads the first token, as no state
+        lies before it; MTP reads it with a state of zeros.
     """
 
     def __init__(self, kind: HeadKind, context: HeadContext, states: TargetStates, n_vocab: int, skipped: int) -> None:
@@ -46,7 +47,7 @@ class HeadDraft:
         self._text: list[int] = []  # what the cache holds, with the tokens that are in no cell
         self._cells = TreeCells(context)
         self._states: dict[int, Floats] = {}  # node that can get children -> the head's state behind it
-        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
+        self._doubt = Doubt()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
@@ -54,17 +55,16 @@ class HeadDraft:
         Returns float32[n_vocab], the logits after the root. The target must have read all before the root. A text that
         is too short to have a state gets equal logits, and nothing can be expanded.
         """
-        if self._is_in_doubt:
+        if self._doubt:
             self.reset()
-        self._is_in_doubt = True
-        text = list(tokens)
-        self._states = {}
-        row = np.zeros(self.n_vocab, np.float32)
-        for n_cells, rows in self._read(text):
-            self._states[ROOT] = self.context.states(n_cells)[-1].copy()
-            row = rows[-1, : self.n_vocab]
-        self._cells.begin(max(len(text) - self._skipped, 0), _WHOLE)
-        self._is_in_doubt = False
+        with self._doubt:
+            text = list(tokens)
+            self._states = {}
+            row = np.zeros(self.n_vocab, np.float32)
+            for n_cells, rows in self._read(text):
+                self._states[ROOT] = self.context.states(n_cells)[-1].copy()
+                row = rows[-1, : self.n_vocab]
+            self._cells.begin(max(len(text) - self._skipped, 0), _WHOLE)
         return row
 
     def _read(self, text: list[int], is_for_all: bool = False) -> Iterator[tuple[int, Logits]]:
@@ -99,7 +99,7 @@ class HeadDraft:
 
     def _rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
         self.reset()
-        self._is_in_doubt = True
+        self._doubt.begin()
         for _ in tokens[: self._skipped]:
             yield np.zeros(self.n_vocab, np.float32)
         for _, rows in self._read(list(tokens), is_for_all=True):
@@ -107,23 +107,21 @@ class HeadDraft:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        self._is_in_doubt = True
-        self._text = []
-        self._states = {}
-        self.context.remove(ALL_SEQUENCES, 0)
-        self._cells.begin(0, _WHOLE)
-        self._is_in_doubt = False
+        with self._doubt:
+            self._text = []
+            self._states = {}
+            self.context.remove(ALL_SEQUENCES, 0)
+            self._cells.begin(0, _WHOLE)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes that one pass can expand: those whose parents were expanded.
 
         parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
         """
-        self._is_in_doubt = True
-        known = [place for place, parent in enumerate(parents) if parent in self._states]
-        most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
-        places = self._cells.expandable([parents[place] for place in known], most, set(parents))
-        self._is_in_doubt = False
+        with self._doubt:
+            known = [place for place, parent in enumerate(parents) if parent in self._states]
+            most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
+            places = self._cells.expandable([parents[place] for place in known], most, set(parents))
         return [known[place] for place in places]
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
@@ -131,12 +129,11 @@ class HeadDraft:
 
         Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i]. The next pass overwrites it.
         """
-        self._is_in_doubt = True
-        states = np.stack([self._states[node.parent] for node in nodes])
-        sequences, positions = self._cells.add(nodes)
-        tokens = readable([node.token for node in nodes], self.n_vocab)
-        rows = self.context.decode(drafted_nodes(tokens, positions, sequences, states))
-        for node, state in zip(nodes, self.context.states(len(nodes)).copy(), strict=True):
-            self._states[node.id] = state
-        self._is_in_doubt = False
+        with self._doubt:
+            states = np.stack([self._states[node.parent] for node in nodes])
+            sequences, positions = self._cells.add(nodes)
+            tokens = readable([node.token for node in nodes], self.n_vocab)
+            rows = self.context.decode(drafted_nodes(tokens, positions, sequences, states))
+            for node, state in zip(nodes, self.context.states(len(nodes)).copy(), strict=True):
+                self._states[node.id] = state
         return rows[:, : self.n_vocab]

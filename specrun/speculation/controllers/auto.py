@@ -15,14 +15,15 @@ from specrun.speculation.record import PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers.
-_AGING = 0.995  # factor on what was seen of a plan after each pass of another one, so that it gives way to the prior
+_AGING = 0.995  # factor on what was seen of a plan after each pass of another plan, so that the prior counts again
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
 _FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
 _LOOKED = 8  # a tree of so many nodes
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
-_TRIED_EVERY = 16  # plain passes of which is learned at once and after which it is thought over again: after each of
-# them, when the processor's caches are full of weights, the little code would take some hundredths of a millisecond
+# Plain passes after which their records are learned from, all at once, and another plan may be tried. After every
+# pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
+_TRIED_EVERY = 16
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
 _CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
@@ -44,8 +45,8 @@ class Auto:
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
         """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1.
 
-        first: the one to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans
-        on the same texts. None for the most cautious one that no other is expected to beat by more than the errors.
+        first: the plan to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans
+        on the same texts. None for the most cautious plan that no other is expected to beat by more than the errors.
         """
         self.guide: Guide = guide
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
@@ -195,7 +196,7 @@ class Auto:
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
     def _judge(self, record: PassRecord) -> None:
-        """Count the pass, and change the plan if another one is expected to be faster."""
+        """Count the pass, and change the plan if another is expected to be faster."""
         arm, plain = self._held, self._plain()
         self._since_change += 1
         if arm is self._off:
@@ -221,13 +222,13 @@ class Auto:
             self._try_now_and_then()
 
     def _reconsider(self) -> None:
-        """Leave a plan that drafts if it loses, or if another one is expected to be faster."""
+        """Leave a plan that drafts if it loses, or if another is expected to be faster."""
         plain, passes = self._plain(), self._since_change
         rate, error = self._held.estimate(plain)
         # An empty purse may be bad luck. Where nothing was measured, what is expected says less than what was seen.
         proven = min(rate, self._held.observed(plain)) if self.guide.learned else rate
         if (self._purse.balance < 0 and proven < 1) or (passes >= _LEAST_PASSES and rate + error < _LOSES):
-            self._leave()
+            self._abandon()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)
             others = [arm for arm in self._arms if arm is not self._held]
@@ -235,7 +236,7 @@ class Auto:
             if best.estimate(plain, text)[0] > rate + error:
                 self._change(best)
 
-    def _leave(self) -> None:
+    def _abandon(self) -> None:
         """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""
         without = self._held.plan.method.without_draft
         rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)

@@ -11,9 +11,9 @@ from specrun.speculation.record import PassRecord
 
 
 class ByTemperature:
-    """Controllers for several temperatures. A generation follows the one that is nearest to its own.
+    """Controllers for several temperatures. A generation follows the nearest.
 
-    now: the controller of the present generation, or of the last one.
+    now: the controller of the present generation, or of the last generation.
     """
 
     def __init__(self, controllers: Mapping[float, Auto]) -> None:
@@ -50,5 +50,5 @@ class ByTemperature:
 
 
 def nearest(temperature: float, measured: list[float]) -> float:
-    """The nearest measured temperature: 0 for 0 and another one for others if possible, because 0 differs most."""
+    """The nearest measured temperature. Greedy and sampled texts differ most, so 0 stands for 0 only if possible."""
     return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))

@@ -40,7 +40,7 @@ class Purse:
         self._debt += lost
 
     def forget_debt(self) -> None:
-        """The plan was kept long enough, or another one is taken up."""
+        """The plan was kept long enough, or another plan is taken up."""
         self._debt = 0.0
 
     def end_plan(self, sources_go_on: bool) -> None:

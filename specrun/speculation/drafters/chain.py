@@ -17,7 +17,7 @@ _DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # depths that `spec
 
 
 class ChainDrafter:
-    """Drafts one path, in which each token is the one that the sampler would choose from the draft's logits."""
+    """Drafts one path, in which each token is what the sampler would choose from the draft's logits."""
 
     def __init__(self, source: ChainSource) -> None:
         self._source = source

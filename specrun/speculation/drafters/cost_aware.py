@@ -7,7 +7,7 @@ bring in the same time (`Guide`). OPT-Tree (arXiv 2406.17276) has a fixed thresh
 
 Draft sources may take part. Their guesses cost nothing, so they are offered before each draft pass, which must then pay
 in addition to them. What draft and sources say of one position is pooled into one distribution (`pooling`), so a guess
-that the draft confirms is followed further, and one that it does not list loses its place. One draft pass expands
+that the draft confirms is followed further, and a guess that it does not list loses its place. One draft pass expands
 guesses of several levels at once, so the sources draft for the draft too (a cascade; CS Drafting, arXiv 2312.11462).
 """
 
@@ -139,7 +139,7 @@ class CostAwareDrafter:
         asked_draft = ROOT not in unexpanded
         now = self._guide.best_size(chances, target_row, limits.budget, limits.pending, asked_draft)
         node_cost = rate * marginal_ms(target_row, now + limits.pending)
-        # When the budget is full, a new node replaces the worst one that would be kept without it.
+        # When the budget is full, a new node replaces the worst node that would be kept without it.
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)
         gains = []
         for node in best:
@@ -153,7 +153,7 @@ class CostAwareDrafter:
 
 
 def _open(growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> set[int]:
-    """Those of `unexpanded` that may be expanded later; no child of another one would stay in the tree."""
+    """The nodes among `unexpanded` that may be expanded later; no child of another node would stay in the tree."""
     worst_kept = growth.worst_kept(limits.budget)
     return {node for node in unexpanded if growth.scores[node] >= worst_kept and growth.depths[node] < limits.depth}
 

@@ -69,7 +69,7 @@ class SpecExecDrafter:
         ]
 
     def _worth_expanding(self, growth: TreeGrowth, unexpanded: list[int], limits: DraftLimits) -> list[int]:
-        """Those of `unexpanded` that may have children in the tree, best first. No other one ever will."""
+        """The nodes among `unexpanded` that may have children in the tree, best first. No other node ever will."""
         worst_kept = growth.worst_kept(limits.budget)
         worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
         return growth.best(worth, len(worth))

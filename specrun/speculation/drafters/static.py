@@ -26,7 +26,7 @@ def fill_shape(
 
     add_children: adds children to the nodes of a level, given how many each should have, and returns each node's
         children in the order of the shape. There may be fewer, and one may occur twice.
-    expandable: gives those of the nodes that one draft pass can expand.
+    expandable: gives the nodes among them that one draft pass can expand.
     """
     places = {ROOT: ROOT}  # node of the tree -> node of the shape
     level = [ROOT] if shape.n_nodes > 1 else []

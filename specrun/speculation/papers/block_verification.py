@@ -36,7 +36,7 @@ def block_verification(
 
 
 def _chance(reach: float, p: Probabilities, q: Probabilities) -> float:
-    """Chance to accept up to a token that is not the last one. p, q: the distributions of the token after it."""
+    """Chance to accept up to a token that is not the last. p, q: the distributions of the token after it."""
     if reach == 1.0:
         return 1.0  # this covers p == q, where the quotient is 0/0; a later token is accepted then
     rest = float(np.maximum(reach * p - q, 0.0).sum())

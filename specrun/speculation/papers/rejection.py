@@ -28,7 +28,7 @@ def speculative_sampling(
 
 
 def multi_step(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """A `NodeRule`: try the draws in turn, each against the residual that the rejected ones before it leave.
+    """A `NodeRule`: try the draws in turn, each against the residual that the rejected draws before it leave.
 
     draws: independent draws from q, duplicates included; their number must not depend on what was drawn.
     """

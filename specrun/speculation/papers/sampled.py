@@ -110,7 +110,7 @@ class _Growth(TreeGrowth):
         return [ids[token] for token in draws]
 
     def expandable(self, nodes: Sequence[int]) -> list[int]:
-        """Those of `nodes` that one draft pass can expand; the draft has no token beyond its own vocabulary."""
+        """The nodes among `nodes` that one draft pass can expand; the draft has no token beyond its own vocabulary."""
         possible = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
         return expandable_of(self, self._source, possible, len(possible))
 

@@ -14,9 +14,12 @@ from specrun.speculation.drafter import Draft
 from specrun.speculation.papers.block_verification import block_verification
 from specrun.speculation.papers.distributions import Probabilities, draw
 from specrun.speculation.papers.drawn import DrawnDraft, Proposal, generator
-from specrun.speculation.papers.typical import is_typical
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
+
+# The defaults of Medusa's code (posterior_threshold, posterior_alpha); the paper uses delta = sqrt(epsilon).
+EPSILON = 0.09
+DELTA = 0.3
 
 NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
 """(target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
@@ -102,6 +105,16 @@ def walk_block(
     qs = [source.dense(len(ps[0])) for source in sources]
     n_accepted, last = block_verification(ps, qs, drafted, rng)
     return Accepted(list(range(n_accepted + 1)), [*drafted[:n_accepted], last])
+
+
+def is_typical(p: Probabilities, token: int, epsilon: float = EPSILON, delta: float = DELTA) -> bool:
+    """Typical acceptance (Medusa, arXiv 2401.10774): whether p(token) > min(epsilon, delta * exp(-H)).
+
+    H is the entropy of p in nats.
+    """
+    likely = p[p > 0]
+    entropy = -float((likely * np.log(likely)).sum())
+    return bool(p[token] > min(epsilon, delta * math.exp(-entropy)))
 
 
 def walk_typical(

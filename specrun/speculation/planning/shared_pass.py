@@ -1,6 +1,6 @@
 """How large the trees of several texts are that share a pass.
 
-A further token may take long in a small pass and next to nothing in one of twice the size, because kernels compute
+A further token may take long in a small pass and next to nothing in a pass of twice the size, because kernels compute
 several tokens at a time. So one text's nodes may pay only together with those of the others. Each tree is grown with
 the price that a node has in the best larger pass, and then all nodes are compared: the likeliest ones stay, as many as
 bring most tokens for the time of the pass.
@@ -33,9 +33,9 @@ def nodes_that_pay(
 
     chances: of each text's drafted nodes, in any order; a node's is no larger than its parent's.
     row, n_tokens: as above. rate: tokens per millisecond. sizes: those of passes that are considered, besides the pass
-    without nodes and the one with all.
+    without nodes and the pass with all.
     """
-    texts = np.repeat(np.arange(len(chances)), [len(one) for one in chances])
+    texts = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
     pooled = np.concatenate([np.empty(0), *chances])
     order = np.argsort(-pooled, kind="stable")
     most = max(min(len(order), len(row) - 1 - n_tokens), 0)

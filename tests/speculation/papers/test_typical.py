@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling.chi_square import chi_square_p_value
-from specrun.speculation.papers.typical import is_typical
-from specrun.speculation.papers.walk import walk_typical
+from specrun.speculation.papers.walk import is_typical, walk_typical
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.speculation.papers.cases import PAIRS, normalized
