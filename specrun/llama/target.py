@@ -102,11 +102,6 @@ class TargetContext:
         return n_waiting - self._bounds.n_alone(n_waiting)
 
     @property
-    def has_read_prompt(self) -> bool:
-        """Whether the cache holds all of the prompt but what the first pass decodes."""
-        return self._bounds.whole(len(self.tokens) - 1 - self.n_cached) == 0
-
-    @property
     def has_states(self) -> bool:
         """Whether a head can draft, for which it needs the states of all tokens before the root."""
         return self.states is None or len(self.states.tokens) >= len(self.tokens) - 1
