@@ -1,16 +1,20 @@
 """What ends a command before its time: Ctrl-C, SIGTERM (`kill`, `systemctl stop`), SIGHUP (the terminal is closed).
 
-Each of them is raised as an exception where nothing else is said, is a flag inside an `InterruptFlag`, and waits inside
-`held`. A process that was started to ignore one of them, as by `nohup`, goes on ignoring it.
+By default each of these signals is raised as an exception. Inside an `InterruptFlag` it sets the flag, and inside
+`held` it waits. A process that was started to ignore a signal, as by `nohup`, goes on ignoring it.
+
+Where C code cannot go on, the process ends at once: what was written is kept, the terminal is restored, and one line
+says why (`undone`, `say_last_words`).
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 from specrun.errors import INTERRUPTED_EXIT_CODE
@@ -19,8 +23,11 @@ _ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(s
 _SIGNALS = [signal.SIGINT, *_ENDINGS]
 _EXIT_CODE_OF_A_SIGNAL = 128  # plus its number, as shells say it
 _SECONDS_OF_ONE_END = 2.0  # shells, terminals and systemd say the same several times, which must not stop cleaning up
+_STDERR = 2
+_CLEAR_LINE_AND_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
 
 _ending: tuple[int, float] | None = None  # the last SIGTERM or SIGHUP, and when it came
+_undo: list[Callable[[], None]] = []  # what a sudden end calls, the last first
 
 
 class Ending(KeyboardInterrupt):
@@ -100,6 +107,28 @@ def held() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
         for number in waiting:
             before[number](number, None)
+
+
+@contextmanager
+def undone(undo: Callable[[], None]) -> Iterator[None]:
+    """Inside the block a sudden end calls `undo` first: for what would otherwise outlive the process, or be lost."""
+    _undo.append(undo)
+    try:
+        yield
+    finally:
+        _undo.remove(undo)
+
+
+def say_last_words(message: str, descriptor: int = _STDERR) -> None:
+    """Write why the process ends now, as a line on stderr, after everything that `undone` holds was called.
+
+    Python's own streams are not used, as another thread may be using them. descriptor: of stderr. Raises OSError.
+    """
+    for undo in reversed(_undo):
+        with suppress(Exception):  # nothing may keep the process from ending
+            undo()
+    prefix = _CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(descriptor) else b""
+    os.write(descriptor, prefix + f"specrun: {message}\n".encode(errors="replace"))
 
 
 Handler = Callable[[int, FrameType | None], object]

@@ -1,14 +1,15 @@
-"""Files that are written whole or not at all, and damaged ones that are set aside."""
+"""Files that are written whole or not at all, damaged ones that are set aside, and facts that come back."""
 
 from __future__ import annotations
 
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from specrun.locations import parse_json, set_aside, whole_file
+from specrun.locations import parse_json, recall, remember, set_aside, whole_file
 
 
 def write(path: Path, text: str) -> None:
@@ -72,3 +73,32 @@ def test_what_is_set_aside_is_still_there(tmp_path: Path) -> None:
 def test_what_is_not_json_is_one_kind_of_error(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_json(text)
+
+
+def number(value: Any) -> int:
+    return int(value["number"])
+
+
+def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "fact.json"
+    assert recall(path, number) is None
+    remember(path, {"number": 3})
+    assert recall(path, number) == 3
+    remember(path, {"number": 4})
+    assert recall(path, number) == 4
+    assert [file.name for file in path.parent.iterdir()] == ["fact.json"]
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b'{"number": 3', b"\xff", b"3", b"[]", b"{}", b'{"number": "x"}', b"[" * 100_000, b"null"]
+)
+def test_what_is_damaged_is_no_fact(tmp_path: Path, damaged: bytes) -> None:
+    path = tmp_path / "fact.json"
+    path.write_bytes(damaged)
+    assert recall(path, number) is None
+
+
+def test_a_disk_that_refuses_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    remember(tmp_path / "file" / "fact.json", {"number": 3})
+    assert recall(tmp_path / "file" / "fact.json", number) is None

@@ -9,8 +9,8 @@ from specrun.catalog.entries import Entry
 from specrun.catalog.hub.look_up import look_up
 from specrun.catalog.hub.settings import is_offline
 from specrun.catalog.names import HubName
+from specrun.display_text import size_text
 from specrun.errors import HubError
-from specrun.units import size_text
 
 
 @dataclass(frozen=True)

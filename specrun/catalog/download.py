@@ -21,9 +21,9 @@ from specrun.catalog.hub.look_up import look_up as look_up_once
 from specrun.catalog.hub.remote_model import RemoteFile, RemoteModel
 from specrun.catalog.hub.settings import address, cache_dir, max_http_bytes
 from specrun.catalog.names import HubName
+from specrun.display_text import size_text
 from specrun.errors import HubError
 from specrun.locations import file_bytes
-from specrun.units import size_text
 
 _LOOK_UP_RETRIES = 3
 _DOWNLOAD_RETRIES = 6  # in a row without a new byte; with the doubling waits of `_wait` they take about a minute

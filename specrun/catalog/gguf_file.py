@@ -15,8 +15,8 @@ from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, broken
 from specrun.catalog.recurrent_layers import layers_without_attention
 from specrun.catalog.split import shards
 from specrun.catalog.tensor_names import EMBEDDING, INPUTS, OUTPUT, is_expert, layer_of
+from specrun.display_text import one_line
 from specrun.errors import ModelFileError
-from specrun.visible import one_line
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import first_difference
 from specrun.catalog.tensor_names import EMBEDDING, OUTPUT
 from specrun.catalog.vocabulary import read_vocabulary
+from specrun.display_text import one_line
 from specrun.errors import ModelFileError, PairError
 from specrun.speculation.method import HEADS, HeadKind
-from specrun.visible import one_line
 
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
 # Tensors of a DSpark head: rows by the token before, and by the token that is drafted.

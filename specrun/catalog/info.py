@@ -8,7 +8,7 @@ from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import PUBLISHED, has_foreign_mtp, head_in, own_head, runs
 from specrun.catalog.resolve import Model
-from specrun.units import size_text
+from specrun.display_text import size_text
 
 _CTX_SIZE = 4096  # tokens; the default context of all commands
 

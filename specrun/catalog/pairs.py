@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from specrun.catalog.entries import Entry
+from specrun.display_text import size_text
 from specrun.errors import PairError
-from specrun.units import size_text
 
 
 class VocabularyLike(Protocol):

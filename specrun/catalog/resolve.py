@@ -13,9 +13,9 @@ from specrun.catalog.hub.remote_model import RemoteModel
 from specrun.catalog.names import HubName, parse
 from specrun.catalog.pairs import check_families, check_sizes
 from specrun.catalog.split import shards
+from specrun.display_text import size_text
 from specrun.errors import MissingModelError
 from specrun.locations import file_bytes
-from specrun.units import size_text
 
 NO_DRAFT = "none"  # the value of --draft that means no draft
 OWN_HEAD = "mtp"  # the value of --draft that means the target's own MTP layers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from specrun import sudden_end
+from specrun import interrupts
 from specrun.catalog.local_models import local_models
 from specrun.chat import commands, conversation_file, kept_list, picker
 from specrun.chat.conversation_file import LastConversation
@@ -18,16 +18,15 @@ from specrun.chat.reader import MessageReader
 from specrun.chat.set_command import ChatSettings
 from specrun.chat.terminal import without_echo
 from specrun.chat.transcripts import load_messages, save_messages
+from specrun.display_text import one_line, visible, without_secrets
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
-from specrun.redaction import without_secrets
 from specrun.views import answer_report as report
 from specrun.views import tree_view
-from specrun.visible import one_line, visible
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -147,7 +146,7 @@ class ChatLoop:
                 with (
                     InterruptFlag() as interrupted,
                     without_echo(),
-                    sudden_end.undone(lambda: self._keep_begun(completion)),
+                    interrupts.undone(lambda: self._keep_begun(completion)),
                 ):
                     self._answers.show(completion.stream(interrupted), completion)
             except BaseException:

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.catalog.local_models import LocalModel, local_models
-from specrun.units import size_text
-from specrun.visible import one_line
+from specrun.display_text import one_line, size_text
 
 EMBEDDED = "the embedded pair"
 

@@ -22,9 +22,9 @@ from specrun.catalog.local_models import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
 from specrun.chat.typed_history import TypedHistory
+from specrun.display_text import one_line
 from specrun.errors import PromptError, SpecrunError
 from specrun.interrupts import Ending
-from specrun.visible import one_line
 
 _QUOTES = '"""'
 

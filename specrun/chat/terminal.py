@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from specrun import sudden_end
+from specrun import interrupts
 
 if sys.platform == "win32":
 
@@ -32,7 +32,7 @@ else:
         quiet[_LOCAL_FLAGS] &= ~termios.ECHO
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
         try:
-            with sudden_end.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
+            with interrupts.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
                 yield
         finally:
             # Where the terminal is gone, there is nothing to restore.

@@ -24,12 +24,12 @@ def datastore(
     """
     from specrun.catalog.local_pair import local_pair
     from specrun.cli.pulling import AskingFetcher
+    from specrun.display_text import size_text
     from specrun.engine import run_sources as sources
     from specrun.engine.source_files import datastore_file as store
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
     from specrun.long_run import left_text
-    from specrun.units import size_text
 
     path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
     with LlamaModel(path, UNDECIDED) as model, output.progress() as show:

@@ -24,7 +24,7 @@ def demo(
     from specrun.demo import wide_pair
 
     if remove:
-        from specrun.units import size_text
+        from specrun.display_text import size_text
 
         output.note(f"{size_text(wide_pair.remove())} are free again")
         return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun import sudden_end
+from specrun import interrupts
 from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import InterruptFlag, is_ending
@@ -111,7 +111,7 @@ class _Writer:
             if completion.text and not completion.text.endswith("\n"):
                 output.write("\n")
 
-        with sudden_end.undone(end_line):
+        with interrupts.undone(end_line):
             self._run(completion, output.write)
         if not completion.text.endswith("\n"):
             output.write("\n")

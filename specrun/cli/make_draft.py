@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specrun.cli import output
+from specrun.display_text import size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
-from specrun.units import size_text
 
 if TYPE_CHECKING:
     from rich.table import Table

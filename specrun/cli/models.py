@@ -10,9 +10,8 @@ import typer
 from specrun.cli import output
 from specrun.cli.list_models import list_models
 from specrun.cli.make_draft import forget_draft, make_draft
+from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
-from specrun.units import size_text
-from specrun.visible import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table

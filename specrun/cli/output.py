@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from specrun.redaction import without_secrets
+from specrun.display_text import one_line, visible, without_secrets
 from specrun.views.console import LiteralConsole
-from specrun.visible import one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,8 +12,7 @@ import typer
 from rich.table import Table
 
 from specrun.cli import output
-from specrun.units import size_text
-from specrun.visible import one_line
+from specrun.display_text import one_line, size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

@@ -8,8 +8,7 @@ from specrun.doctor.finding import Finding
 from specrun.hardware.device import offload_devices
 from specrun.hardware.machine import gpu_driver, nvidia_card
 from specrun.llama import devices, library
-from specrun.locations import data_dir
-from specrun.remembered import recall, remember
+from specrun.locations import data_dir, recall, remember
 
 
 def finding() -> Finding | None:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from specrun.catalog import embedded
 from specrun.catalog.file_identity import file_identity
+from specrun.display_text import size_text
 from specrun.errors import SpecrunError
 from specrun.interrupts import InterruptFlag
 from specrun.locations import cache_dir
 from specrun.long_run import Run
 from specrun.making.widening.wider_model import WiderModel
-from specrun.units import size_text
 
 _SPARE = 100_000_000  # bytes that stay free for metadata and for others
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from specrun.display_text import size_text
 from specrun.doctor.finding import Finding
 from specrun.doctor.installation import REBUILD
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device, offload_devices
-from specrun.units import size_text
 
 _MUCH = 0.5  # of a GPU's memory; less of it free means that another program holds layers' places. Chosen by hand
 

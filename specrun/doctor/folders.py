@@ -11,10 +11,10 @@ from pathlib import Path
 from specrun import locations
 from specrun.catalog import cache
 from specrun.catalog.hub import settings as hub
+from specrun.display_text import size_text
 from specrun.doctor.finding import Finding
 from specrun.hardware.storage import Storage
 from specrun.locations import file_bytes
-from specrun.units import size_text
 
 _FULL = 1_000_000  # bytes; with less, nothing can be saved
 _SLOW = 300e6  # bytes a second; below a SATA SSD's 500 MB/s, above a hard disk. Chosen by hand

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psutil
 
+from specrun.display_text import size_text
 from specrun.doctor.finding import Finding
 from specrun.hardware.memory import Memory
-from specrun.units import size_text
 
 _SCARCE = 0.1  # of all RAM; chosen by hand
 _PROC = Path("/proc/self")

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun import child_process
 from specrun.errors import LlamaError, SpecrunError
 from specrun.hardware.device import Device
+from specrun.processes import child_process
 
 _SECONDS = 30.0  # for one process; a GPU backend that compiles its kernels first takes several
 _PROMPT = "def read_config(path):\n"

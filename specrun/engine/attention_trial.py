@@ -23,7 +23,7 @@ from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
-from specrun.remembered import recall, remember
+from specrun.locations import recall, remember
 from specrun.speculation.planning.pass_sizes import tokens_of
 
 PROMPT, ANSWER = 500, 256  # tokens of the prompt that is read and of the answer that is written; chosen by hand

@@ -14,9 +14,8 @@ from specrun.hardware.placement import Placement
 from specrun.llama import TargetContext, offload_threshold, tiled_kernels
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
-from specrun.locations import data_dir
+from specrun.locations import data_dir, recall, remember
 from specrun.profiles.profile import Profile
-from specrun.remembered import recall, remember
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 

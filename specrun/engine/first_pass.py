@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specrun import child_process
 from specrun.catalog.file_identity import file_identity
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.generation import Generation
@@ -29,8 +28,8 @@ from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
 from specrun.llama import devices, library
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
-from specrun.locations import data_dir
-from specrun.remembered import recall, remember
+from specrun.locations import data_dir, recall, remember
+from specrun.processes import child_process
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN

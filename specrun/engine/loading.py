@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog.pairs import check_pair, check_sizes
+from specrun.display_text import size_text
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.one_at_a_time import why_one_at_a_time
@@ -27,7 +28,6 @@ from specrun.locations import file_bytes
 from specrun.long_run import left_text
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
-from specrun.units import size_text
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 # Committed tokens that wait where passes are taken back and decoded again, without measured times. By hand: in RAM a

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile
+from specrun.display_text import size_text
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.expected_shape import expected_shape
@@ -17,7 +18,6 @@ from specrun.hardware.model_shape import ModelShape
 from specrun.llama import devices
 from specrun.llama_settings import UNDECIDED
 from specrun.profiles.known_rates import known_rates
-from specrun.units import size_text
 
 
 @dataclass(frozen=True)

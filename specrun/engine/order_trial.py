@@ -18,7 +18,7 @@ from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, tiled_kernels
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
-from specrun.remembered import recall, remember
+from specrun.locations import recall, remember
 
 SIZES = (8, 12, 16, 24, 32, 48, 64)  # tokens of the timed passes; tiled kernels begin at 8
 _ROUNDS = 5

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from specrun.units import size_text
+from specrun.display_text import size_text
 
 RPC = "RPC"  # the backend of devices on other machines
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL", "META", "unknown"]

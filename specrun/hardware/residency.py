@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from specrun.display_text import size_text
 from specrun.hardware.placement import Placement
-from specrun.units import size_text
 
 FEWEST_SLOTS = 2  # one is computed while the next is filled
 

@@ -1,4 +1,4 @@
-"""The Jinja chat template of a GGUF file, rendered in a process of its own (specrun.template_sandbox)."""
+"""The Jinja chat template of a GGUF file, rendered in a process of its own (specrun.processes.template_sandbox)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from specrun.display_text import one_line
 from specrun.errors import ModelFileError, SpecrunError
-from specrun.visible import one_line
 
 _ADVICE = "`specrun generate --raw` does without it"
 # -I keeps Python from importing modules of the same names from the current folder.
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from specrun import template_sandbox as s; s.serve()"
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from specrun.processes import template_sandbox; template_sandbox.serve()"
+)
 # What the process gets to see: the time zone, and where Python's libraries are.
 _ENVIRONMENT = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 _MOST_SECONDS = 20.0  # until an answer, on a machine that is busy with other things

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, UsageError
-from specrun.visible import one_line
 
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
 

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-from specrun import sudden_end
+from specrun import interrupts
+from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, SpecrunError
 from specrun.llama import offload_threshold
-from specrun.visible import one_line, visible
 
 logger = logging.getLogger("specrun.llama")
 
@@ -83,7 +83,7 @@ def _set_uncaught(handler: Any) -> int | None:
 def end_process(why: str, error: type[SpecrunError]) -> NoReturn:
     """End the process at once, with one line and the exit code of `error`: while C code runs nothing can be raised."""
     with contextlib.suppress(OSError):
-        sudden_end.say(why, _shown)
+        interrupts.say_last_words(why, _shown)
     os._exit(error.exit_code)
 
 

@@ -16,6 +16,7 @@ from specrun.catalog import heads
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.split import shards
+from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
@@ -23,7 +24,6 @@ from specrun.llama.failures import load_failure
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
-from specrun.visible import one_line
 
 
 def _check_file(path: Path) -> None:

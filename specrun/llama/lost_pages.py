@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from specrun import sudden_end
+from specrun import interrupts
 from specrun.errors import LlamaError
 from specrun.llama import library
 from specrun.locations import file_bytes
@@ -48,7 +48,7 @@ def _on_lost_page(_signal: int) -> None:
         if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
             library.end_process(f"{path} was cut short while it was in use; download it again", LlamaError)
     try:
-        sudden_end.say(
+        interrupts.say_last_words(
             "memory that is in use, or a part of a file, cannot be read any more; check the disk of the model, and "
             "with layers on a GPU its driver"
         )

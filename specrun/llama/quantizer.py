@@ -17,9 +17,9 @@ from typing import Any
 
 import llama_cpp
 
-from specrun import child_process
 from specrun.errors import LlamaError
 from specrun.llama import library
+from specrun.processes import child_process
 
 _MIB = 2**20
 _MOST_BUFFERED = 1024 * _MIB  # bytes for the rows of a tensor as float32; llama.cpp's default is 8 GiB

@@ -12,6 +12,7 @@ import psutil
 
 from specrun.catalog import fastest, made
 from specrun.catalog.gguf_file import GgufFile
+from specrun.display_text import size_text
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.locations import file_bytes
 from specrun.long_run import Run
@@ -19,7 +20,6 @@ from specrun.making import quantizing
 from specrun.making.candidates import DEFAULT_SHARES, DEFAULT_TYPES, SAME, Candidate, candidates
 from specrun.making.measuring import Quality, Reference, measure, read_target
 from specrun.making.result import Outcome, Result
-from specrun.units import size_text
 
 CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
 _UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process

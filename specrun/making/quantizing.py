@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from specrun import child_process
 from specrun.hardware.cpu import usable_cores
 from specrun.making.candidates import Candidate
+from specrun.processes import child_process
 
 
 def size_of(target: Path, candidate: Candidate, wait: Callable[[], None]) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun import child_process
 from specrun.engine.attention_trial import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
@@ -18,6 +17,7 @@ from specrun.errors import SpecrunError
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
+from specrun.processes import child_process
 from specrun.profiles.codec import converter
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC

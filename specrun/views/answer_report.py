@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from specrun.display_text import rate_text, size_text
 from specrun.long_run import left_text
-from specrun.units import rate_text, size_text
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion

@@ -13,9 +13,9 @@ from rich.markdown import Heading, Markdown, MarkdownElement, Paragraph
 from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
+from specrun.display_text import visible
 from specrun.engine.completion import Completion
 from specrun.views.answer_report import status
-from specrun.visible import visible
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8

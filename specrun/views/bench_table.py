@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from specrun.bench.rows import Row
-from specrun.units import rate_text
+from specrun.display_text import rate_text
 
 Format = Literal["table", "md", "csv", "json", "jsonl"]
 

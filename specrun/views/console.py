@@ -9,14 +9,14 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from specrun.visible import visible
+from specrun.display_text import visible
 
 
 class LiteralConsole(Console):
     """A console that shows all text literally.
 
     Names of models and files may have square brackets or colons, which rich would read as markup and emoji; and control
-    characters, which the terminal would obey (specrun.visible).
+    characters, which the terminal would obey (specrun.display_text).
     """
 
     def __init__(self, **options: Any) -> None:

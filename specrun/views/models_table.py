@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.catalog import heads
-from specrun.units import size_text
-from specrun.visible import one_line
+from specrun.display_text import one_line, size_text
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "")
 _RIGHT = ("size", "tok/s")

@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from specrun.display_text import size_text
 from specrun.hardware.placement import PartName, Placement, Site
-from specrun.units import size_text
 
 # The letter of each part, used where the output is not a terminal, and its colour on a terminal.
 _STYLES: dict[PartName, tuple[str, str]] = {

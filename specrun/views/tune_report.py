@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specrun.display_text import rate_text
 from specrun.engine import exact_passes
 from specrun.hardware.placement import Placement
 from specrun.profiles.profile import Profile, TunedPlan
@@ -19,7 +20,6 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
-from specrun.units import rate_text
 from specrun.views.console import LiteralConsole
 from specrun.views.placement_view import PlacementView
 

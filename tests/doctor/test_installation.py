@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from specrun import child_process
 from specrun.doctor import devices, installation, probe
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
 from specrun.llama import library
+from specrun.processes import child_process
 from tests.hardware.test_machine import CPU, GPU, GiB
 
 X86_FLAGS = frozenset({"fpu", "pni", "ssse3", "avx", "avx2", "fma", "f16c", "bmi2", "avx512f"})

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specrun import template_sandbox
 from specrun.errors import ModelFileError
 from specrun.llama import chat_template
 from specrun.llama.chat_template import ChatTemplate, Message
+from specrun.processes import template_sandbox
 
 MESSAGES: list[Message] = [{"role": "user", "content": "hello"}]
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}"

@@ -26,11 +26,11 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 import specrun
 from specrun.catalog import embedded
+from specrun.display_text import size_text
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.invariance import Comparison
 from specrun.llama_settings import LlamaSettings
-from specrun.units import size_text
 from tests.models import random_llama, wide_target
 from tests.soak import kills, long_chat, random_trees, serving
 from tests.soak.draft_states import ROUNDING, DraftStates, DraftSubject

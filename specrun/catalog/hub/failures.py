@@ -9,8 +9,8 @@ from typing import Any
 from specrun.catalog.entries import catalog
 from specrun.catalog.hub.settings import address
 from specrun.catalog.names import near
+from specrun.display_text import without_secrets
 from specrun.errors import HubError
-from specrun.redaction import without_secrets
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed
 _WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time

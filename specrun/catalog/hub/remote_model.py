@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from specrun.catalog.hub.settings import address
 from specrun.catalog.safe_names import is_safe_name, is_safe_path
+from specrun.display_text import one_line
 from specrun.errors import HubError
-from specrun.visible import one_line
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specrun.redaction import without_secrets
+from specrun.display_text import without_secrets
 
 
 def cache_dir() -> Path:

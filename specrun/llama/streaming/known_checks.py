@@ -10,8 +10,7 @@ from typing import Any
 
 from specrun.llama import library
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import data_dir
-from specrun.remembered import recall, remember
+from specrun.locations import data_dir, recall, remember
 
 _VERSION = 1  # of the check and of what it checks, the ring and the gate; raise it when one of them changes
 

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from specrun import child_process
 from specrun.errors import CrashError, LlamaError
+from specrun.processes import child_process
 
 
 def serve(request: str) -> None:
