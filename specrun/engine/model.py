@@ -13,10 +13,10 @@ from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
 from specrun.engine.exact_passes import ExactPasses
-from specrun.engine.expert_costs import expert_growth
 from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
+from specrun.engine.placing import expert_growth
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
@@ -35,8 +35,8 @@ from specrun.options.sampling_options import ChatSamplingOptions, SamplingOption
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.method import OFF
 from specrun.speculation.plan import Plan
+from specrun.speculation.planning.costs import most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
-from specrun.speculation.planning.waiting import most_waiting
 from specrun.speculation.sources.source_set import SourceSet
 
 _MOST_GRAMMARS = 16  # that are kept for further texts; a server gets new ones without end

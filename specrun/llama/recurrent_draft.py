@@ -8,7 +8,7 @@ from itertools import islice
 from specrun.llama.batch import committed_tokens, readable
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.draft import DraftContext
-from specrun.llama.prefix import common_prefix
+from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.llama.taking_back import RecurrentStates
 from specrun.llama.teacher_forced import rows_along
 from specrun.speculation.drafter import DraftNode
@@ -31,32 +31,31 @@ class RecurrentDraft:
         self._tokens: list[int] = []  # what the cache holds: committed text and path
         self._expanded = [ROOT]  # the nodes of the path
         self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
-        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
+        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
 
         Returns float32[n_vocab], the logits after the root.
         """
-        if self._is_in_doubt:
+        if self._change.is_unfinished:
             self.reset()
         if self._root_row is not None and self._tokens == list(tokens):
             return self._root_row  # the state without the root is not there any more
-        self._is_in_doubt = True
-        shared = common_prefix(self._tokens, tokens[:-1])
-        if shared < len(self._tokens):
-            shared = self._cache.take_back(shared)
-        rows = None
-        for begin in range(shared, len(tokens), self.context.config.n_batch):
-            chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
-            is_last = begin + len(chunk) == len(tokens)
-            rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
-        assert rows is not None, "the root is never in the cache"
-        self._cache.expect_back(len(tokens))
-        self._tokens = list(tokens)
-        self._expanded = [ROOT]
-        self._root_row = rows[0, : self.n_vocab].copy()
-        self._is_in_doubt = False
+        with self._change:
+            shared = common_prefix(self._tokens, tokens[:-1])
+            if shared < len(self._tokens):
+                shared = self._cache.take_back(shared)
+            rows = None
+            for begin in range(shared, len(tokens), self.context.config.n_batch):
+                chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
+                is_last = begin + len(chunk) == len(tokens)
+                rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
+            assert rows is not None, "the root is never in the cache"
+            self._cache.expect_back(len(tokens))
+            self._tokens = list(tokens)
+            self._expanded = [ROOT]
+            self._root_row = rows[0, : self.n_vocab].copy()
         return self._root_row
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
@@ -67,12 +66,11 @@ class RecurrentDraft:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        self._is_in_doubt = True
-        self._tokens = []
-        self._expanded = [ROOT]
-        self._root_row = None
-        self._cache.clear()
-        self._is_in_doubt = False
+        with self._change:
+            self._tokens = []
+            self._expanded = [ROOT]
+            self._root_row = None
+            self._cache.clear()
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes that continue the path in one pass.
@@ -99,12 +97,12 @@ class RecurrentDraft:
         for parent, node in zip([self._expanded[-1], *(node.id for node in nodes)], nodes, strict=False):
             if node.parent != parent:
                 raise ValueError(f"node {node.id} does not continue the path")
-        self._is_in_doubt, self._root_row = True, None
-        path = readable([node.token for node in nodes], self.n_vocab)
-        rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
-        self._tokens += [node.token for node in nodes]
-        self._expanded += [node.id for node in nodes]
-        self._is_in_doubt = False
+        self._root_row = None
+        with self._change:
+            path = readable([node.token for node in nodes], self.n_vocab)
+            rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
+            self._tokens += [node.token for node in nodes]
+            self._expanded += [node.id for node in nodes]
         return rows[:, : self.n_vocab]
 
 

@@ -27,7 +27,7 @@ from specrun.llama.heads.markov import MarkovPart
 from specrun.llama.heads.rows_batch import RowsBatch
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.prefix import common_prefix
+from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
@@ -94,34 +94,33 @@ class BlockDraft:
         self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
-        self._is_in_doubt = False  # something was begun and not ended, as by Ctrl-C or a pass that failed
+        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to all of `tokens` but the last, the root, and draft the block behind it.
 
         Returns float32[n_vocab], the logits after the root. The target must have read all before the root.
         """
-        if self._is_in_doubt:
+        if self._change.is_unfinished:
             self.reset()
-        self._is_in_doubt = True
-        above_root = list(tokens[:-1])
-        kept = common_prefix(self._text, above_root)
-        self.context.remove(ALL_SEQUENCES, kept)
-        self._text = above_root[:kept]
-        while kept < len(above_root):
-            end = min(kept + self.context.config.n_batch, len(above_root))
-            self.context.read(self._target.of(above_root, kept, end), kept)
-            kept = end
+        with self._change:
+            above_root = list(tokens[:-1])
+            kept = common_prefix(self._text, above_root)
+            self.context.remove(ALL_SEQUENCES, kept)
             self._text = above_root[:kept]
-        size = min(self.block.size, self.context.config.n_ctx - kept)
-        block = readable(tokens[-1:], self.n_vocab) + [self.block.mask] * (size - 1)
-        batch = committed_tokens(block, kept, 1, n_outputs=size)
-        self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
-        self.context.remove(ALL_SEQUENCES, kept)
-        if self._markov:
-            self._markov.start(tokens[-1], self._levels)
-        self._depths = {ROOT: 0}
-        self._is_in_doubt = False
+            while kept < len(above_root):
+                end = min(kept + self.context.config.n_batch, len(above_root))
+                self.context.read(self._target.of(above_root, kept, end), kept)
+                kept = end
+                self._text = above_root[:kept]
+            size = min(self.block.size, self.context.config.n_ctx - kept)
+            block = readable(tokens[-1:], self.n_vocab) + [self.block.mask] * (size - 1)
+            batch = committed_tokens(block, kept, 1, n_outputs=size)
+            self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
+            self.context.remove(ALL_SEQUENCES, kept)
+            if self._markov:
+                self._markov.start(tokens[-1], self._levels)
+            self._depths = {ROOT: 0}
         return self._levels[0]
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
@@ -131,10 +130,9 @@ class BlockDraft:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        self._is_in_doubt = True
-        self._text, self._depths = [], {}
-        self.context.remove(ALL_SEQUENCES, 0)
-        self._is_in_doubt = False
+        with self._change:
+            self._text, self._depths = [], {}
+            self.context.remove(ALL_SEQUENCES, 0)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes whose children are in the block, and whose parents are expanded.
