@@ -4,7 +4,7 @@
 
 Counted are the experts of a layer that any token of a pass chose, on average over layers and passes: `text` for passes
 over the next tokens of real text, which is how `specrun tune` times them, `repeated` for passes over one token again
-and again, and `expected` if tokens choose independently (specrun/speculation/planning/expert_growth.py). llama.cpp's
+and again, and `expected` if tokens choose independently (specrun/speculation/planning/pass_times.py). llama.cpp's
 eval callback tells what was chosen; passes are timed without it. `ms` are medians, and `relative` is over one token.
 """
 
@@ -26,7 +26,7 @@ from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama_settings import LlamaSettings
-from specrun.speculation.planning.expert_growth import ExpertGrowth
+from specrun.speculation.planning.pass_times import ExpertGrowth
 from specrun.speculation.tree import TokenTree
 from specrun.tuning.pass_timer import TargetTimer
 

@@ -67,9 +67,9 @@ def load(target: str | Path | None = None, draft: str | Path | None = None, **op
     `Model.notices` says where the model runs otherwise than the options asked. Raises a SpecrunError, whose message
     says what to do, and TypeError for an unknown option.
     """
-    from specrun.engine import model
+    from specrun.engine import opening
 
-    return model.load(target, draft, options)
+    return opening.load(target, draft, options)
 
 
 def __getattr__(name: str) -> Any:

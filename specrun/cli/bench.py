@@ -108,7 +108,7 @@ def bench(
     from specrun.bench import share as bench_share
     from specrun.bench.runner import Bench
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.long_run import Run
     from specrun.sampling import SamplingParameters
     from specrun.speculation.drafters.specexec import SPECEXEC

@@ -48,7 +48,7 @@ def chat(
     from specrun.chat import ChatLoop, PipeReader, Surroundings, TerminalReader, conversation_file, picker
     from specrun.cli import unusable_gpu
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 

@@ -31,7 +31,7 @@ def demo(
     from specrun.catalog.local_pair import SilentFetcher
     from specrun.demo import measured
     from specrun.demo.comparison import Comparison
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.engine.resolving import run_options
     from specrun.long_run import Run
     from specrun.views import demo_view

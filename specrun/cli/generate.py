@@ -65,7 +65,7 @@ def generate(
         raise UsageError("--json and --jsonl exclude each other; choose one")
     from specrun.cli import prompt_input, unusable_gpu
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 

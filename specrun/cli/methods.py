@@ -81,7 +81,7 @@ def growth_map(
     """
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import growth_maps
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.locations import whole_file
     from specrun.speculation.registry import find
     from specrun.views import plot_file, shape_view

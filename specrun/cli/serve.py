@@ -93,7 +93,7 @@ def serve(
     """
     from specrun.cli import unusable_gpu
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
     from specrun.serving.app import Access, make_app

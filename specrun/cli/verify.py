@@ -68,7 +68,7 @@ def verify(
     --exact every difference is an error. With auto, a plan that drafts in every pass is compared as well.
     """
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.model import open_model
+    from specrun.engine.opening import open_model
     from specrun.long_run import Run
     from specrun.sampling import SamplingParameters
     from specrun.verifying import findings as found

@@ -10,7 +10,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head
 from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
-from specrun.engine.head_sizes import head_config
+from specrun.engine.placing import head_config
 from specrun.engine.run_options import RunOptions
 from specrun.errors import PairError
 from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from specrun.catalog.file_identity import file_identity
@@ -142,40 +141,20 @@ def _run_apart(options: RunOptions) -> None:
     """Load the pair in a process of its own and run passes. Raises CrashError if that ends it, or LlamaError."""
     from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
 
-    request = {
-        "target": str(options.target),
-        "draft": str(options.draft) if options.draft else None,
-        "plans": [converter().unstructure(plan) for plan in options.plans],
-        "ctx_size": options.ctx_size,
-        "settings": converter().unstructure(options.settings),
-        "draft_settings": converter().unstructure(options.draft_settings),
-        "residency": options.residency,
-    }
+    request = converter().unstructure(replace(options, history=False))  # the trial's text is none of the user's
     debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
     child_process.answer(__name__, request, "the first pass", lambda: None, debug)
 
 
 def serve(request: str) -> None:
-    """In the child: run the pair in `request`, which is JSON, and print an object, with `error` if that fails."""
+    """In the child: run the pair of the options in `request`, which is JSON, and print an object, with `error` if that
+    fails.
+    """
     from specrun.profiles.codec import converter
-    from specrun.speculation.method import Plan
 
     child_process.end_with_parent(lambda: None)
-    given = json.loads(request)
-    settings, draft_settings = (
-        converter().structure(given[key], LlamaSettings) for key in ("settings", "draft_settings")
-    )
-    options = RunOptions(
-        target=Path(given["target"]),
-        draft=Path(given["draft"]) if given["draft"] else None,
-        plans=tuple(converter().structure(plan, Plan) for plan in given["plans"]),
-        ctx_size=given["ctx_size"],
-        settings=settings,
-        draft_settings=draft_settings,
-        residency=given["residency"],
-    )
     try:
-        _run(options)
+        _run(converter().structure(json.loads(request), RunOptions))
         print("{}")
     except Exception as error:  # whatever Python raises is no crash of a driver
         print(json.dumps({"error": str(error)}))

@@ -21,15 +21,14 @@ from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
-from specrun.speculation.planning.expected import ExpectedPlan, untried
-from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
-from specrun.speculation.planning.pass_times import LearnedTimes
+from specrun.speculation.planning.pass_times import ExpertGrowth, LearnedTimes
 
 # Greedy texts and sampled ones differ in acceptance; temperatures above 0 differ little.
 _TEMPERATURES = (0.0, 0.8)

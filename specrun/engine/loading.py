@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun.catalog.heads import Head
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
 from specrun.engine.draft_loading import checked_head, make_drafts
@@ -30,7 +31,7 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
-# Committed tokens that wait where passes are taken back and decoded again, without measured times. By hand: in RAM a
+# Committed tokens that wait where rejected passes are decoded again, without measured times. Chosen by hand: in RAM a
 # further token costs about a third of a plain pass, elsewhere next to nothing.
 _FEW_WAITING, _MANY_WAITING = 4, 16
 _MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
@@ -38,33 +39,24 @@ _MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small;
 
 @dataclass(frozen=True)
 class LoadedPair:
-    """A target and, if a plan needs one, a draft.
+    """A target and, if a plan needs it, a draft."""
 
-    targets: the target's context; where several texts may be written at a time, one for each, in one context.
-    drafts: the same of the draft; empty if no plan needs one.
-    plans: the plans of the options that can run.
-    ctx_size: most tokens of prompt and answer together.
-    placement: which layers are in VRAM; None without a GPU.
-    notices: sentences for the user, one for each difference from what the options ask.
-    resources: frees contexts and models when it is closed. What is pushed onto it later is freed before them.
-    """
-
-    targets: tuple[TargetContext, ...]
-    drafts: tuple[AnyDraft, ...]
-    plans: tuple[Plan, ...]
-    ctx_size: int
-    placement: Placement | None
-    notices: tuple[str, ...]
-    resources: ExitStack
+    targets: tuple[TargetContext, ...]  # one for each text that may be written at a time, all in one context
+    drafts: tuple[AnyDraft, ...]  # likewise; empty if no plan needs a draft
+    plans: tuple[Plan, ...]  # the plans of the options that can run
+    ctx_size: int  # most tokens of prompt and answer together
+    placement: Placement | None  # which layers are in VRAM; None without a GPU
+    notices: tuple[str, ...]  # for the user: a sentence for each difference from what the options ask
+    resources: ExitStack  # closing it frees contexts and models; what is pushed onto it later is freed before them
 
     @property
     def target(self) -> TargetContext:
-        """The first one, for a text that is written alone."""
+        """The target of a text that is written alone."""
         return self.targets[0]
 
     @property
     def draft(self) -> AnyDraft | None:
-        """The first one, if there is any."""
+        """The draft of a text that is written alone; None without a draft."""
         return self.drafts[0] if self.drafts else None
 
     @property
@@ -81,8 +73,6 @@ class LoadedPair:
 
 def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
     """Load the models of the options. If VRAM turns out to be too small, a few smaller placements are tried.
-
-    show: shows what is loaded, from where and how fast.
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
@@ -112,52 +102,16 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
 def _load(
     options: RunOptions, placement: Placement | None, resources: ExitStack, show: Callable[[str], None]
 ) -> LoadedPair:
-    settings, draft_settings = options.settings, options.draft_settings
-    if placement:
-        settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
-    else:
-        settings, draft_settings = (replace(one, gpu_layers=None) for one in (settings, draft_settings))
     head = checked_head(options)
-    is_own_head = head is not None and head.is_own
-    streaming = plan_streaming(options, settings, is_own_head)
+    settings, draft_settings = _settings(options, placement, head)
+    streaming = plan_streaming(options, settings, with_mtp=head is not None and head.is_own)
     states = _states(options)
-    model = LlamaModel(options.target, settings, _progress(options.target, show), with_mtp=is_own_head)
-    resources.enter_context(model)
-    draft_model = model if is_own_head else None
-    if is_own_head:
-        draft_settings = replace(draft_settings, gpu_layers=settings.gpu_layers)
-    elif options.drafts:
-        assert options.draft
-        progress = _progress(options.draft, show)
-        is_head = head is not None
-        if is_head and settings.gpu_layers and not draft_settings.gpu_layers:
-            # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
-            draft_settings = replace(draft_settings, gpu_layers=1)
-        draft_model = LlamaModel(options.draft, draft_settings, progress, is_head, with_mtp=is_head)
-        resources.enter_context(draft_model)
-        if head is None:
-            check_sizes(model.n_bytes, draft_model.n_bytes)
-            check_pair(model.vocabulary, draft_model.vocabulary)
+    model, draft_model = _models(options, settings, draft_settings, head, resources, show)
     plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)
-    notices += further
+    notices += [*further, *_differences(options, plans, model, placement)]
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
-    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
-        why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
-        notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
-    if model.why_one_order:
-        notices.append(f"prompts are read more slowly than they could be, because {model.why_one_order}")
-    ctx_size = context_length(options.ctx_size, model.n_ctx_train)
-    if 0 < model.n_ctx_train < ctx_size:
-        notices.append(
-            f"{model.name} was trained for {model.n_ctx_train} tokens; with --ctx-size {ctx_size}, "
-            "expect nonsense beyond them"
-        )
-    notices += [
-        f"{plan.method.name} is lossy: the text is not the target's own" for plan in plans if not plan.method.lossless
-    ]
-
     if options.parallel > 1 and (alone := why_one_at_a_time(options, settings, model, draft_model, head)):
         notices.append(f"requests are answered one at a time, because {alone}")
         options = replace(options, parallel=1)
@@ -169,8 +123,7 @@ def _load(
 
     if streaming.is_wanted:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
-    config = configured(model, settings, states)
-    context, notice = target_context(model, config, streaming, resources)
+    context, notice = target_context(model, configured(model, settings, states), streaming, resources)
     notices += [notice] if notice else []
     targets = target_lanes(context)
     in_ram = not (streaming.is_wanted or settings.gpu_layers)
@@ -180,11 +133,75 @@ def _load(
         drafts = make_drafts(draft_model, head, targets[0], plans, draft_settings, configured, resources)
         if options.overlap and (reason := why_no_overlap(drafts[0])):
             notices.append(f"--overlap is left out: {reason}")
+    ctx_size = context_length(options.ctx_size, n_ctx_train)
     return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, placement, tuple(notices), resources)
 
 
+def _settings(
+    options: RunOptions, placement: Placement | None, head: Head | None
+) -> tuple[LlamaSettings, LlamaSettings]:
+    """The settings of the target and of the draft, with their places."""
+    settings, draft_settings = options.settings, options.draft_settings
+    if placement:
+        settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
+    else:
+        settings, draft_settings = replace(settings, gpu_layers=None), replace(draft_settings, gpu_layers=None)
+    if head and head.is_own:
+        draft_settings = replace(draft_settings, gpu_layers=settings.gpu_layers)
+    elif head and settings.gpu_layers and not draft_settings.gpu_layers:
+        # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
+        draft_settings = replace(draft_settings, gpu_layers=1)
+    return settings, draft_settings
+
+
+def _models(
+    options: RunOptions,
+    settings: LlamaSettings,
+    draft_settings: LlamaSettings,
+    head: Head | None,
+    resources: ExitStack,
+    show: Callable[[str], None],
+) -> tuple[LlamaModel, LlamaModel | None]:
+    """The target, and the model that drafts, which is the target's own file for a head within it."""
+    is_own_head = head is not None and head.is_own
+    model = LlamaModel(options.target, settings, _progress(options.target, show), with_mtp=is_own_head)
+    resources.enter_context(model)
+    if is_own_head:
+        return model, model
+    if not options.drafts:
+        return model, None
+    assert options.draft
+    is_head = head is not None
+    draft_model = LlamaModel(options.draft, draft_settings, _progress(options.draft, show), is_head, with_mtp=is_head)
+    resources.enter_context(draft_model)
+    if not is_head:
+        check_sizes(model.n_bytes, draft_model.n_bytes)
+        check_pair(model.vocabulary, draft_model.vocabulary)
+    return model, draft_model
+
+
+def _differences(
+    options: RunOptions, plans: Sequence[Plan], model: LlamaModel, placement: Placement | None
+) -> list[str]:
+    """Notices about what is otherwise than the options ask, or than the user may expect."""
+    notices = []
+    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
+        why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
+        notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
+    if model.why_one_order:
+        notices.append(f"prompts are read more slowly than they could be, because {model.why_one_order}")
+    ctx_size = context_length(options.ctx_size, model.n_ctx_train)
+    if 0 < model.n_ctx_train < ctx_size:
+        notices.append(
+            f"{model.name} was trained for {model.n_ctx_train} tokens; with --ctx-size {ctx_size}, "
+            "expect nonsense beyond them"
+        )
+    lossy = [plan.method.name for plan in plans if not plan.method.lossless]
+    return [*notices, *(f"{name} is lossy: the text is not the target's own" for name in lossy)]
+
+
 def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None]:
-    """Shows how far the loading of a model is. How long the rest takes is known once some of it is done."""
+    """Shows how far the loading of a model is, and how long the rest takes once that can be told."""
     started = time.perf_counter()
     total = file_bytes(path)
     place = f"{path.name} from {path.absolute().parent}"
@@ -201,7 +218,7 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
 
 
 def _states(options: RunOptions) -> KeptStates | None:
-    """The recurrent states that the target will keep, by the memory that is free before it is loaded."""
+    """The recurrent states that the target will keep, which depend on the memory that is free before it is loaded."""
     try:
         return target_states(options, options.plans, gpus_of(options))
     except ModelFileError:
@@ -211,28 +228,22 @@ def _states(options: RunOptions) -> KeptStates | None:
 def _on_one_path(
     plans: tuple[Plan, ...], model: LlamaModel, states: KeptStates | None
 ) -> tuple[tuple[Plan, ...], list[str]]:
-    """The plans as the target can follow them, and a notice for a user who asked for what it cannot do.
-
-    states: those that it keeps.
-    """
+    """The plans as a target that keeps these states can follow them, and a notice if the user asked for others."""
     if not model.is_recurrent or not any(plan.drafts for plan in plans):
         return plans, []
     if states == KeptStates():
         kind = model.metadata("general.architecture")
         return (OFF.plan(),), [
-            f"speculation is off: how tokens are taken back from models of the kind {kind} is untried"
+            f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
         ]
     trees = [plan for plan in plans if plan.drafts and not plan.is_chain]
     is_asked_for = len(plans) == 1 and trees and trees[0].method.needs_draft
-    reason = f"{model.name} has recurrent layers, of which a pass checks one path: that is the best path of each tree"
+    reason = f"{model.name} has recurrent layers, so a pass checks one path: the best path of each tree"
     return tuple(plan.on_one_path() for plan in plans), [reason] if is_asked_for else []
 
 
 def _possible(plans: tuple[Plan, ...], draft: LlamaModel | None) -> tuple[tuple[Plan, ...], list[str]]:
-    """The plans that can run, and notices for the user.
-
-    Where specrun chooses the plan and there is no draft model, draft sources take its place.
-    """
+    """The plans that can run, with draft sources in place of a missing draft model, and notices for the user."""
     if draft or not any(plan.method.needs_draft for plan in plans):
         return plans, []
     if len(plans) == 1:

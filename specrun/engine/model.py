@@ -4,50 +4,39 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
-from specrun.catalog.local_pair import Fetcher, SilentFetcher
-from specrun.engine import busy_cores, exact_passes, first_pass
+from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
-from specrun.engine.default_settings import with_defaults
 from specrun.engine.exact_passes import ExactPasses
-from specrun.engine.expert_costs import expert_growth
 from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
+from specrun.engine.placing import expert_growth
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
-from specrun.engine.resolving import run_options, with_profile
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
-from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import ChatTemplate
 from specrun.llama.grammar import Grammar
 from specrun.llama.triggered_grammar import TriggeredGrammar
-from specrun.long_run import unseen, unwatched
+from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
-from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
-from specrun.options.speculation_options import SpeculationOptions
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.costs import most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
-from specrun.speculation.planning.waiting import most_waiting
 from specrun.speculation.sources.source_set import SourceSet
-
-Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
 _MOST_GRAMMARS = 16  # that are kept for further texts; a server gets new ones without end
 
@@ -259,63 +248,3 @@ class Model:
             if len(self._grammars) > _MOST_GRAMMARS:
                 self._grammars.pop(old).close()
         return self._grammars[gbnf]
-
-
-def open_model(
-    models: ModelOptions,
-    speculation: SpeculationOptions,
-    machine: MachineOptions,
-    temperature: float,
-    fetcher: Fetcher,
-    note: Callable[[str], None],
-    largest: Plan | None = None,
-    progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
-    parallel: int = 1,
-) -> Model:
-    """Resolve the options, load the model and return it.
-
-    temperature: the temperature of the texts to come, on which the size of trees may depend.
-    fetcher: downloads missing models.
-    note: called with each notice that arises before anything is loaded.
-    largest: a further plan for which the contexts must have room.
-    progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
-    parallel: most texts that are written at the same time.
-
-    Raises the errors of `Model`, MissingModelError and HubError.
-    """
-    asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
-    watch = LoadWatch()
-    options = replace(asked if asked.profile else with_defaults(asked), largest=largest, parallel=parallel)
-    learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
-    with progress() as show:
-        options, crashes = first_pass.checked(options, show)
-        learner = Learner(asked, options.settings, note) if learns and not asked.profile else None
-        model = Model(options, learner, show)
-    model.notices[:0] = crashes
-    model.notices += busy_cores.notices(watch, options, model.placement)
-    return model
-
-
-def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
-    """What `specrun.load` does."""
-    values = {**options, "target": target and str(target), "draft": draft and str(draft)}
-    models = _taken(ModelOptions, values)
-    speculation = _taken(SpeculationOptions, values)
-    machine = _taken(MachineOptions, values)
-    if values:
-        raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
-    early: list[str] = []
-    loaded: list[Model] = []
-
-    def note(notice: str) -> None:
-        (loaded[0].notices if loaded else early).append(notice)
-
-    model = open_model(models, speculation, machine, SamplingOptions().temp, SilentFetcher(models.pull), note)
-    model.notices[:0] = early
-    loaded.append(model)
-    return model
-
-
-def _taken(group: type[Group], values: dict[str, Any]) -> Group:
-    """The option group made from those `values` that are its fields. They are removed from `values`."""
-    return group(**{name: values.pop(name) for name in group.__dataclass_fields__ if name in values})

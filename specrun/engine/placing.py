@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import drafting_head
+from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
-from specrun.engine.head_sizes import states_bytes
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.fit import expert_share
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices
+from specrun.llama.context import ContextConfig
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
+from specrun.speculation.planning.pass_times import ExpertGrowth
 
 _ALIKE = SPECEXEC.plan(128, 16)
+# Tokens of a pass of a head. It reads prompts in so many at once, and llama.cpp keeps logits of all of them: with
+# 152,000 tokens of a vocabulary, 39 MB. Chosen by hand.
+_HEAD_PASS = 64
+_FLOAT_BYTES = 4
 
 
 def gpus_of(options: RunOptions) -> tuple[Device, ...]:
@@ -74,7 +81,7 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
     config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), file.n_ctx_train, states)
     draft = GgufFile.read(options.draft) if options.draft and (options.drafts or alike) else None
     head = drafting_head(file, draft) if draft else None
-    of_head = states_bytes(head, draft, config, options.all_plans(options.plans)) if head and draft else 0
+    of_head = _head_bytes(head, draft, config, options.all_plans(options.plans)) if head and draft else 0
     draft = None if head and head.is_own else draft  # its layers are counted as the target's
     return PlacementRequest(
         target=ModelShape.of(file, config.n_ctx, options.settings, states.n_states if states else 1),
@@ -102,3 +109,45 @@ def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
         raise UsageError(
             f"--tensor-split must have one share for each GPU ({names}); got {len(settings.tensor_split)} shares"
         )
+
+
+def expert_growth(options: RunOptions) -> ExpertGrowth | None:
+    """How the passes of a mixture grow with their tokens, by where its experts lie; None for a dense model.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
+    file = GgufFile.read(options.target)
+    if not 0 < file.n_experts_used < file.n_experts:
+        return None
+    placement = place(placement_request(options, gpus_of(options)))
+    share = expert_share(placement, file.n_experts_used / file.n_experts)
+    return ExpertGrowth(file.n_experts, file.n_experts_used, share)
+
+
+def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
+    """The size of a head's context, where a draft model would have `config`: its passes are small.
+
+    llama.cpp ends the process in the first pass of a head that has more sequences than tokens of a pass.
+    """
+    n_batch = max(_HEAD_PASS, *(plan.width for plan in plans))
+    return replace(
+        config,
+        n_seq_max=min(config.n_seq_max, n_batch),
+        n_batch=n_batch,
+        n_outputs=n_batch,
+        settings=replace(config.settings, batch_size=None),
+    )
+
+
+def _head_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Sequence[Plan]) -> int:
+    """Bytes in RAM of hidden states, of the logits of a head's passes, and of a DSpark head's Markov part as numbers.
+
+    llama.cpp keeps the target's states of a whole call for each layer that is read. file: the head's. config: of the
+    target's context.
+    """
+    of_token = max(len(head.target_layers), 1) * head.target_width
+    # A DFlash head's states are the rows themselves, in half precision.
+    of_text = config.n_ctx * (of_token // 2 if head.kind == "dflash" else file.n_embd)
+    of_call = config.n_call * of_token
+    of_markov = sum(tensor.n_parameters for tensor in file.tensors if tensor.name == MARKOV_AFTER)
+    return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab + of_markov)

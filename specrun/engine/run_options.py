@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specrun.engine.kept_states import KeptStates
 from specrun.errors import UsageError
 from specrun.hardware.residency import RingSettings
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
+from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import MOST_PADDED
 from specrun.speculation.shape import MAX_LEAVES
-
-if TYPE_CHECKING:
-    from specrun.profiles.profile import Profile
 
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
 _MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand

@@ -9,7 +9,7 @@ from specrun.engine.decoding import Engine
 from specrun.profiles.profile import Profile
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import Plan
-from specrun.speculation.planning.expert_growth import ExpertGrowth
+from specrun.speculation.planning.pass_times import ExpertGrowth
 
 
 class RunPlans:

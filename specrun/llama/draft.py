@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specrun.llama.batch import committed_tokens, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.prefix import common_prefix
+from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.llama.teacher_forced import rows_along
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
@@ -23,26 +23,6 @@ class SavedDraft:
 
     tokens: list[int]
     state: NDArray[np.uint8]
-
-
-class Doubt:
-    """Whether work on a cache was begun and not ended, as by Ctrl-C or a failed pass. The work is done `with` it."""
-
-    def __init__(self) -> None:
-        self._exists = False
-
-    def begin(self) -> None:
-        """Begin work after which the cache must be emptied in any case."""
-        self._exists = True
-
-    def __enter__(self) -> None:
-        self._exists = True
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._exists = kind is not None
-
-    def __bool__(self) -> bool:
-        return self._exists
 
 
 class DraftContext:
@@ -65,7 +45,7 @@ class DraftContext:
         self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
         self._tokens: list[int] = []
         self._whole = self._sequences[0]  # a sequence with all committed text
-        self._doubt = Doubt()
+        self._change = CacheChange()
         self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
 
     def _n_elsewhere(self) -> int:
@@ -91,10 +71,10 @@ class DraftContext:
         Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten, but those that were
         accepted are not decoded again. If a pass failed or was interrupted before, all text is.
         """
-        if self._doubt:
+        if self._change.is_unfinished:
             self.reset()
         self._make_room(len(tokens))
-        with self._doubt:
+        with self._change:
             above_root = list(tokens[:-1])
             shared = common_prefix(self._tokens, above_root)
             if shared < len(self._tokens):
@@ -139,7 +119,7 @@ class DraftContext:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        with self._doubt:
+        with self._change:
             self._tokens = []
             self._remove(0)
             self._cells.begin(0, self._whole)
@@ -151,14 +131,14 @@ class DraftContext:
 
     def save(self) -> SavedDraft | None:
         """A copy of the committed text in the cache, to be called between passes; None if there is none."""
-        if self._doubt or not self._tokens:
+        if self._change.is_unfinished or not self._tokens:
             return None
         return SavedDraft(list(self._tokens), self.context.sequence_state(self._whole))
 
     def restore(self, saved: SavedDraft) -> None:
         """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
         self.reset()
-        with self._doubt:
+        with self._change:
             first = self._sequences[0]
             self._make_room(len(saved.tokens))
             self.context.set_sequence_state(first, saved.state)
@@ -171,7 +151,7 @@ class DraftContext:
 
         parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
         """
-        with self._doubt:
+        with self._change:
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
             return self._cells.expandable(parents, most, set(parents))
 
@@ -181,7 +161,7 @@ class DraftContext:
         The parent of a node must be the root, or expanded already, or come before it in `nodes`; in the last case it
         may have one child only. The next pass overwrites the rows.
         """
-        with self._doubt:
+        with self._change:
             sequences, positions = self._cells.add(nodes)
             tokens = readable([node.token for node in nodes], self.n_vocab)
             rows = self.context.decode(drafted_nodes(tokens, positions, sequences))

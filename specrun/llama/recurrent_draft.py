@@ -7,8 +7,8 @@ from itertools import islice
 
 from specrun.llama.batch import committed_tokens, readable
 from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.draft import Doubt, DraftContext
-from specrun.llama.prefix import common_prefix
+from specrun.llama.draft import DraftContext
+from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.llama.taking_back import RecurrentStates
 from specrun.llama.teacher_forced import rows_along
 from specrun.speculation.drafter import DraftNode
@@ -31,18 +31,18 @@ class RecurrentDraft:
         self._tokens: list[int] = []  # what the cache holds: committed text and path
         self._expanded = [ROOT]  # the nodes of the path
         self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
-        self._doubt = Doubt()
+        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
 
         Returns float32[n_vocab], the logits after the root.
         """
-        if self._doubt:
+        if self._change.is_unfinished:
             self.reset()
         if self._root_row is not None and self._tokens == list(tokens):
             return self._root_row  # the state without the root is not there any more
-        with self._doubt:
+        with self._change:
             shared = common_prefix(self._tokens, tokens[:-1])
             if shared < len(self._tokens):
                 shared = self._cache.take_back(shared)
@@ -66,7 +66,7 @@ class RecurrentDraft:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        with self._doubt:
+        with self._change:
             self._tokens = []
             self._expanded = [ROOT]
             self._root_row = None
@@ -98,7 +98,7 @@ class RecurrentDraft:
             if node.parent != parent:
                 raise ValueError(f"node {node.id} does not continue the path")
         self._root_row = None
-        with self._doubt:
+        with self._change:
             path = readable([node.token for node in nodes], self.n_vocab)
             rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
             self._tokens += [node.token for node in nodes]

@@ -16,10 +16,10 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
 from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
+from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, Overhead, PassTime
-from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape

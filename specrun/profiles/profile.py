@@ -12,10 +12,10 @@ from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
+from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.expected import ExpectedPlan, untried
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 

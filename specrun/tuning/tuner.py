@@ -16,13 +16,12 @@ from specrun.long_run import Run
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import TunedPlan
 from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.speculation.planning.costs import CostModel, CostTable, Overhead
-from specrun.speculation.planning.expected import ExpectedPlan
+from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
-from specrun.speculation.planning.waiting import most_waiting
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
 from specrun.tuning.effort import Effort

@@ -17,9 +17,9 @@ from specrun.profiles.profile import TunedPlan
 from specrun.profiles.tuning_rows import ValidationRow
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 from specrun.tuning.choose import TABLES_ERROR, predicted_ratio

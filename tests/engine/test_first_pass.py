@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
+from specrun import child_process
 from specrun.catalog import embedded
 from specrun.engine import first_pass
 from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
+from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.long_run import unseen
+from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.static import SEQUOIA_MATCH
+from specrun.speculation.shape import TreeShape
 from tests.engine.test_placing import GB, have_gpus
 
 OPTIONS = RunOptions(embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(16, 8),), settings=LlamaSettings(threads=1))
@@ -104,9 +111,39 @@ def test_without_a_layer_on_a_gpu_nothing_is_tried(
     assert tried.settings == []
 
 
+def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = RunOptions(
+        target=Path("target.gguf"),
+        draft=Path("draft.gguf"),
+        plans=(SPECEXEC.plan(16, 8), replace(CHAIN.plan(depth=4), overlap=True)),
+        largest=SEQUOIA_MATCH.plan(5, 2).shaped(TreeShape.of_children([2, 0, 1, 0])),
+        ctx_size=64,
+        settings=LlamaSettings(threads=1, tensor_split=(3.0, 1.0), rpc=("host:50052",)),
+        draft_settings=LlamaSettings(gpu_layers=ALL_LAYERS),
+        follow=False,
+        exact=True,
+        datastore=Path("texts.dstore"),
+        history=True,
+        residency="off",
+        ring=RingSettings(n_slots=5),
+        overlap=False,
+        parallel=4,
+    )
+    plain = RunOptions(Path("other.gguf"), None, ())
+    left_out = [field.name for field in fields(plain) if getattr(options, field.name) == getattr(plain, field.name)]
+    assert left_out == ["profile"], "a new option belongs into this test; a pair with a profile is not tried"
+    ran: list[RunOptions] = []
+    monkeypatch.setattr(first_pass, "_run", ran.append)
+    monkeypatch.setattr(child_process, "end_with_parent", lambda _: None)
+    monkeypatch.setattr(child_process, "answer", lambda _, request, *__: first_pass.serve(json.dumps(request)))
+    first_pass._run_apart(options)
+    assert ran == [replace(options, history=False)]  # the trial's text is none of the user's
+
+
 @pytest.mark.slow
 def test_the_process_runs_the_pair_or_says_why_not() -> None:
     first_pass._run_apart(OPTIONS)
     first_pass._run_apart(replace(OPTIONS, draft=None, ctx_size=64))
+    first_pass._run_apart(replace(OPTIONS, exact=True, parallel=2))
     with pytest.raises(LlamaError, match="no such file"):
         first_pass._run_apart(replace(OPTIONS, target=embedded.TARGET.with_name("none.gguf")))

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import loading
+from specrun.catalog.gguf_file import GgufFile
+from specrun.engine import loading, placing
 from specrun.engine.model import Model
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import expert_growth, placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
+from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
 from specrun.llama import LlamaModel, devices
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
+from tests.models import random_qwen3_moe
 
 GB = 10**9
 PLANS = (SPECEXEC.plan(16, 8),)
@@ -160,3 +163,28 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         Model(options(LlamaSettings(main_gpu=2)))
     with pytest.raises(UsageError, match=r"one share for each GPU \(CUDA0, CUDA1\); got 3 shares"):
         Model(options(LlamaSettings(tensor_split=(1, 1, 1))))
+
+
+def test_in_one_memory_the_share_of_experts_is_that_of_the_bytes(tmp_path: Path) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
+    growth = expert_growth(RunOptions(path, None, (OFF.plan(),)))
+    assert growth
+    assert (growth.n_experts, growth.n_used) == (8, 2)
+    file = GgufFile.read(path)
+    read = sum(file.expert_bytes) / 4
+    dense = file.n_bytes - sum(file.expert_bytes) - file.embedding_bytes
+    assert growth.share == pytest.approx(read / (read + dense), rel=0.01)
+
+
+def test_where_experts_come_from_disk_they_take_nearly_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
+    in_ram = expert_growth(RunOptions(path, None, (OFF.plan(),)))
+    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    streamed = expert_growth(RunOptions(path, None, (OFF.plan(),)))
+    assert in_ram
+    assert streamed
+    assert in_ram.share < 0.8 < streamed.share < 1
+
+
+def test_a_dense_model_has_no_share_of_experts() -> None:
+    assert expert_growth(plain(UNDECIDED)) is None

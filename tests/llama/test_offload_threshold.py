@@ -28,7 +28,7 @@ SAVED = ROOT / "tests" / "profiles" / "profile-version-3.json"
 # Opens a model as every command does, and prints what llama.cpp's backends read when they started.
 _OPEN = """
 import json, os, sys
-from specrun.engine.model import open_model
+from specrun.engine.opening import open_model
 from specrun.catalog.local_pair import SilentFetcher
 from specrun.llama import offload_threshold
 from specrun.llama import library

@@ -19,12 +19,12 @@ from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.profiles.tuning_rows import TriedRing
+from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
-from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
 ADAPTIVE = ADAPTIVE.plan(32, 16, 8)

@@ -20,7 +20,6 @@ from specrun.errors import LlamaError
 from specrun.llama import library
 from specrun.llama.batch import committed_tokens, readable
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
-from specrun.llama.draft import Doubt
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.layer_inputs import LayerInputs
@@ -28,7 +27,7 @@ from specrun.llama.heads.markov import MarkovPart
 from specrun.llama.heads.rows_batch import RowsBatch
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.prefix import common_prefix
+from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
@@ -95,16 +94,16 @@ class BlockDraft:
         self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
-        self._doubt = Doubt()
+        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to all of `tokens` but the last, the root, and draft the block behind it.
 
         Returns float32[n_vocab], the logits after the root. The target must have read all before the root.
         """
-        if self._doubt:
+        if self._change.is_unfinished:
             self.reset()
-        with self._doubt:
+        with self._change:
             above_root = list(tokens[:-1])
             kept = common_prefix(self._text, above_root)
             self.context.remove(ALL_SEQUENCES, kept)
@@ -131,7 +130,7 @@ class BlockDraft:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        with self._doubt:
+        with self._change:
             self._text, self._depths = [], {}
             self.context.remove(ALL_SEQUENCES, 0)
 

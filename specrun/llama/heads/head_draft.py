@@ -10,11 +10,10 @@ import numpy as np
 
 from specrun.llama.batch import committed_tokens, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, Logits
-from specrun.llama.draft import Doubt
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.target_states import TargetStates
-from specrun.llama.prefix import common_prefix
+from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
@@ -47,7 +46,7 @@ class HeadDraft:
         self._text: list[int] = []  # what the cache holds, with the tokens that are in no cell
         self._cells = TreeCells(context)
         self._states: dict[int, Floats] = {}  # node that can get children -> the head's state behind it
-        self._doubt = Doubt()
+        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
@@ -55,9 +54,9 @@ class HeadDraft:
         Returns float32[n_vocab], the logits after the root. The target must have read all before the root. A text that
         is too short to have a state gets equal logits, and nothing can be expanded.
         """
-        if self._doubt:
+        if self._change.is_unfinished:
             self.reset()
-        with self._doubt:
+        with self._change:
             text = list(tokens)
             self._states = {}
             row = np.zeros(self.n_vocab, np.float32)
@@ -99,7 +98,7 @@ class HeadDraft:
 
     def _rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
         self.reset()
-        self._doubt.begin()
+        self._change.is_unfinished = True
         for _ in tokens[: self._skipped]:
             yield np.zeros(self.n_vocab, np.float32)
         for _, rows in self._read(list(tokens), is_for_all=True):
@@ -107,7 +106,7 @@ class HeadDraft:
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
-        with self._doubt:
+        with self._change:
             self._text = []
             self._states = {}
             self.context.remove(ALL_SEQUENCES, 0)
@@ -118,7 +117,7 @@ class HeadDraft:
 
         parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
         """
-        with self._doubt:
+        with self._change:
             known = [place for place, parent in enumerate(parents) if parent in self._states]
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
             places = self._cells.expandable([parents[place] for place in known], most, set(parents))
@@ -129,7 +128,7 @@ class HeadDraft:
 
         Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i]. The next pass overwrites it.
         """
-        with self._doubt:
+        with self._change:
             states = np.stack([self._states[node.parent] for node in nodes])
             sequences, positions = self._cells.add(nodes)
             tokens = readable([node.token for node in nodes], self.n_vocab)

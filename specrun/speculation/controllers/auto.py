@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm
+from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.controllers.purse import Purse
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.expected import ExpectedPlan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.record import PassRecord
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from specrun.speculation.planning.costs import CostTable, Milliseconds, PassTime
-from specrun.speculation.planning.expert_growth import ExpertGrowth
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 # Each pass multiplies two factors by a power of measured time / expected time.
@@ -78,6 +78,32 @@ class PassTimes:
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
         """Learn that `n_tokens` tokens of a prompt took `ms`. Changes nothing, because the table knows more."""
+
+
+@dataclass(frozen=True)
+class ExpertGrowth:
+    """How a mixture's passes grow with their tokens, before any was run.
+
+    A pass reads the experts that any of its tokens chooses. If n tokens choose k of E experts each, independently, they
+    choose E (1 - (1 - k/E)^n) of them on average. Passes grow about so (docs/benchmarks/mixtures.md).
+    """
+
+    n_experts: int  # of a layer
+    n_used: int  # of a layer by a token
+    share: float  # the share of a plain pass's time in which experts are read, between 0 and 1
+
+    def experts(self, n: int) -> float:
+        """The experts of a layer that a pass over `n` tokens is expected to read."""
+        return float(self.n_experts * (1 - (1 - self.n_used / self.n_experts) ** n))
+
+    def row(self, largest: int) -> Milliseconds:
+        """float64[largest + 1]: the time of a pass over n tokens, relative to one over a single token.
+
+        What the pass reads counts alone, as where it waits for memory.
+        """
+        left = 1 - self.n_used / self.n_experts
+        read = self.n_experts / self.n_used * (1 - left ** np.arange(largest + 1))
+        return np.asarray(1 - self.share + self.share * read)
 
 
 class LearnedTimes(PassTimes):

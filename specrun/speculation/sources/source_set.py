@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import SharedNoise, filters
-from specrun.speculation.planning.known_noise import given_noise
-from specrun.speculation.planning.pooling import Opinion, pooled
+from specrun.speculation.planning.pooling import Opinion, given_noise, pooled
 from specrun.speculation.sample_and_match import Accepted
-from specrun.speculation.sources.evidence import N_EVIDENCE, PRIOR
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
-from specrun.speculation.sources.source import Source
+from specrun.speculation.sources.source import N_EVIDENCE, PRIOR, Source
 from specrun.speculation.tree import TokenTree
 
 _PRIOR_WEIGHT = 4.0  # number of guesses that the prior chance of a class counts as

@@ -15,8 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.sources.evidence import N_EVIDENCE, ONCE, SHORTER, base_evidence, shares
-from specrun.speculation.sources.source import Guess, PathStates
+from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, PathStates, base_evidence, shares
 
 MAX_MATCH = 16  # tokens of the longest match
 
@@ -39,7 +38,7 @@ Ranges = tuple[Range, ...]
 """The range of every suffix of a text that occurs in the array, longest first."""
 
 Followers = tuple[tuple[int, int], ...]
-"""(token, share) of the tokens that followed a phrase, best first; for shares see `evidence.py`."""
+"""(token, share) of the tokens that followed a phrase, best first; for shares see `source.py`."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -97,7 +96,7 @@ def _sorted_suffixes(tokens: Int32Array) -> Int32Array:
 class SuffixArraySource:
     """A source over a suffix array: guesses what followed the longest suffix (up to 16 tokens) that occurs in it.
 
-    Evidence: see `evidence.py`.
+    Evidence: see `source.py`.
     """
 
     n_evidence = N_EVIDENCE

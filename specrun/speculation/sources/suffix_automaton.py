@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specrun.speculation.sources.evidence import N_EVIDENCE, SHORTER, base_evidence, shares
-from specrun.speculation.sources.source import Guess, PathStates
+from specrun.speculation.sources.source import N_EVIDENCE, SHORTER, Guess, PathStates, base_evidence, shares
 
 # Tokens of the longest match. Longer ones predict no better, and in a text of one repeated token cost O(n) a token.
 MAX_MATCH = 32
@@ -30,7 +29,7 @@ Match = tuple[int, int]
 class SuffixAutomaton:
     """A source over the committed text, prompt and output.
 
-    Evidence: see `evidence.py`.
+    Evidence: see `source.py`.
     """
 
     name = "suffix automaton"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime, most_waiting
 
 JAGGED = [(1, 30.0), (2, 80.0), (4, 130.0), (7, 210.0), (8, 125.0), (16, 200.0)]
 
@@ -56,3 +56,25 @@ def test_specruns_own_work_is_added_to_the_passes() -> None:
     assert model.plain_ms(64) == pytest.approx(30.5)
     assert model.level_ms(4, 64) == pytest.approx(130 + 0.2 + 4 * 0.03)
     assert model.levels_row(64)[4] == pytest.approx(model.level_ms(4, 64))
+
+
+def straight(fixed: float, each: float) -> CostTable:
+    return CostTable([PassTime(n, 64, fixed + each * n) for n in (1, 2, 4, 8, 16, 32)])
+
+
+def waiting_ms(n_rounds: int, fixed: float, each: float, accepted: float) -> float:
+    """Milliseconds a pass of so many passes and one over what then waits, beyond those of the passes themselves."""
+    waiting = sum(each * accepted * i for i in range(n_rounds))
+    return (waiting + fixed + each * accepted * n_rounds) / n_rounds
+
+
+@pytest.mark.parametrize(("fixed", "each"), [(100.0, 1.0), (100.0, 5.0), (70.0, 30.0)])
+def test_tokens_wait_for_the_cheapest_number_of_passes(fixed: float, each: float) -> None:
+    best = min(range(1, 100), key=lambda n_rounds: waiting_ms(n_rounds, fixed, each, 2.0))
+    assert most_waiting(straight(fixed, each)) == pytest.approx(2.0 * best, abs=1.5)
+
+
+def test_the_number_that_waits_has_bounds() -> None:
+    assert most_waiting(straight(100.0, 0.0)) == 48
+    assert most_waiting(straight(0.0, 10.0)) == 2
+    assert most_waiting(CostTable([PassTime(1, 64, 5.0)])) == 48

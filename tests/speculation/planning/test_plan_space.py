@@ -7,7 +7,7 @@ import pytest
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.expert_growth import ExpertGrowth
+from specrun.speculation.planning.pass_times import ExpertGrowth
 from specrun.speculation.planning.plan_space import PlanSpace, deepest
 
 TARGET = CostTable([PassTime(1, 64, 100.0), PassTime(128, 64, 150.0)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.sources import Guess, SuffixArraySource, suffix_array
-from specrun.speculation.sources.evidence import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
+from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
 from specrun.speculation.sources.suffix_array import MAX_MATCH, SEPARATOR, SuffixArray
 from tests.speculation.sources.naive import matches, random_text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.sources import Guess, SuffixAutomaton
-from specrun.speculation.sources.evidence import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
+from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
 from specrun.speculation.sources.suffix_automaton import MAX_MATCH
 from tests.speculation.sources.naive import matches, random_text
 

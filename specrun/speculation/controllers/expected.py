@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from specrun.speculation.method import Plan
+from specrun.speculation.method import Plan
 
 # The rate of a plan of which nothing is known, relative to plain decoding's, and its standard error, by whether it uses
 # a draft model and whether it uses draft sources. Chosen in the simulations of tests/speculation/controllers.

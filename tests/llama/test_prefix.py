@@ -1,0 +1,31 @@
+"""How much of a cache serves the next text."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.llama.prefix import CacheChange, common_prefix
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n"), [([], [1], 0), ([1, 2], [1, 2], 2), ([1, 2], [1, 2, 3], 2), ([1, 2, 3], [1, 4, 3], 1)]
+)
+def test_the_common_prefix_is_counted_in_tokens(a: list[int], b: list[int], n: int) -> None:
+    assert common_prefix(a, b) == common_prefix(b, a) == n
+
+
+def test_a_change_that_fails_is_unfinished_until_another_one_ends() -> None:
+    change = CacheChange()
+
+    def interrupted() -> None:
+        with change:
+            assert change.is_unfinished
+            raise KeyboardInterrupt
+
+    assert not change.is_unfinished
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert change.is_unfinished
+    with change:
+        pass
+    assert not change.is_unfinished
