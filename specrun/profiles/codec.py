@@ -15,7 +15,7 @@ from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
-from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
+from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
@@ -46,7 +46,6 @@ _DECIMALS: Mapping[type, Mapping[str, int]] = {
     },
     TriedSettings: {"score": 6, "prompt_ms": 3},
     TriedRing: {},
-    OtherType: {"gain": 3, "error": 3, "tokens_per_second": 3},
 }
 
 

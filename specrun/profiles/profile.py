@@ -9,7 +9,7 @@ from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.tuning_rows import OtherType, PredictionRow, TriedRing, TriedSettings, ValidationRow
+from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
 from specrun.speculation.controllers.expected import ExpectedPlan, untried
@@ -74,8 +74,6 @@ class Profile:
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
     ring: RingSettings = field(default_factory=RingSettings)  # how weights that do not fit into RAM were read
     tried_rings: list[TriedRing] = field(default_factory=list)  # what it was chosen from, the defaults first
-    other_types: list[OtherType] = field(default_factory=list)  # fastest first
-    other_types_left_out: str = ""  # why they were not compared, if they were not
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote

@@ -61,17 +61,6 @@ class TriedRing:
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
 
 
-@dataclass(frozen=True)
-class OtherType:
-    """What the target's best plan is predicted to do with weights of another type."""
-
-    name: str  # of the mixture, as of llama.cpp's quantizer
-    gain: float  # rate over that with the weights as they are
-    error: float  # standard error of the gain, from the rounds in which passes were timed
-    tokens_per_second: float  # at the first temperature
-    ratios: dict[int, float]  # time of a pass, as a share of that with the weights as they are, by its tokens
-
-
 def best_by_size(rows: Sequence[PredictionRow], is_wanted: Callable[[Method], bool]) -> dict[int, float]:
     """The highest predicted tokens per second among the plans of the wanted methods, by nodes of the tree."""
     best: dict[int, float] = {}

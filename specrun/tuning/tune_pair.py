@@ -23,7 +23,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
-from specrun.tuning import other_types, prompt_passes, ring_trials, settings_trials
+from specrun.tuning import prompt_passes, ring_trials, settings_trials
 from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.settings_trial import Tried
 from specrun.tuning.tuner import Tuner
@@ -114,7 +114,7 @@ def tune_pair(
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
         residency = model.residency
         notices += [residency.notice] if residency.notice else []
-    profile = Profile(
+    return Profile(
         fingerprint=fingerprint,
         identity=dict(identity),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -136,12 +136,7 @@ def tune_pair(
         ring=ring,
         tried_rings=unfinished.stages.tried_rings,
         notices=notices + tuned.notices,
-    )
-    if effort_name == "quick":
-        profile = replace(profile, other_types_left_out="--quick leaves it out")
-    else:
-        profile = other_types.compared(profile, options.target, placement.request.ram_bytes, run)
-    return profile, placement
+    ), placement
 
 
 def _try_settings(

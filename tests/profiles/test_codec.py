@@ -145,3 +145,9 @@ def test_classes_of_sizes_are_few_words(sizes: PassSizes, value: dict[str, Any])
 def test_the_codecs_library_is_imported_only_when_a_profile_is_read_or_written() -> None:
     code = "import sys, specrun.cli.app, specrun.engine.opening; sys.exit('cattrs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_profile_that_compared_other_types_still_loads() -> None:
+    other = {"name": "Q4_0", "gain": 1.4, "error": 0.1, "tokens_per_second": 9.0, "ratios": {"1": 0.7}}
+    value = saved() | {"other_types": [other], "other_types_left_out": "--quick leaves it out"}
+    assert profile_to_json(profile_from_json(value)) == profile_to_json(profile_from_json(saved()))
