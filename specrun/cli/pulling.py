@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from specrun.cli import output
 from specrun.units import size_text
+from specrun.views import output
 from specrun.visible import one_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import Sampler
-from specrun.sampling.randomness import fresh
+from specrun.sampling.noise import fresh
 from specrun.speculation.plan import Plan
 from specrun.speculation.sample_and_match import Accepted, sample_and_match
 from specrun.speculation.tree import TokenTree

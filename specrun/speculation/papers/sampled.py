@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from specrun.sampling import Distribution
-from specrun.sampling.randomness import fresh
+from specrun.sampling.noise import fresh
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.static import fill_shape
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of

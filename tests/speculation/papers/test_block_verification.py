@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers import by_node, speculative_sampling, walk_block
 from specrun.speculation.papers.block_verification import block_verification
 from specrun.speculation.papers.distributions import draw
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length
 from tests.speculation.papers.toy import Target, chain, tables

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers import (
     AcceptTree,
     by_node,
@@ -23,6 +22,7 @@ from specrun.speculation.papers import (
 from specrun.speculation.proposal import Proposal
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (
     Tables,
