@@ -103,12 +103,12 @@ def conversations(place: Place, _extent: Extent) -> Injections:
     program = """
 import sys, threading
 from pathlib import Path
-from specrun.chat.transcripts import load_messages, save_messages
+from specrun.chat.conversation_file import read, save_messages
 path = Path(sys.argv[1])
 def save(text):
     for _ in range(50):
         save_messages(path, [{"role": "user", "content": text * 10000}], None)
-        assert len(load_messages(path)) == 1
+        assert len(read(path).messages) == 1
 threads = [threading.Thread(target=save, args=(text,)) for text in "abcd"]
 failures = []
 threading.excepthook = failures.append

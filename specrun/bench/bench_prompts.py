@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from specrun.engine.model import Model
 from specrun.errors import PromptError
 from specrun.locations import decode, read_bytes
 
@@ -30,17 +31,39 @@ def shipped(kinds: Sequence[str] = USUAL) -> list[BenchPrompt]:
     return [prompt for prompt in _parse(text, "the shipped prompts") if prompt.kind in kinds]
 
 
+def first_of_each_kind() -> list[BenchPrompt]:
+    """The first shipped prompt of each kind, in the order of `KINDS`."""
+    return [shipped([kind])[0] for kind in KINDS]
+
+
 def load(path: Path) -> list[BenchPrompt]:
-    """The prompts of a JSONL file. Its lines are `{"prompt": ..., "kind": ...}`, or those of the `question.jsonl` of
-    MT-bench and Spec-Bench, `{"category": ..., "turns": [...]}`, of which the first turn is taken.
+    """The prompts of a JSONL file, whose lines are `{"prompt": ..., "kind": ...}`. The `question.jsonl` of MT-bench and
+    Spec-Bench has `{"category": ..., "turns": [...]}` instead; the first turn is the prompt.
 
     Raises PromptError if the file cannot be read or has another line.
     """
-    text = decode(read_bytes(path, PromptError), str(path), PromptError)
-    prompts = _parse(text, str(path))
+    prompts = _parse(decode(read_bytes(path, PromptError), str(path), PromptError), str(path))
     if not prompts:
         raise PromptError(f'{path} holds no prompts; give lines like {{"prompt": "..."}}')
     return prompts
+
+
+def fitting(
+    prompts: Sequence[BenchPrompt], model: Model, max_tokens: int, raw: bool, note: Callable[[str], None]
+) -> list[tuple[BenchPrompt, list[int]]]:
+    """The prompts whose answers of `max_tokens` fit the model's context, with their token ids.
+
+    note: called with a sentence if some do not. Raises PromptError if none does.
+    """
+    ctx_size = model.engine.ctx_size
+    pairs = [(prompt, model.prompt_tokens(prompt.text, raw)) for prompt in prompts]
+    found = [(prompt, tokens) for prompt, tokens in pairs if len(tokens) + max_tokens <= ctx_size]
+    what = f"with {max_tokens} more tokens beyond the context of {ctx_size}"
+    if not found:
+        raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
+    if len(found) < len(prompts):
+        note(f"left out {len(prompts) - len(found)} of {len(prompts)} prompts: they are {what}")
+    return found
 
 
 def _parse(text: str, source: str) -> list[BenchPrompt]:

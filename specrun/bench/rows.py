@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from statistics import mean, median
 from typing import Any
 
 from specrun.engine.statistics import Statistics
 from specrun.speculation.method import Plan
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One repetition of a row: the answers to all prompts of a kind, written with one plan."""
-
-    tokens: int  # written
-    seconds: float  # without those of the prompts
-    passes: int
-    first_token_seconds: float  # from the beginning of the prompt to the first token; mean over the prompts
-    accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
-    offered: tuple[int, ...] = ()  # passes that reached a node with children, by the depth of these, from 1 on
-    matched: tuple[int, ...] = ()  # passes that accepted one of these children, by its depth, from 1 on
-    target_seconds: float = 0.0  # in target passes
-    draft_seconds: float = 0.0  # in drafting that the target waited for
-
-    @classmethod
-    def of(cls, runs: Sequence[Statistics]) -> Sample:
-        """The sample of these generations, one for each prompt."""
-        return cls(
-            tokens=sum(run.completion_tokens for run in runs),
-            seconds=sum(run.seconds for run in runs),
-            passes=sum(run.passes for run in runs),
-            first_token_seconds=statistics.mean(run.first_token_seconds for run in runs),
-            accepted=added(run.accepted for run in runs),
-            offered=added(run.offered for run in runs),
-            matched=added(run.matched for run in runs),
-            target_seconds=sum(run.target_seconds for run in runs),
-            draft_seconds=sum(run.draft_seconds for run in runs),
-        )
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +25,7 @@ class Row:
     ratio: float  # of the rate to plain decoding's; median over the ratios of the repetitions
     tokens_per_pass: float
     predicted_tokens_per_second: float | None  # of the chosen plan on the text it was chosen on, or by the profile
-    first_token_seconds: float
+    first_token_seconds: float  # from the beginning of the prompt to the first token; mean over the prompts
     memory_bytes: int  # resident memory of the process at the end of the row, mapped weights included
     tokens: int  # written in each repetition
     repetitions: int
@@ -81,42 +46,50 @@ def summarise(
     method: str,
     plan: str,
     kind: str,
-    samples: Sequence[Sample],
-    plain: Sequence[Sample],
+    samples: Sequence[Sequence[Statistics]],
+    plain: Sequence[Sequence[Statistics]],
     predicted: float | None,
     memory_bytes: int,
     followed: Plan,
 ) -> Row:
     """One row from its repetitions and those of plain decoding, in the same order.
 
-    followed: the plan of its last pass. The others are fields of `Row`.
+    samples, plain: for each repetition, the statistics of the answers to all prompts.
+    followed: the plan of the last pass. The other arguments are fields of `Row`.
     """
-    rates = [sample.rate for sample in samples]
-    passes = sum(sample.passes for sample in samples)
-    by_depth = added(sample.matched for sample in samples), added(sample.offered for sample in samples)
+    rates, plain_rates = list(map(rate, samples)), list(map(rate, plain))
+    runs = [run for repetition in samples for run in repetition]
+    passes = sum(run.passes for run in runs)
+    by_depth = _added(run.matched for run in runs), _added(run.offered for run in runs)
     return Row(
         method=method,
         plan=plan,
         kind=kind,
-        tokens_per_second=statistics.median(rates),
+        tokens_per_second=median(rates),
         tokens_per_second_min=min(rates),
         tokens_per_second_max=max(rates),
-        ratio=statistics.median(s.rate / p.rate if p.rate else 0.0 for s, p in zip(samples, plain, strict=True)),
-        tokens_per_pass=sum(sample.tokens for sample in samples) / passes if passes else 0.0,
+        ratio=median(own / other if other else 0.0 for own, other in zip(rates, plain_rates, strict=True)),
+        tokens_per_pass=sum(run.completion_tokens for run in runs) / passes if passes else 0.0,
         predicted_tokens_per_second=predicted,
-        first_token_seconds=statistics.median(sample.first_token_seconds for sample in samples),
+        first_token_seconds=median(mean(run.first_token_seconds for run in repetition) for repetition in samples),
         memory_bytes=memory_bytes,
-        tokens=samples[0].tokens,
+        tokens=sum(run.completion_tokens for run in samples[0]),
         repetitions=len(samples),
         budget=followed.budget,
         depth=followed.depth,
-        accepted_lengths=list(added(sample.accepted for sample in samples)),
+        accepted_lengths=_added(run.accepted for run in runs),
         acceptance_by_depth=[matched / offered for matched, offered in zip(*by_depth, strict=True) if offered],
-        target_ms=1e3 * sum(sample.target_seconds for sample in samples) / max(passes, 1),
-        draft_ms=1e3 * sum(sample.draft_seconds for sample in samples) / max(passes, 1),
+        target_ms=1e3 * sum(run.target_seconds for run in runs) / max(passes, 1),
+        draft_ms=1e3 * sum(run.draft_seconds for run in runs) / max(passes, 1),
     )
 
 
-def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+def rate(runs: Sequence[Statistics]) -> float:
+    """Tokens per second over several answers, without the time of their prompts."""
+    seconds = sum(run.seconds for run in runs)
+    return sum(run.completion_tokens for run in runs) / seconds if seconds else 0.0
+
+
+def _added(counts: Iterable[Sequence[int]]) -> list[int]:
     """The sums over lists of counts, place by place; shorter lists end in zeros."""
-    return tuple(sum(column) for column in zip_longest(*counts, fillvalue=0))
+    return [sum(column) for column in zip_longest(*counts, fillvalue=0)]

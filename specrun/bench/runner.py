@@ -7,16 +7,15 @@ from collections.abc import Sequence
 
 import psutil
 
-from specrun.bench.bench_prompts import BenchPrompt
+from specrun.bench.bench_prompts import BenchPrompt, fitting
 from specrun.bench.row_plans import RowPlans
-from specrun.bench.rows import Row, Sample, summarise
+from specrun.bench.rows import Row, rate, summarise
 from specrun.bench.settings import AUTO_ROW, OFF_ROW, BenchSettings
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Statistics
-from specrun.errors import PromptError
 from specrun.long_run import Run
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF, Plan
@@ -39,9 +38,9 @@ class Bench:
         A kind with a single prompt is measured on that one. The runs that choose are the warm-up.
         """
         rows: list[Row] = []
-        fitting = self._fitting(prompts)
-        self._expect(fitting, self._plans.n_rows, 1 + sum(map(len, self._plans.candidates().values())))
-        for kind, texts in fitting.items():
+        by_kind = self._fitting(prompts)
+        self._expect(by_kind, self._plans.n_rows, 1 + sum(map(len, self._plans.candidates().values())))
+        for kind, texts in by_kind.items():
             plans, predicted = self._select(kind, texts[0])
             plans |= self._plans.named(plans)
             rows += self._measure(kind, texts[1:] or texts, plans, predicted)
@@ -51,19 +50,19 @@ class Bench:
         """Measure the rows' methods at every budget and depth of the grid, and `auto`, on all prompts of each kind."""
         grid = self._plans.grid()
         rows: list[Row] = []
-        fitting = self._fitting(prompts)
+        by_kind = self._fitting(prompts)
         tuned = self._model.plans.predicted(self._settings.sampling.temperature)
         predicted = {AUTO_ROW: tuned} if tuned is not None else {}
-        self._expect(fitting, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
-        for kind, texts in fitting.items():
+        self._expect(by_kind, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
+        for kind, texts in by_kind.items():
             self._write(texts[:1], FixedPlan(OFF.plan()))
             rows += self._measure(kind, texts, grid, predicted, keep_all=True)
         return rows
 
-    def _expect(self, fitting: dict[str, list[list[int]]], n_rows: int, n_tried: int, sweeps: bool = False) -> None:
+    def _expect(self, by_kind: dict[str, list[list[int]]], n_rows: int, n_tried: int, sweeps: bool = False) -> None:
         """Begin to count texts. n_rows: rows of each kind; n_tried: texts of each kind that are written before them."""
-        measured = sum(len(texts if sweeps else texts[1:] or texts) for texts in fitting.values())
-        self._n_expected = n_tried * len(fitting) + n_rows * self._settings.repetitions * measured
+        measured = sum(len(texts if sweeps else texts[1:] or texts) for texts in by_kind.values())
+        self._n_expected = n_tried * len(by_kind) + n_rows * self._settings.repetitions * measured
         self._started, self._n_written = time.perf_counter(), 0
 
     def _show(self, text: str) -> None:
@@ -76,21 +75,10 @@ class Bench:
 
     def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
         """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
-        fitting: dict[str, list[list[int]]] = {}
-        room = self._model.engine.ctx_size - self._settings.max_tokens
-        n_too_long = 0
-        for prompt in prompts:
-            tokens = self._model.prompt_tokens(prompt.text, self._settings.raw)
-            if len(tokens) <= room:
-                fitting.setdefault(prompt.kind, []).append(tokens)
-            else:
-                n_too_long += 1
-        what = f"with {self._settings.max_tokens} more tokens beyond the context of {self._model.engine.ctx_size}"
-        if not fitting:
-            raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
-        if n_too_long:
-            self._run.note(f"left out {n_too_long} of {len(prompts)} prompts: they are {what}")
-        return fitting
+        settings, by_kind = self._settings, dict[str, list[list[int]]]()
+        for prompt, tokens in fitting(prompts, self._model, settings.max_tokens, settings.raw, self._run.note):
+            by_kind.setdefault(prompt.kind, []).append(tokens)
+        return by_kind
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The best plans and their rates on `text`, in tokens per second, both by row; for `auto` a rate only."""
@@ -102,7 +90,7 @@ class Bench:
             for plan in options:
                 self._show(f"{kind}: choosing, {plan}")
                 # Only the rate behind the prompt counts, so the caches keep a long prompt.
-                rates[plan] = self._write([text], FixedPlan(plan), keep_caches=True).rate
+                rates[plan] = rate(self._write([text], FixedPlan(plan), keep_caches=True))
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
         tuned = self._model.plans.predicted(self._settings.sampling.temperature)
@@ -124,20 +112,20 @@ class Bench:
         }
         if AUTO_ROW in self._settings.methods:  # without a draft model, it has the draft sources
             choosers[AUTO_ROW] = self._model.plans.auto()
-        samples: dict[str, list[Sample]] = {name: [] for name in choosers}
+        samples: dict[str, list[list[Statistics]]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(self._settings.repetitions):
             for name, chooser in choosers.items():
                 self._show(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
                 samples[name].append(self._write(texts, chooser))
                 memory[name] = psutil.Process().memory_info().rss
-        rows = []
-        for name, chooser in choosers.items():
-            of_row = samples[name], samples[OFF_ROW], predicted.get(name), memory[name], chooser.plan()
-            rows.append(summarise(name, str(chooser), kind, *of_row))
-        return rows
+        measured = ((samples[name], samples[OFF_ROW], predicted.get(name), memory[name]) for name in choosers)
+        return [
+            summarise(name, str(chooser), kind, *figures, chooser.plan())
+            for (name, chooser), figures in zip(choosers.items(), measured, strict=True)
+        ]
 
-    def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> Sample:
+    def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> list[Statistics]:
         runs: list[Statistics] = []
         for text in texts:
             # All rows write the same text, which draft sources would otherwise remember from the rows before.
@@ -148,4 +136,4 @@ class Bench:
                 pass
             runs.append(generation.statistics)
             self._n_written += 1
-        return Sample.of(runs)
+        return runs

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 
-from specrun.bench import revision
+import specrun
 from specrun.bench.rows import Row
 from specrun.bench.settings import OFF_ROW, BenchSettings
 from specrun.catalog.gguf_file import GgufFile
@@ -14,16 +18,11 @@ from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 
 HEAD = (
-    "machine",
-    "card",
-    "model",
-    "quantization",
-    "layers in VRAM",
-    "plain, tokens/s",
-    "best, tokens/s",
-    "ratio",
-    "tokens a pass",
+    *("machine", "card", "model", "quantization", "layers in VRAM"),
+    *("plain, tokens/s", "best, tokens/s", "ratio", "tokens a pass"),
 )
+_DIGITS = 10  # of a commit's hash
+_GIT_SECONDS = 5  # after which a slow disk is not worth waiting for
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,16 @@ class Shared:
         )
 
 
-def cells(rows: Sequence[Row], model: Model) -> list[str]:
-    """The row, one cell for each column of `HEAD`."""
-    plain, best = _plain_and_best(rows)
+def cells_and_footnote(rows: Sequence[Row], model: Model, settings: BenchSettings) -> tuple[list[str], str]:
+    """A cell for each column of `HEAD`, and what else decides these figures."""
+    methods = dict.fromkeys(row.method for row in rows)
+    shared = [Shared.of([row for row in rows if row.method == method]) for method in methods]
+    plain = next(one for one in shared if one.method == OFF_ROW)
+    best = max(shared, key=lambda one: one.tokens_per_second)
+    return _cells(plain, best, model), _footnote(rows, best, model, settings)
+
+
+def _cells(plain: Shared, best: Shared, model: Model) -> list[str]:
     here = Machine.read(None, devices.devices(), devices.system_info())
     target = GgufFile.read(model.llama_model.path)
     gibibytes = here.memory.total_bytes / 2**30
@@ -71,16 +77,14 @@ def cells(rows: Sequence[Row], model: Model) -> list[str]:
     ]
 
 
-def footnote(rows: Sequence[Row], model: Model, settings: BenchSettings) -> str:
-    """What else decides these figures, in a sentence for each."""
-    _, best = _plain_and_best(rows)
+def _footnote(rows: Sequence[Row], best: Shared, model: Model, settings: BenchSettings) -> str:
     sampling = settings.sampling
     temperature = f"T={sampling.temperature:g}" if sampling.temperature else "greedy"
     kinds = ", ".join(dict.fromkeys(row.kind for row in rows))
     profile = "tuned" if model.plans.profile else "not tuned"
     draft = model.engine.draft
     parts = [
-        f"specrun {revision.text()}, llama.cpp {library.build()} ({', '.join(library.backends())})",
+        f"specrun {_revision()}, llama.cpp {library.build()} ({', '.join(library.backends())})",
         f"best: {best.method}, {best.plan}, {profile}",
         f"draft: {draft.context.model.name if draft else 'none'}",
         f"weights: {model.residency}",
@@ -89,11 +93,34 @@ def footnote(rows: Sequence[Row], model: Model, settings: BenchSettings) -> str:
     return "; ".join(parts)
 
 
-def _plain_and_best(rows: Sequence[Row]) -> tuple[Shared, Shared]:
-    by_method = [Shared.of(list(_of(rows, method))) for method in dict.fromkeys(row.method for row in rows)]
-    plain = next(shared for shared in by_method if shared.method == OFF_ROW)
-    return plain, max(by_method, key=lambda shared: shared.tokens_per_second)
+def _revision() -> str:
+    """The version, and in parentheses the commit; `changed` where files differ from it."""
+    commit = _installed_commit() or _checkout_commit(Path(specrun.__file__).parents[1])
+    return f"{specrun.__version__} ({commit})" if commit else specrun.__version__
 
 
-def _of(rows: Iterable[Row], method: str) -> Iterable[Row]:
-    return (row for row in rows if row.method == method)
+def _installed_commit() -> str | None:
+    """The commit that pip installed from a git address, or None."""
+    try:
+        origin = metadata.distribution("specrun").read_text("direct_url.json")
+        return str(json.loads(origin or "{}")["vcs_info"]["commit_id"])[:_DIGITS]
+    except (metadata.PackageNotFoundError, KeyError, ValueError):
+        return None
+
+
+def _checkout_commit(root: Path) -> str | None:
+    """The commit of the clone that this package lies in, or None."""
+    if not (root / ".git").exists():
+        return None
+    commit = _git(root, "rev-parse", f"--short={_DIGITS}", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}, changed" if commit and changes else commit
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        command = ["git", "-C", str(root), *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -1,7 +1,8 @@
-"""The conversations of the last chats, kept so that `specrun chat --continue` and `/load` can go on with them.
+"""Saved conversations: `{"target": ..., "messages": [{"role": ..., "content": ...}, ...]}` as JSON.
 
-Every chat has a file of its own, so chats that run at the same time cannot lose each other's conversation. A file is
-removed only when another one has all its messages, or when there are more than `MOST_KEPT`.
+The conversations of the last chats are kept so that `specrun chat --continue` and `/load` can go on with them. Every
+chat has a file of its own, so chats that run at the same time cannot lose each other's conversation. A file is removed
+only when another file has all its messages, or when there are more than `MOST_KEPT`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.chat.transcripts import DamagedConversationError, load_messages, save_messages
 from specrun.errors import SpecrunError, UsageError
 from specrun.llama.chat_template import Message
-from specrun.locations import data_dir, private_folder, read_bytes, set_aside
+from specrun.locations import data_dir, parse_json, private_folder, read_bytes, set_aside, whole_file
 
 MOST_KEPT = 30
 _PREFIX, _SUFFIX = "conversation-", ".json"
+_ROLES = ("system", "user", "assistant")
+
+
+class DamagedConversationError(SpecrunError):
+    """A file that is not a saved conversation."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,40 @@ class LastConversation:
     messages: list[Message]
     path: Path | None = None
 
+    @property
+    def question(self) -> str:
+        """The first line of the last message of the user; empty without one."""
+        asked = [message["content"] for message in self.messages if message["role"] == "user"]
+        return asked[-1].splitlines()[0] if asked and asked[-1] else ""
+
+
+def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
+    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written.
+
+    target: the name of the model, None for the embedded pair.
+    """
+    text = json.dumps({"target": target, "messages": messages}, ensure_ascii=False, indent=1) + "\n"
+    try:
+        path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
+        with whole_file(path, private=True) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise SpecrunError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read(path: Path) -> LastConversation:
+    """A saved conversation. Raises SpecrunError if the file cannot be read or is not a saved conversation."""
+    data = read_bytes(path, SpecrunError)
+    try:
+        saved = parse_json(data)
+        messages = [Message(role=one["role"], content=one["content"]) for one in saved["messages"]]
+        target = saved.get("target")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one") from error
+    if any(message["role"] not in _ROLES or not isinstance(message["content"], str) for message in messages):
+        raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one")
+    return LastConversation(target if isinstance(target, str) else None, messages, path)
+
 
 def folder() -> Path:
     """Where chats keep what was said and typed. Only the owner may read what is there."""
@@ -37,7 +76,7 @@ def folder() -> Path:
 
 
 def kept() -> list[Path]:
-    """The files of the conversations, the one that was written last first."""
+    """The files of the conversations, the newest first."""
     found = []
     for path in folder().glob(f"{_PREFIX}*{_SUFFIX}"):
         try:
@@ -61,13 +100,6 @@ def last() -> LastConversation:
         raise SpecrunError(
             f"{paths[0]} is damaged, and {set_aside(paths[0])}; the same command goes on with the one before"
         ) from error
-
-
-def read(path: Path) -> LastConversation:
-    """A kept conversation. Raises SpecrunError if it cannot be read."""
-    messages = load_messages(path)
-    target = json.loads(read_bytes(path, SpecrunError)).get("target")
-    return LastConversation(target if isinstance(target, str) else None, messages, path)
 
 
 class Keeper:
@@ -100,7 +132,7 @@ class Keeper:
 def _begins_with(messages: Sequence[Message], path: Path) -> bool:
     """Whether all messages in the file are the first of `messages`. Another chat may have gone on with it."""
     try:
-        before = load_messages(path)
+        before = read(path).messages
     except SpecrunError:
         return False
     return list(messages[: len(before)]) == before

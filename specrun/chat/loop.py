@@ -12,12 +12,10 @@ from rich.text import Text
 
 from specrun import interrupts
 from specrun.catalog.local_models import local_models
-from specrun.chat import commands, conversation_file, kept_list, picker
+from specrun.chat import commands, conversation_file, lists
 from specrun.chat.conversation_file import LastConversation
-from specrun.chat.reader import MessageReader
+from specrun.chat.reader import MessageReader, without_echo
 from specrun.chat.set_command import ChatSettings
-from specrun.chat.terminal import without_echo
-from specrun.chat.transcripts import load_messages, save_messages
 from specrun.display_text import one_line, visible, without_secrets
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
@@ -25,8 +23,7 @@ from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
-from specrun.views import answer_report as report
-from specrun.views import tree_view
+from specrun.views import answer_report, tree_view
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -66,8 +63,6 @@ class ChatLoop:
         self._open(target, request)
         self._last: Completion | None = None
         self._leaving = False
-        self._off_was_noted = False
-        self._weights_notice: str | None = None  # the last one
 
     def _open(self, target: str | None, request: Request) -> None:
         """Load a target and begin an empty conversation with it."""
@@ -80,6 +75,7 @@ class ChatLoop:
         self._model = model
         self._target = target
         self._answers = self._around.answers(target)
+        self._notices = answer_report.Notices(model)
         self._settings = ChatSettings(model, self._session)
 
     def close(self) -> None:
@@ -139,14 +135,14 @@ class ChatLoop:
         if n_dropped:
             dropped = "turn was" if n_dropped == 1 else f"{n_dropped} turns were"
             self._note(f"the context is full: the oldest {dropped} dropped")
-        # A terminal that goes is noticed by what is written before SIGHUP says so: what keeps the answer must not be
-        # ended by it.
+        # Writing to a terminal that has gone fails before SIGHUP comes. The signal must not stop what then keeps the
+        # answer.
         with held():
             try:
                 with (
                     InterruptFlag() as interrupted,
                     without_echo(),
-                    interrupts.undone(lambda: self._keep_begun(completion)),
+                    interrupts.undone(lambda: self._keep(completion) if completion.token_ids else None),
                 ):
                     self._answers.show(completion.stream(interrupted), completion)
             except BaseException:
@@ -161,23 +157,9 @@ class ChatLoop:
             self._note(
                 "the context is full: the answer was cut off; use /clear, or start the chat with a larger --ctx-size"
             )
-        if notice := report.unfinished_notice(completion):
-            self._note(notice)
-        self._note(report.one_line(completion))
-        off_notice = report.off_notice(completion)
-        if off_notice and not self._off_was_noted:
-            self._note(off_notice)
-        self._off_was_noted = off_notice is not None
-        weights_notice = self._model.weights_notice
-        if weights_notice and weights_notice != self._weights_notice:
-            self._note(weights_notice)
-        self._weights_notice = weights_notice
+        for line in [answer_report.one_line(completion), *self._notices.after(completion)]:
+            self._note(line)
         return completion.finish_reason == "interrupted"
-
-    def _keep_begun(self, completion: Completion) -> None:
-        """Where the process ends in the middle of an answer: keep what was written of it."""
-        if completion.token_ids:
-            self._keep(completion)
 
     def _keep(self, completion: Completion) -> None:
         """Make an answer, whole or not, a part of the conversation, here and on disk."""
@@ -214,11 +196,11 @@ class ChatLoop:
             case "/set":
                 self._set(argument)
             case "/stats":
-                self._note(self._stats(self._last) if self._last else "no answer yet")
+                self._note(answer_report.as_text(self._last, self._model) if self._last else "no answer yet")
             case "/tree":
                 self._draw_tree()
             case "/save":
-                save_messages(_path(argument), self._session.messages, self._target)
+                conversation_file.save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
             case "/load":
                 self._load(argument)
@@ -230,10 +212,11 @@ class ChatLoop:
     def _load(self, argument: str) -> None:
         kept = conversation_file.kept()
         if not argument:
-            self._notes.print(kept_list.listed(kept) if kept else Text("no conversation was kept yet", style="dim"))
+            self._notes.print(lists.conversations(kept) if kept else Text("no conversation was kept yet", style="dim"))
             return
         is_number = argument.isdecimal() and 1 <= int(argument) <= len(kept)
-        self._session.messages = load_messages(kept[int(argument) - 1] if is_number else _path(argument))
+        path = kept[int(argument) - 1] if is_number else _path(argument)
+        self._session.messages = conversation_file.read(path).messages
         self._note(f"loaded {len(self._session.messages)} messages")
 
     def _regenerate(self) -> None:
@@ -246,7 +229,7 @@ class ChatLoop:
     def _change_model(self, name: str) -> None:
         """Go on with another model. The one before is freed first, as both may not fit; it comes back if that fails."""
         if not name:
-            self._notes.print(picker.listed(local_models(), self._target))
+            self._notes.print(lists.models(local_models(), self._target))
             return
         models = [*(model.name for model in local_models()), None]
         chosen = models[int(name) - 1] if name.isdecimal() and 1 <= int(name) <= len(models) else name
@@ -272,9 +255,6 @@ class ChatLoop:
         self._settings.change(name, value.strip())
         self._note(f"{name} is {self._settings.values()[name]}")
 
-    def _stats(self, last: Completion) -> str:
-        return report.as_text(last, self._model)
-
     def _draw_tree(self) -> None:
         drafted = self._last.last_drafted if self._last else None
         if drafted is None:
@@ -286,7 +266,7 @@ class ChatLoop:
 
 def _is_command(message: str) -> bool:
     """Whether a message is a command. What has several lines is one only with a command's name: it may be a paste."""
-    return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in commands.NAMES)
+    return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in commands.COMMANDS)
 
 
 def _path(argument: str) -> Path:

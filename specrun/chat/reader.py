@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
+from specrun import interrupts
 from specrun.catalog.local_models import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
@@ -161,7 +163,7 @@ def _completions(document: Document) -> list[Completion]:
     text = document.text_before_cursor
     name, space, rest = text.partition(" ")
     if text.startswith("/") and not space:
-        helps, typed = {command.name: command.help for command in commands.COMMANDS}, name
+        helps, typed = {command: text for command, (_, text) in commands.COMMANDS.items()}, name
     elif name == "/model":
         helps, typed = {model.name: "" for model in local_models()}, rest
     elif name == "/set" and " " not in rest:
@@ -173,3 +175,35 @@ def _completions(document: Document) -> list[Completion]:
         for name, meta in helps.items()
         if name.startswith(typed)
     ]
+
+
+if sys.platform == "win32":
+
+    @contextmanager
+    def without_echo() -> Iterator[None]:
+        """Windows shows no keys while nothing reads them."""
+        yield
+
+else:
+    import termios
+
+    _STDIN = 0
+    _LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
+
+    @contextmanager
+    def without_echo() -> Iterator[None]:
+        """Neither keys nor the ^C of Ctrl-C are shown inside the block. The next prompt gets what was typed."""
+        if not sys.stdin.isatty():
+            yield
+            return
+        before = termios.tcgetattr(sys.stdin)
+        quiet = termios.tcgetattr(sys.stdin)
+        quiet[_LOCAL_FLAGS] &= ~termios.ECHO
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+        try:
+            with interrupts.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
+                yield
+        finally:
+            # Where the terminal is gone, there is nothing to restore.
+            with suppress(termios.error):
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -8,18 +8,15 @@ from typing import Any, get_type_hints
 from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import UsageError
-from specrun.options.sampling_options import settled_max_tokens, settled_seed
-from specrun.sampling import SamplingParameters
+from specrun.options.sampling_options import settled, settled_max_tokens
+from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 
 # Maps a name in `/set` to the field of SamplingParameters and its type.
-_SAMPLING = {
-    "temp" if field == "temperature" else field.replace("_", "-"): (field, kind)
-    for field, kind in get_type_hints(SamplingParameters).items()
-}
+_SAMPLING = {option_name(name)[2:]: (name, kind) for name, kind in get_type_hints(SamplingParameters).items()}
 NAMES = [*_SAMPLING, "max-tokens", "speculate", "budget", "depth"]
 
 
@@ -50,10 +47,9 @@ class ChatSettings:
         request = self._session.request
         if name in _SAMPLING:
             field, kind = _SAMPLING[name]
-            number = _parse(kind, name, value)
-            values: dict[str, Any] = {field: settled_seed(number) if name == "seed" else number}
-            changed = replace(request.sampling, **values)
-            self._session.request = replace(request, sampling=changed)
+            given = _parse(kind, name, value) if kind in (int, float) else value.split()
+            values = {field: settled(field, given)}
+            self._session.request = replace(request, sampling=replace(request.sampling, **values))
         elif name == "max-tokens":
             self._session.request = replace(request, max_tokens=settled_max_tokens(_parse(int, name, value), name))
         elif name == "speculate":

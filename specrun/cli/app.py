@@ -15,7 +15,7 @@ from typing import Annotated, TextIO
 import typer
 
 from specrun import interrupts
-from specrun.cli import bench, methods, models, output
+from specrun.cli import bench, methods, models
 from specrun.cli.chat import chat
 from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
@@ -25,6 +25,7 @@ from specrun.cli.serve import serve
 from specrun.cli.tune import tune
 from specrun.cli.verify import verify
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
+from specrun.views import output
 
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
@@ -53,7 +54,7 @@ def _print_version(wanted: bool) -> None:
     if not wanted:
         return
     from specrun import __version__
-    from specrun.cli import unusable_gpu
+    from specrun.cli.opening import unusable_gpu
     from specrun.hardware.device import offload_devices
     from specrun.llama import devices, library
 
@@ -62,7 +63,7 @@ def _print_version(wanted: bool) -> None:
     print(f"llama.cpp {library.build()}, backends: {', '.join(library.backends())}")
     for device in offload_devices(devices.devices()):
         print(device)
-    if finding := unusable_gpu.finding():
+    if finding := unusable_gpu():
         output.note(f"{finding.detail}; {finding.fix}")
     raise typer.Exit
 

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun.cli import output
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
-from specrun.views import answer_report as report
+from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
     from specrun.engine.model import Model
     from specrun.views.answer_stream import AnswerView
 
 
+@dataclass(frozen=True)
+class ChatOptions:
+    """How the conversation begins and is shown, as the user gave it."""
+
+    # fmt: off
+    system: Annotated[str | None, typer.Option(
+        "--system", "-sys", metavar="TEXT", help="The system message of the conversation."
+    )] = None
+    continue_: Annotated[bool, typer.Option(
+        "--continue", help="Go on with the last conversation, and with its model."
+    )] = False
+    plain: Annotated[bool, typer.Option(
+        "--plain", help="Write answers as they come: no Markdown, nothing that moves."
+    )] = False
+    # fmt: on
+
+
 @expanded
 def chat(
-    system: Annotated[
-        str | None, typer.Option("--system", "-sys", metavar="TEXT", help="The system message of the conversation.")
-    ] = None,
-    continue_: Annotated[
-        bool, typer.Option("--continue", help="Go on with the last conversation, and with its model.")
-    ] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Write answers as they come: no Markdown, nothing that moves.")
-    ] = False,
     *,
+    how: ChatOptions,
     models: ModelOptions,
     speculation: SpeculationOptions,
     sampling: ChatSamplingOptions,
@@ -45,54 +53,48 @@ def chat(
 
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
     """
-    from specrun.chat import ChatLoop, PipeReader, Surroundings, TerminalReader, conversation_file, picker
-    from specrun.cli import unusable_gpu
-    from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.opening import open_model
+    from specrun.chat import ChatLoop, PipeReader, Surroundings, TerminalReader, conversation_file, lists
+    from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
-    last = conversation_file.last() if continue_ else None
+    last = conversation_file.last() if how.continue_ else None
     on_terminal = sys.stdin.isatty()
     target = models.target or (last.target if last else None)
     if target is None and last is None and on_terminal:
-        target = picker.pick(output.stderr, _ask)
-    fetcher = AskingFetcher(models.pull)
+        target = lists.pick_model(output.stderr, _ask)
 
-    def opened(name: str | None) -> Model:
+    def open_target(name: str | None) -> Model:
         chat_template.prepare()
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
-        chosen = replace(models, target=name, draft=draft)
-        model = open_model(chosen, speculation, machine, sampling.temp, fetcher, output.note, progress=output.progress)
-        for notice in model.notices:
-            output.note(notice)
-        unusable_gpu.say_once()
-        return model
+        return opened(replace(models, target=name, draft=draft), speculation, machine, sampling.temp)
 
-    def answers(name: str | None) -> AnswerView:
-        from specrun.views.answer_stream import LiveAnswers, PlainAnswers
-
-        if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
-            return PlainAnswers(output.stdout)
-        # The embedded target writes Python, whose `__init__` is not meant as bold letters.
-        return LiveAnswers(output.stdout, markdown=name is not None)
-
-    folder = conversation_file.folder()
-    reader = TerminalReader(folder / "typed.jsonl", output.note) if on_terminal else PipeReader()
+    history = conversation_file.folder() / "typed.jsonl"
+    reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
     keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
-    with ChatLoop(target, request, Surroundings(reader, answers, output.stderr, opened, keep)) as loop:
-        loop.begin(last.messages if last else [], system)
+    around = Surroundings(reader, lambda name: _view(name, how.plain), output.stderr, open_target, keep)
+    with ChatLoop(target, request, around) as loop:
+        loop.begin(last.messages if last else [], how.system)
         if on_terminal:
-            plan_line = report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp)
+            plan_line = answer_report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp)
             output.note(f"{loop.model.llama_model.name}, {plan_line}; /help lists the commands")
         if last and last.messages:
-            asked = [message["content"] for message in last.messages if message["role"] == "user"]
-            shown = asked[-1].splitlines()[0] if asked and asked[-1] else ""
-            output.note(f"continuing a conversation of {len(last.messages)} messages; the last was: {shown}")
+            n = len(last.messages)
+            output.note(f"continuing a conversation of {n} messages; the last was: {last.question}")
         loop.run()
+
+
+def _view(target: str | None, plain: bool) -> AnswerView:
+    """What shows the answers of a target; None is the embedded pair."""
+    from specrun.views.answer_stream import LiveAnswers, PlainAnswers
+
+    if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
+        return PlainAnswers(output.stdout)
+    # The embedded target writes Python, whose `__init__` is not meant as bold letters.
+    return LiveAnswers(output.stdout, markdown=target is not None)
 
 
 def _ask(question: str) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import output
 from specrun.options.model_options import Target
+from specrun.views import output
 
 
 def datastore(

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import output
 from specrun.interrupts import InterruptFlag
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
+from specrun.views import output
 
 
 def demo(
     remove: Annotated[bool, typer.Option("--remove", help="Delete the pair that the demonstration has made.")] = False,
-) -> int:
+) -> None:
     """See it pay: the same text written plainly and with speculation, side by side.
 
     The embedded pair is widened to half a billion parameters, so that its passes cost what a real model's do, and this
@@ -27,40 +27,29 @@ def demo(
         from specrun.display_text import size_text
 
         output.note(f"{size_text(wide_pair.remove())} are free again")
-        return 0
+        return
     from specrun.catalog.local_pair import SilentFetcher
-    from specrun.demo import measured
+    from specrun.cli.opening import opened
     from specrun.demo.comparison import Comparison
-    from specrun.engine.opening import open_model
     from specrun.engine.resolving import run_options
     from specrun.long_run import Run
     from specrun.views import demo_view
 
-    speculation, machine, nothing_to_fetch = (
-        SpeculationOptions(learn=False),
-        measured.LLAMA_DEFAULTS,
-        SilentFetcher(False),
-    )
+    speculation, machine = SpeculationOptions(learn=False), wide_pair.LLAMA_DEFAULTS
     with output.progress() as display:
         run = Run(display, output.note)
         target, draft = wide_pair.wide_pair(run)
         models = ModelOptions(str(target), str(draft))
-        measured.measure_once(run_options(models, speculation, machine, nothing_to_fetch, output.note), run)
-    opened = models, speculation, machine, 0.0, nothing_to_fetch, output.note
-    with open_model(*opened, progress=output.progress) as model:
-        for notice in model.notices:
-            output.note(notice)
+        wide_pair.measure_once(run_options(models, speculation, machine, SilentFetcher(False), output.note), run)
+    with opened(models, speculation, machine, temperature=0.0) as model:
         comparison = Comparison(model)
         with InterruptFlag() as interrupted:
             steps = comparison.write(interrupted)
             if output.stdout.is_terminal:
                 demo_view.show(comparison, steps, output.stdout)
+                output.stdout.print(comparison.verdict, style="bold", soft_wrap=False)
             else:
                 for _ in steps:
                     pass
                 output.write(demo_view.lines(comparison))
-        if output.stdout.is_terminal:
-            output.stdout.print(comparison.verdict, style="bold", soft_wrap=False)
-        else:
-            output.note(comparison.verdict)
-    return 0
+                output.note(comparison.verdict)

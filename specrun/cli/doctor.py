@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import output
+from specrun.views import output
 
 
 def doctor(

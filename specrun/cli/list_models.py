@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specrun.cli import output
+from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.catalog.cache import CachedModel

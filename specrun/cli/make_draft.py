@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun.cli import output
 from specrun.display_text import size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.views import output
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specrun.cli import output
 from specrun.errors import UsageError
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature
 from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
+from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Method
@@ -79,9 +79,8 @@ def growth_map(
 
     Its size is chosen by the profile of `specrun tune`, if there is one, else --budget and --depth bound it.
     """
-    from specrun.cli.pulling import AskingFetcher
+    from specrun.cli.opening import opened
     from specrun.engine import growth_maps
-    from specrun.engine.opening import open_model
     from specrun.locations import whole_file
     from specrun.speculation.registry import find
     from specrun.views import plot_file, shape_view
@@ -91,9 +90,7 @@ def growth_map(
     if plot:
         plot_file.check(plot)
     speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
-    with open_model(
-        models, speculation, machine, temp, AskingFetcher(models.pull), output.note, progress=output.progress
-    ) as model:
+    with opened(models, speculation, machine, temp) as model:
         if model.engine.draft is None:
             raise UsageError("a growth map depends on the draft; give a --draft")
         plans = model.plans

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specrun.cli import output
 from specrun.cli.list_models import list_models
 from specrun.cli.make_draft import forget_draft, make_draft
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
+from specrun.views import output
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -25,7 +25,7 @@ class PromptLine:
     error: str | None = None  # why the line has no usable prompt
 
 
-def read_prompt(argument: str | None, files: Sequence[Path]) -> str:
+def read_text(argument: str | None, files: Sequence[Path]) -> str:
     """The prompt: the argument, the files, and stdin if it is not a terminal, joined by newlines.
 
     The final newline of each file and of stdin is dropped. Raises PromptError if the prompt is empty or not UTF-8, or a
@@ -44,7 +44,7 @@ def read_prompt(argument: str | None, files: Sequence[Path]) -> str:
     return prompt
 
 
-def read_prompt_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
+def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
     """The prompts of JSONL files, or of stdin as they arrive. `argument` is put before each prompt, with a newline.
 
     A line is an object with `prompt` and optionally `id`. A bad line is yielded with its `error`, and the next one is

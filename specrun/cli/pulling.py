@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from specrun.cli import output
 from specrun.display_text import one_line, size_text
+from specrun.views import output
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

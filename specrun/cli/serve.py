@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded
@@ -18,6 +17,7 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report as report
+from specrun.views import output
 
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
 _MOST_PARALLEL = 16  # answers at a time; chosen by hand
@@ -91,7 +91,7 @@ def serve(
     The sampling options are what a request gets that says nothing else. Ctrl-C ends the answers that are being written
     and the server.
     """
-    from specrun.cli import unusable_gpu
+    from specrun.cli.opening import note_unusable_gpu
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.opening import open_model
     from specrun.engine.request import make_request
@@ -133,7 +133,7 @@ def serve(
         stack.callback(http.stop)  # before the model is closed, which its threads use
         for notice in model.notices:
             output.note(notice)
-        unusable_gpu.say_once()
+        note_unusable_gpu()
         output.hint(report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         name = alias or (Path(models.target).name if models.target else model.llama_model.name)
         service.begin(LoadedService(model, Prompts(model), name))

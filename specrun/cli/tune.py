@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun.cli import output
 from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
+from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.engine.run_options import RunOptions
@@ -169,7 +169,7 @@ def _tune(
     plot: Path | None,
 ) -> int:
     from specrun.bench import bench_prompts
-    from specrun.cli import unusable_gpu
+    from specrun.cli.opening import note_unusable_gpu
     from specrun.engine.calibration_texts import TuningText
     from specrun.long_run import Run
     from specrun.profiles import profile_files
@@ -180,7 +180,7 @@ def _tune(
 
     own = [TuningText(prompt.kind, prompt.text) for prompt in bench_prompts.load(prompts)] if prompts else None
     profile_files.check_folder()
-    unusable_gpu.say_once()
+    note_unusable_gpu()
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     variables: dict[str, str] = {}
     with output.progress() as display, InterruptFlag() as interrupted:

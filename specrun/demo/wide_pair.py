@@ -1,8 +1,8 @@
-"""The embedded pair, widened so that its passes cost what those of a real pair do. Made once, kept in the cache folder.
+"""The embedded pair, widened so that its passes cost what a real pair's do. Made and measured once, and kept.
 
 The target has 0.54 billion parameters in F16: a token reads 1.1 GB, as with a model of 1.8 billion in 4 bits. The draft
-is a 25th of that, as Qwen2.5 0.5B is of 14B, and has the target's tokens, as llama.cpp's own tools want it. F16 is the
-type whose passes over a few tokens cost least beside those over one where all weights lie in RAM and cores are few.
+is a 25th of that, as Qwen2.5 0.5B is of 14B, and has the target's tokens, as llama.cpp's own tools want it. With all
+weights in RAM and few cores, F16 is the type whose passes over a few tokens cost least beside a pass over one token.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ from pathlib import Path
 from specrun.catalog import embedded
 from specrun.catalog.file_identity import file_identity
 from specrun.display_text import size_text
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
 from specrun.errors import SpecrunError
 from specrun.interrupts import InterruptFlag
 from specrun.locations import cache_dir
 from specrun.long_run import Run
 from specrun.making.widening.wider_model import WiderModel
+from specrun.options.machine_options import MachineOptions
+from specrun.profiles import lookup, profile_files
+from specrun.tuning import unfinished
+from specrun.tuning.tune_pair import tune_pair
+
+# llama.cpp's own settings where `specrun tune` would try others, so that the plain text is written as llama.cpp would.
+LLAMA_DEFAULTS = MachineOptions(cache_type_k="f16", cache_type_v="f16", flash_attn="auto", repack=True)
 
 _SPARE = 100_000_000  # bytes that stay free for metadata and for others
 
@@ -70,6 +79,23 @@ def wide_pair(run: Run) -> tuple[Path, Path]:
                 f"{folder()} cannot be written: {error.strerror}; set SPECRUN_CACHE_DIR to a folder that can"
             ) from error
     return target, draft
+
+
+def measure_once(options: RunOptions, run: Run) -> None:
+    """Keep a profile of the pair, unless there is one. Takes about a minute. Raises KeyboardInterrupt on Ctrl-C."""
+    identity = identity_of(options)
+    found = lookup.find(identity)
+    if found.profile:
+        return
+    if found.notice and found.is_set_aside:
+        run.note(found.notice)
+    profile_files.check_folder()
+    run.note("measuring this machine once, as `specrun tune --quick` does, for about a minute")
+    with InterruptFlag() as interrupted:
+        shown = Run(run.display, run.note, interrupted)
+        profile, _ = tune_pair(options, identity, "quick", (0.0,), None, True, shown)
+    profile_files.save(profile)
+    unfinished.delete(profile.fingerprint)
 
 
 def remove() -> int:

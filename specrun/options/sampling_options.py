@@ -1,23 +1,30 @@
-"""The options that say what to write: sampling, length, stop texts, grammar."""
+"""The options that say what to write: sampling, length, stop texts, grammar.
+
+A field that SamplingParameters has too decides how a token is taken. Everything that takes sampling options reads these
+fields, so a further one is declared here and in `sampling/parameters.py`, and acts somewhere in `sampling/`.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specrun.errors import UsageError
 
+if TYPE_CHECKING:
+    from specrun.sampling.parameters import SamplingParameters
+
 # llama.cpp's special values.
 RANDOM_SEED = -1
 NO_LIMIT = -1
-# A bias that is larger forbids or forces a token: logits are within some tens of 0. Minus infinity could leave none.
+# Logits are within some tens of 0, so a larger bias does no more. Minus infinity for all tokens would leave none.
 _MAX_BIAS = 1e6
 
 _BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
@@ -27,35 +34,27 @@ _option = partial(typer.Option, rich_help_panel="Sampling")
 Temperature = Annotated[
     float, _option("--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random.")
 ]
-TopK = Annotated[int, _option("--top-k", metavar="K", help="Sample from the K likeliest tokens only; 0 is off.")]
-TopP = Annotated[
-    float,
-    _option(
-        "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
-    ),
-]
-MinP = Annotated[
-    float,
-    _option("--min-p", metavar="P", help="Drop tokens less likely than P times the likeliest token; 0 is off."),
-]
 Seed = Annotated[
     int, _option("--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed.")
 ]
 
 
+# fmt: off
 @dataclass(frozen=True)
-class SamplingOptions:
-    """The options as the user gave them, with llama.cpp's names, meanings and defaults."""
+class TokenOptions:
+    """How a token is taken, apart from the temperature. The options as the user gave them, with llama.cpp's names,
+    meanings and defaults.
+    """
 
-    # fmt: off
-    max_tokens: Annotated[int | None, _option(
-        "--max-tokens", "-n", "--predict", metavar="N",
-        help="Most tokens to write. By default until the model ends its text or the context is full."
-    )] = None
-    temp: Temperature = 0.8
-    top_k: TopK = 40
-    top_p: TopP = 0.95
-    min_p: MinP = 0.05
+    top_k: Annotated[int, _option(
+        "--top-k", metavar="K", help="Sample from the K likeliest tokens only; 0 is off."
+    )] = 40
+    top_p: Annotated[float, _option(
+        "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
+    )] = 0.95
+    min_p: Annotated[float, _option(
+        "--min-p", metavar="P", help="Drop tokens less likely than P times the likeliest token; 0 is off."
+    )] = 0.05
     repeat_penalty: Annotated[float, _option(
         "--repeat-penalty", metavar="R", help="Divide the positive logits of tokens that occurred by R; 1 is off."
     )] = 1.0
@@ -74,6 +73,17 @@ class SamplingOptions:
         "several times. A dict in Python."
     )] = None
     seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class SamplingOptions(TokenOptions):
+    """All options of a text."""
+
+    temp: Temperature = 0.8
+    max_tokens: Annotated[int | None, _option(
+        "--max-tokens", "-n", "--predict", metavar="N",
+        help="Most tokens to write. By default until the model ends its text or the context is full."
+    )] = None
     stop: Annotated[list[str] | None, _option(
         "--stop", "-r", metavar="TEXT", help="End the answer before this text. May be given several times."
     )] = None
@@ -83,7 +93,7 @@ class SamplingOptions:
     json_schema: Annotated[Path | None, _option(
         "--json-schema", metavar="FILE", help="Write only JSON that matches this schema."
     )] = None
-    # fmt: on
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,21 @@ class ChatSamplingOptions(SamplingOptions):
     """The same options for conversations, which have a random seed by default."""
 
     seed: Seed = RANDOM_SEED
+
+
+def sampling_parameters(options: TokenOptions, temperature: float) -> SamplingParameters:
+    """What the options say about taking a token. Raises UsageError for a value outside its range."""
+    from specrun.sampling.parameters import SamplingParameters  # it imports numpy, which `--help` does not need
+
+    names = [field.name for field in fields(SamplingParameters) if field.name != "temperature"]
+    return SamplingParameters(temperature, **{name: settled(name, getattr(options, name)) for name in names})
+
+
+def settled(name: str, value: Any) -> Any:
+    """The value of a field of SamplingParameters for the value of the option with its name. Raises UsageError."""
+    if name == "seed":
+        return settled_seed(value)
+    return settled_biases(value) if name == "logit_bias" else value
 
 
 def settled_biases(biases: Mapping[int, float] | Sequence[str] | None) -> tuple[tuple[int, float], ...]:
@@ -110,7 +135,7 @@ def settled_biases(biases: Mapping[int, float] | Sequence[str] | None) -> tuple[
 
 
 def settled_bias(bias: float) -> float:
-    """The bias, or the largest one that makes a difference."""
+    """The bias, or the largest that makes a difference."""
     return min(max(bias, -_MAX_BIAS), _MAX_BIAS)
 
 

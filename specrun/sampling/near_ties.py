@@ -6,6 +6,7 @@ All distances are differences of two logits, so a change of every logit by at mo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,14 @@ from specrun.sampling.parameters import SamplingParameters
 from specrun.sampling.sampler import Logits, Sampler
 
 
-def gap(sampler: Sampler, logits: Logits, position: int, token: int, other: int) -> float:
+def gap(sampler: Sampler, logits: Logits, position: int, recent: Sequence[int], token: int, other: int) -> float:
     """How far `logits` are from giving `other` at `position` instead of `token`, which the sampler takes from them.
 
     When greedy this is the difference of their logits, else that of their scores logit / T + noise. Where a filter
-    decides between them, it is how far the token is from passing it or from being cut, divided by T. For samplers
-    without biases, penalties and constraint. logits: float32[n_vocab].
+    decides between them, it is how far the token is from passing it or from being cut, divided by T. Biases and
+    penalties are applied first. For samplers without constraint. logits: float32[n_vocab]. recent: as for `sample`.
     """
+    logits = sampler.adjusted(logits, recent)
     scores = sampler.scores(logits, position, np.array([token, other], np.int64))
     between = float(scores[0] - scores[1])
     temperature = sampler.parameters.temperature

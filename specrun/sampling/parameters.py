@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from specrun.errors import UsageError
 
 MAX_SEED = 2**63 - 1
 
 
+def _bounded(default: float, allowed: str, is_allowed: Callable[[float], bool] = math.isfinite) -> Any:
+    """A field with a check. allowed: completes the message "--option must be ..."."""
+    return field(default=default, metadata={"allowed": allowed, "is_allowed": is_allowed})
+
+
 @dataclass(frozen=True)
 class SamplingParameters:
     """How a token is chosen. They apply in llama.cpp's order: biases, penalties, top-k, top-p, min-p, temperature.
 
+    repeat_last_n: number of latest tokens, prompt included, that the penalties look at.
     logit_bias: (token id, what is added to its logit), in any order.
 
     Raises UsageError for a value outside its range.
     """
 
-    temperature: float = 0.8  # 0 is greedy
-    top_k: int = 40  # 0 is off
-    top_p: float = 0.95  # 1 is off
-    min_p: float = 0.05  # 0 is off
-    repeat_penalty: float = 1.0  # 1 is off
-    presence_penalty: float = 0.0  # 0 is off
-    frequency_penalty: float = 0.0  # 0 is off
-    repeat_last_n: int = 64  # tokens, prompt included, that the penalties look at
-    seed: int = 0
+    temperature: float = _bounded(0.8, "0 or more (0 is greedy)", lambda value: value >= 0)
+    top_k: int = _bounded(40, "0 (off) or more", lambda value: value >= 0)
+    top_p: float = _bounded(0.95, "above 0, at most 1 (off)", lambda value: 0 < value <= 1)
+    min_p: float = _bounded(0.05, "between 0 (off) and 1", lambda value: 0 <= value <= 1)
+    repeat_penalty: float = _bounded(1.0, "above 0 (1 is off)", lambda value: value > 0)
+    presence_penalty: float = _bounded(0.0, "a finite number (0 is off)")
+    frequency_penalty: float = _bounded(0.0, "a finite number (0 is off)")
+    repeat_last_n: int = _bounded(64, "0 (off) or more", lambda value: value >= 0)
+    seed: int = _bounded(0, f"between 0 and {MAX_SEED}", lambda value: 0 <= value <= MAX_SEED)
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        _require(self.temperature >= 0, "--temp", "0 or more (0 is greedy)", self.temperature)
-        _require(self.top_k >= 0, "--top-k", "0 (off) or more", self.top_k)
-        _require(0 < self.top_p <= 1, "--top-p", "above 0, at most 1 (off)", self.top_p)
-        _require(0 <= self.min_p <= 1, "--min-p", "between 0 (off) and 1", self.min_p)
-        _require(self.repeat_penalty > 0, "--repeat-penalty", "above 0 (1 is off)", self.repeat_penalty)
-        _require(True, "--presence-penalty", "a finite number", self.presence_penalty)
-        _require(True, "--frequency-penalty", "a finite number", self.frequency_penalty)
-        _require(self.repeat_last_n >= 0, "--repeat-last-n", "0 (off) or more", self.repeat_last_n)
-        _require(0 <= self.seed <= MAX_SEED, "--seed", f"between 0 and {MAX_SEED}", self.seed)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.metadata and not (math.isfinite(value) and one.metadata["is_allowed"](value)):
+                raise UsageError(f"{option_name(one.name)} must be {one.metadata['allowed']}; got {value:g}")
         for token, bias in self.logit_bias:
-            _require(token >= 0, "--logit-bias", "for a token id of 0 or more", token)
-            _require(True, "--logit-bias", "a finite number", bias)
+            if token < 0:
+                raise UsageError(f"--logit-bias must be for a token id of 0 or more; got {token}")
+            if not math.isfinite(bias):
+                raise UsageError(f"--logit-bias must be a finite number; got {bias:g}")
 
     @property
     def has_penalties(self) -> bool:
@@ -52,6 +57,6 @@ class SamplingParameters:
         )
 
 
-def _require(condition: bool, option: str, allowed: str, value: float) -> None:
-    if not (condition and math.isfinite(value)):
-        raise UsageError(f"{option} must be {allowed}; got {value:g}")
+def option_name(parameter: str) -> str:
+    """The command-line option that sets a field of SamplingParameters."""
+    return "--temp" if parameter == "temperature" else f"--{parameter.replace('_', '-')}"

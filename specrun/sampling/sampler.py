@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
-from specrun.sampling.biases import Biases
+from specrun.sampling.adjustments import Biases, penalized
 from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
-from specrun.sampling.penalties import penalized
 
 Logits = NDArray[np.float32]
 
@@ -102,7 +101,7 @@ class Sampler:
         logits: float32[n_vocab]. recent: what the method `recent` returns for the text before `position`.
         Raises LlamaError for logits that are no numbers.
         """
-        logits = self._adjusted(logits, recent)
+        logits = self.adjusted(logits, recent)
         logits = self._constrained(logits, position, recent)
         if self._leaves_nothing(logits):
             return NO_TOKEN
@@ -118,7 +117,7 @@ class Sampler:
         own distribution here, and the target's may let such a token pass. With a constraint all candidates are allowed
         tokens. Unlikely allowed tokens may be missing, and there may be no candidate at all.
         """
-        logits = self._adjusted(logits, recent)
+        logits = self.adjusted(logits, recent)
         logits = self._constrained(logits, position, recent, count)
         if self._leaves_nothing(logits):
             return Candidates(np.empty(0, np.int64), np.empty(0))
@@ -135,6 +134,14 @@ class Sampler:
             tokens, scores = tokens[best], scores[best]
         order = np.argsort(-scores, kind="stable")
         return Candidates(tokens[order], scores[order])
+
+    def adjusted(self, logits: Logits, recent: Sequence[int]) -> Logits:
+        """float32[n_vocab]: the logits with biases and penalties."""
+        if self._biases:
+            logits = self._biases.added(logits)
+        if not self.parameters.has_penalties or not recent:
+            return logits
+        return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
 
     def scores(self, logits: Logits, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[len(tokens)]: the quantity whose argmax is sampled among tokens that pass the filters: the logit, or
@@ -164,7 +171,7 @@ class Sampler:
 
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
         """The distribution of `sample` over all seeds, for acceptance rules that compare distributions."""
-        logits = self._adjusted(logits, recent)
+        logits = self.adjusted(logits, recent)
         if self.parameters.temperature == 0:
             return Distribution(np.array([_likeliest(logits)], np.int64), np.ones(1))
         highest = float(logits.max())
@@ -173,14 +180,6 @@ class Sampler:
         weights = np.exp((logits[tokens].astype(np.float64) - highest) / self.parameters.temperature)
         possible = weights > 0
         return Distribution(tokens[possible], weights[possible] / weights.sum())
-
-    def _adjusted(self, logits: Logits, recent: Sequence[int]) -> Logits:
-        """The logits with biases and penalties."""
-        if self._biases:
-            logits = self._biases.added(logits)
-        if not self.parameters.has_penalties or not recent:
-            return logits
-        return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
 
     def _constrained(
         self, logits: Logits, position: int, recent: Sequence[int], n_candidates: int | None = None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from specrun.sampling.chi_square import chi_square_p_value
+from specrun.verifying.chi_square import chi_square_p_value
 
-# The probability with which a correct method is taken for a wrong one, for each prompt and temperature. Twelve of them
+# The probability with which a correct method is taken for a wrong one, for each prompt and temperature. Twelve tests
 # together are wrong about once in a thousand runs.
 P_BOUND = 1e-4
 
@@ -60,10 +60,10 @@ class Finding:
     """What came of one prompt at one temperature with one plan.
 
     kind, prompt: the kind of text and the prompt.
-    temperature, seed: of all compared texts; for a test over seeds the first of them.
+    temperature, seed: of all compared texts; for a test over seeds the first seed.
     plan: the name of the plan that speculated; is_lossy: whether it changes the distribution by design.
     n_tokens, n_passes: tokens of the text with speculation, and target passes that wrote them.
-    n_drafted: those of the passes whose tree had more than the root.
+    n_drafted: number of these passes whose tree had more than the root.
     divergence: None where the texts are the same, and for a test over seeds.
     test: None where texts are compared.
     """
@@ -73,9 +73,9 @@ class Finding:
     temperature: float
     seed: int
     plan: str
-    n_tokens: int
-    n_passes: int
-    n_drafted: int
+    n_tokens: int = 0
+    n_passes: int = 0
+    n_drafted: int = 0
     is_lossy: bool = False
     divergence: Divergence | None = None
     test: SeedTest | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -10,13 +10,13 @@ from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.engine.statistics import Pass, Statistics
+from specrun.engine.statistics import Pass
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.tree import TokenTree
 from specrun.verifying.findings import SeedTest
 
-_N_TOKENS = 2  # of a beginning: the second one is drafted behind a drafted token
+_N_TOKENS = 2  # of a beginning: the second token is drafted behind a drafted token
 _N_WRITTEN = _N_TOKENS + 1  # so that the first pass drafts as many levels as a beginning has tokens
 _LEAST_EXPECTED = 5  # seeds that must begin with a token for what follows it to be told apart
 
@@ -38,7 +38,7 @@ def expected_beginnings(
         target.set_prompt(text)
         row = target.score(TokenTree.root_only(text[-1]))[0]
         target.drop_tree()
-        found = sampler.distribution(row, ())
+        found = sampler.distribution(row, sampler.recent(text))
         return dict(zip(found.tokens.tolist(), found.probabilities.tolist(), strict=True))
 
     expected: dict[Beginning, float] = {}
@@ -57,22 +57,22 @@ def seed_test(
     n_seeds: int,
     plans: PlanChooser,
     show: Callable[[int], None],
-) -> tuple[SeedTest, Statistics, int]:
+) -> tuple[SeedTest, list[Pass]]:
     """Begin an answer with each of `n_seeds` seeds, from the seed of `sampling` on, and count the beginnings.
 
-    show: called with the number of seeds that are done. Returns the counts, the sum of what their passes were, and the
-    number of passes that drafted.
+    show: called with the number of seeds that are done. Returns the counts, and the passes that wrote the beginnings.
     """
     expected = expected_beginnings(model, prompt, sampling, n_seeds)
     counts = dict.fromkeys(expected, 0)
-    total, n_drafted, n_others = Statistics(), 0, 0
+    passes: list[Pass] = []
+    n_others = 0
     for n_done in range(n_seeds):
         show(n_done)
         tokens: list[int] = []
-        for one in _passes(model, Request(prompt, replace(sampling, seed=sampling.seed + n_done), _N_WRITTEN), plans):
-            total.count(one)
-            n_drafted += len(one.tree) > 1
-            tokens += one.accepted.tokens
+        request = Request(prompt, replace(sampling, seed=sampling.seed + n_done), _N_WRITTEN)
+        for done in write_alone(Generation(model.engine, request, plans)):
+            passes.append(done)
+            tokens += done.accepted.tokens
             if len(tokens) >= _N_TOKENS:
                 break
         key = tuple(tokens[:1]) if tuple(tokens[:1]) in counts else tuple(tokens[:_N_TOKENS])
@@ -80,12 +80,4 @@ def seed_test(
             counts[key] += 1
         else:
             n_others += 1
-    return (
-        SeedTest((*counts.values(), n_others), (*(n_seeds * share for share in expected.values()), 0.0)),
-        total,
-        n_drafted,
-    )
-
-
-def _passes(model: Model, request: Request, plans: PlanChooser) -> Iterator[Pass]:
-    yield from write_alone(Generation(model.engine, request, plans))
+    return SeedTest((*counts.values(), n_others), (*(n_seeds * share for share in expected.values()), 0.0)), passes

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
-from specrun.bench.bench_prompts import BenchPrompt
+from specrun.bench.bench_prompts import BenchPrompt, fitting
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.errors import PromptError
 from specrun.llama import rounding
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters, near_ties
@@ -26,9 +26,9 @@ TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do wh
 _AROUND = 8  # tokens before and behind a divergence that are shown
 _COMPARED_ROWS = 16  # of the tokens up to a divergence; chosen by hand
 _MOST_SIZES = 6  # sizes of passes that are compared where texts part; chosen by hand
-# A gap is the difference of two logits, each of which passes of other sizes may move by as much as the logit that they
-# were seen to move most. Two given logits move less than the one of thousands that moves most, which leaves room for
-# trees that were not measured (docs/trust.md has the gaps that were seen).
+# A gap is the difference of two logits. Passes of other sizes may move each of the two by as much as they were seen to
+# move the logit that moved most, of thousands. Two given logits move less than that, which leaves room for trees that
+# were not measured (docs/trust.md has the gaps that were seen).
 _LOGITS_OF_A_GAP = 2
 
 
@@ -51,7 +51,7 @@ class VerifySettings:
 
 @dataclass
 class _Text:
-    """Tokens of an answer, with the one that ended it, and the sizes of the passes that wrote it."""
+    """Tokens of an answer, its end-of-generation token included, and the sizes of the passes that wrote it."""
 
     tokens: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -68,31 +68,20 @@ class Verifier:
 
     def findings(self, prompts: Sequence[BenchPrompt]) -> Iterator[Finding]:
         """Compare all prompts at all temperatures. Raises PromptError if none fits the context, KeyboardInterrupt."""
-        settings, fitting = self._settings, self._fitting(prompts)
-        for i, (prompt, tokens) in enumerate(fitting):
+        settings = self._settings
+        pairs = fitting(prompts, self._model, settings.max_tokens, settings.raw, self._run.note)
+        for i, (prompt, tokens) in enumerate(pairs, start=1):
             for temperature in settings.temperatures:
                 sampling = replace(settings.sampling, temperature=temperature)
-                stage = self._run.labelled(f"{prompt.kind}, prompt {i + 1} of {len(fitting)}, T={temperature:g}")
-                yield from self._of_prompt(prompt, tokens, sampling, stage)
+                stage = self._run.labelled(f"{prompt.kind}, prompt {i} of {len(pairs)}, T={temperature:g}")
+                yield from self._compared(prompt, tokens, sampling, stage)
 
-    def _fitting(self, prompts: Sequence[BenchPrompt]) -> list[tuple[BenchPrompt, list[int]]]:
-        """The prompts whose answers fit the context, with their token ids."""
-        ctx_size, n = self._model.engine.ctx_size, self._settings.max_tokens
-        tokens = [self._model.prompt_tokens(prompt.text, self._settings.raw) for prompt in prompts]
-        fitting = [pair for pair in zip(prompts, tokens, strict=True) if len(pair[1]) + n <= ctx_size]
-        what = f"with {n} more tokens beyond the context of {ctx_size}"
-        if not fitting:
-            raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
-        if len(fitting) < len(prompts):
-            self._run.note(f"left out {len(prompts) - len(fitting)} of {len(prompts)} prompts: they are {what}")
-        return fitting
-
-    def _of_prompt(
+    def _compared(
         self, prompt: BenchPrompt, tokens: list[int], sampling: SamplingParameters, stage: Run
     ) -> Iterator[Finding]:
         plain: _Text | None = None
         for name, plans, method in self._ways(sampling.temperature):
-            about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name, 0, 0, 0)
+            about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name)
             about = replace(about, is_lossy=not method.lossless)
             if method.samples and sampling.temperature > 0:
                 yield self._over_seeds(about, tokens, sampling, plans, stage)
@@ -124,13 +113,13 @@ class Verifier:
         engine, text, n_pending = self._model.engine, _Text(), 0
         engine.reset()
         request = Request(prompt, sampling, self._settings.max_tokens)
-        for one in write_alone(Generation(engine, request, plans, interrupted=self._run.interrupted)):
-            if one.finish == "interrupted":
+        for done in write_alone(Generation(engine, request, plans, interrupted=self._run.interrupted)):
+            if done.finish == "interrupted":
                 raise KeyboardInterrupt
-            text.tokens += one.accepted.tokens
-            text.sizes.append(n_pending + len(one.tree))
-            text.n_drafted += len(one.tree) > 1
-            n_pending = len(one.accepted.path) - n_in_order(one.accepted.path)
+            text.tokens += done.accepted.tokens
+            text.sizes.append(n_pending + len(done.tree))
+            text.n_drafted += len(done.tree) > 1
+            n_pending = len(done.accepted.path) - n_in_order(done.accepted.path)
         return text
 
     def _over_seeds(
@@ -141,14 +130,9 @@ class Verifier:
         def show(n_done: int) -> None:
             stage.show(f"{about.plan}, seed {n_done + 1} of {n_seeds}")
 
-        test, statistics, n_drafted = seed_test(self._model, prompt, sampling, n_seeds, plans, show)
-        return replace(
-            about,
-            n_tokens=statistics.completion_tokens,
-            n_passes=statistics.passes,
-            n_drafted=n_drafted,
-            test=test,
-        )
+        test, passes = seed_test(self._model, prompt, sampling, n_seeds, plans, show)
+        n_tokens, n_drafted = sum(len(done.tokens) for done in passes), sum(len(done.tree) > 1 for done in passes)
+        return replace(about, n_tokens=n_tokens, n_passes=len(passes), n_drafted=n_drafted, test=test)
 
     def _divergence(
         self, prompt: list[int], sampling: SamplingParameters, plain: _Text, text: _Text, at: int
@@ -160,9 +144,12 @@ class Verifier:
             written = plain.tokens[: at + 1]
             rows = rounding.rows_behind(target, prompt, written, rounding.PLAIN, min(len(written), _COMPARED_ROWS))
             sampler = Sampler(sampling, target.n_vocab)
-            gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, plain.tokens[at], text.tokens[at])
+            recent = sampler.recent([*prompt, *plain.tokens[:at]])
+            gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
             if not self._model.exactness.is_exact:
                 difference = rounding.largest_difference(target, prompt, written, rows, _some(text.sizes))
+                if sampling.has_penalties:  # dividing or multiplying a logit changes its rounding error alike
+                    difference *= max(sampling.repeat_penalty, 1 / sampling.repeat_penalty)
                 explained = _LOGITS_OF_A_GAP * difference / (sampling.temperature or 1.0)
         return Divergence(at, gap, explained, self._around(plain, at), self._around(text, at))
 
@@ -178,11 +165,9 @@ def always_drafting(has_draft: bool) -> Plan:
 
 
 def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
-    """The index of the first difference, which is the shorter one's length if the longer one begins with it."""
-    for i, pair in enumerate(zip(tokens, others, strict=False)):
-        if pair[0] != pair[1]:
-            return i
-    return None if len(tokens) == len(others) else min(len(tokens), len(others))
+    """The index of the first difference; the shorter text's length if the longer text begins with it."""
+    pairs = enumerate(zip_longest(tokens, others))
+    return next((i for i, (token, other) in pairs if token != other), None)
 
 
 def _some(sizes: Sequence[int]) -> list[int]:

@@ -75,7 +75,24 @@ def as_text(completion: Completion, model: Model) -> str:
     return "\n".join(lines)
 
 
-def off_notice(completion: Completion) -> str | None:
+class Notices:
+    """Sentences for the user about the answers of a model. What stays true from answer to answer is said once."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._before: set[str] = set()
+
+    def after(self, completion: Completion) -> list[str]:
+        """The sentences behind an answer."""
+        lasting = {notice for notice in (_off_notice(completion), self._model.weights_notice) if notice}
+        new, self._before = sorted(lasting - self._before), lasting
+        if completion.is_unfinished:  # the text will not parse
+            reason = completion.finish_reason
+            new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for")
+        return new
+
+
+def _off_notice(completion: Completion) -> str | None:
     """A sentence if the draft is not used because passes, or `specrun tune`, showed that it does not pay; else None."""
     from specrun.speculation.controllers.by_temperature import ByTemperature
 
@@ -83,13 +100,6 @@ def off_notice(completion: Completion) -> str | None:
     if not isinstance(plans, ByTemperature) or not plans.now.gave_up:
         return None
     return f"speculation is off, because it does not pay here ({plans.now.source})"
-
-
-def unfinished_notice(completion: Completion) -> str | None:
-    """A sentence if the text ended before its grammar was complete, so that it will not parse; else None."""
-    if not completion.is_unfinished:
-        return None
-    return f"the text is cut off ({completion.finish_reason}): it is only the beginning of what the grammar asks for"
 
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:

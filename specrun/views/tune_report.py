@@ -20,7 +20,7 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
-from specrun.views.console import LiteralConsole
+from specrun.views.output import LiteralConsole
 from specrun.views.placement_view import PlacementView
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines

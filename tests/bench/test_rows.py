@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.bench.rows import Sample, summarise
+from specrun.bench.rows import summarise
+from specrun.engine.statistics import Statistics
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.views.bench_table import as_text, compare
 
 
-def sample(rate: float, passes: int = 10) -> Sample:
-    return Sample(tokens=60, seconds=60 / rate, passes=passes, first_token_seconds=0.5)
+def sample(rate: float, passes: int = 10) -> list[Statistics]:
+    return [Statistics(completion_tokens=60, seconds=60 / rate, passes=passes, first_token_seconds=0.5)]
 
 
 def test_ratios_are_taken_within_repetitions() -> None:
@@ -40,7 +41,21 @@ def test_every_format_has_every_row() -> None:
 
 
 def test_accepted_lengths_are_added_up_over_repetitions() -> None:
-    repetitions = [Sample(6, 1.0, 3, 0.1, (1, 1, 1)), Sample(7, 1.0, 3, 0.1, (1, 0, 2))]
+    repetitions = [
+        [Statistics(completion_tokens=n, seconds=1.0, passes=3, accepted=accepted)]
+        for n, accepted in ((6, [1, 1, 1]), (7, [1, 0, 2]))
+    ]
     row = summarise("tree", "tree", "code", repetitions, repetitions, None, 0, SPECEXEC.plan(16, 8))
     assert row.accepted_lengths == [2, 1, 3]
     assert (row.budget, row.depth) == (16, 8)
+
+
+def test_the_prompts_of_a_repetition_are_added_up() -> None:
+    answers = [
+        Statistics(completion_tokens=4, seconds=1.0, passes=2, first_token_seconds=0.2, offered=[2], matched=[1]),
+        Statistics(completion_tokens=8, seconds=2.0, passes=2, first_token_seconds=0.4, offered=[2, 2], matched=[2, 1]),
+    ]
+    row = summarise("tree", "tree", "code", [answers], [answers], None, 0, SPECEXEC.plan(16, 8))
+    assert (row.tokens, row.tokens_per_second, row.tokens_per_pass) == (12, 4.0, 3.0)
+    assert row.first_token_seconds == pytest.approx(0.3)
+    assert row.acceptance_by_depth == [0.75, 0.5]

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from specrun.bench.rows import Row, Sample, summarise
+from specrun.bench.rows import Row, summarise
 from specrun.bench.share import Shared
+from specrun.engine.statistics import Statistics
 from specrun.speculation.method import OFF
 from tests.conftest import SpecrunHere
 
 
 def row(kind: str, rate: float, passes: int) -> Row:
-    samples = [Sample(tokens=60, seconds=60 / rate, passes=passes, first_token_seconds=0.5)]
+    samples = [[Statistics(completion_tokens=60, seconds=60 / rate, passes=passes, first_token_seconds=0.5)]]
     return summarise("tree", "tree of 8", kind, samples, samples, None, 0, OFF.plan())
 
 

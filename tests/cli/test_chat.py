@@ -32,7 +32,7 @@ def test_three_turns_on_stdout_and_their_statistics_on_stderr(here: SpecrunHere,
 def test_help_names_every_command(here: SpecrunHere, script: Path) -> None:
     result = chat(here, script, "/help")
     assert result.stdout == ""
-    for name in commands.NAMES:
+    for name in commands.COMMANDS:
         assert f"\n{name}" in f"\n{result.stderr}"
 
 
@@ -97,6 +97,7 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         "/set temp": "needs a value",
         "/set temp hot": "temp must be a number",
         "/set temp -1": "--temp must be",
+        "/set logit-bias 5": "--logit-bias must be a token id and a signed number",
         "/set max-tokens 0": "must be 1 or more",
         "/set speculate hard": "speculate can be",
         "/set budget 1000": "larger --budget",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.cli.prompt_input import STDIN, PromptLine, read_prompt, read_prompt_lines
+from specrun.cli.prompt_input import STDIN, PromptLine, read_lines, read_text
 from specrun.errors import PromptError
 
 
@@ -40,65 +40,65 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_argument_files_and_stdin_are_joined_in_this_order(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     pipe(monkeypatch, b"from stdin\r\n")
-    assert read_prompt("argument", [file, file]) == "argument\nfrom a file\nfrom a file\nfrom stdin"
+    assert read_text("argument", [file, file]) == "argument\nfrom a file\nfrom a file\nfrom stdin"
 
 
 def test_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     terminal(monkeypatch)
-    assert read_prompt("argument", []) == "argument"
-    assert read_prompt(None, [file]) == "from a file"
+    assert read_text("argument", []) == "argument"
+    assert read_text(None, [file]) == "from a file"
     with pytest.raises(PromptError, match="no prompt"):
-        read_prompt(None, [])
+        read_text(None, [])
 
 
 def test_a_dash_is_stdin_even_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal(monkeypatch)
-    assert read_prompt(STDIN, []) == "never read"
+    assert read_text(STDIN, []) == "never read"
 
 
 def test_only_the_last_newline_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\n def f():\n\n")
-    assert read_prompt(None, []) == "\n def f():\n"
+    assert read_text(None, []) == "\n def f():\n"
 
 
 def test_a_byte_order_mark_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\xef\xbb\xbftext")
-    assert read_prompt(None, []) == "text"
+    assert read_text(None, []) == "text"
     pipe(monkeypatch, b'\xef\xbb\xbf{"prompt": "a"}\n')
-    assert list(read_prompt_lines(None, [])) == [PromptLine(1, "a")]
+    assert list(read_lines(None, [])) == [PromptLine(1, "a")]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b" \t\n \n"])
 def test_a_prompt_without_text_is_refused(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     pipe(monkeypatch, data)
     with pytest.raises(PromptError, match="empty"):
-        read_prompt("", [])
+        read_text("", [])
 
 
 def test_bytes_that_are_not_utf8_are_located(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, "é".encode() + b"\xe9")
     with pytest.raises(PromptError, match=r"stdin is not UTF-8 \(byte 0xe9 at offset 2\)"):
-        read_prompt(None, [])
+        read_text(None, [])
 
 
 def test_json_lines_are_numbered_where_they_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b'{"prompt": "a"}\n\n{"prompt": "b", "id": "x"}\r\n{"prompt": "c"}')
-    assert list(read_prompt_lines(None, [])) == [PromptLine(1, "a"), PromptLine("x", "b"), PromptLine(4, "c")]
+    assert list(read_lines(None, [])) == [PromptLine(1, "a"), PromptLine("x", "b"), PromptLine(4, "c")]
 
 
 def test_the_argument_goes_before_each_json_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b'{"prompt": "a"}\n{"prompt": "b"}\n')
-    assert [line.prompt for line in read_prompt_lines("do:", [])] == ["do:\na", "do:\nb"]
+    assert [line.prompt for line in read_lines("do:", [])] == ["do:\na", "do:\nb"]
     pipe(monkeypatch, b'{"prompt": "a"}\n')
-    assert [line.prompt for line in read_prompt_lines(STDIN, [])] == ["a"]
+    assert [line.prompt for line in read_lines(STDIN, [])] == ["a"]
 
 
 def test_json_lines_of_files_come_before_those_of_stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_bytes(b'{"prompt": "a"}\n\xff\n{"prompt": "b"}\n')
     pipe(monkeypatch, b'{"prompt": "c"}\n')
-    assert [line.prompt for line in read_prompt_lines(None, [file])] == ["a", "", "b"]
-    lines = list(read_prompt_lines(None, [Path(STDIN), file]))
+    assert [line.prompt for line in read_lines(None, [file])] == ["a", "", "b"]
+    lines = list(read_lines(None, [Path(STDIN), file]))
     assert [(line.id, line.prompt) for line in lines] == [(1, "a"), (2, ""), (3, "b"), (4, "c")]
 
 
@@ -108,7 +108,7 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
     terminal(monkeypatch)
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a\u2028b\x85c"}\n', encoding="utf-8")
-    assert [line.prompt for line in read_prompt_lines(None, [file])] == ["a\u2028b\x85c"]
+    assert [line.prompt for line in read_lines(None, [file])] == ["a\u2028b\x85c"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_bad_json_line_is_an_error_of_its_own(
     monkeypatch: pytest.MonkeyPatch, line: bytes, identity: object, part: str
 ) -> None:
     pipe(monkeypatch, line + b'\n{"prompt": "good"}')
-    bad, good = read_prompt_lines(None, [])
+    bad, good = read_lines(None, [])
     assert bad.id == identity
     assert re.search(part, bad.error or "")
     assert good == PromptLine(2, "good")
@@ -135,12 +135,12 @@ def test_a_bad_json_line_is_an_error_of_its_own(
 
 def test_a_missing_file_is_told_before_any_line_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="cannot be read"):
-        read_prompt_lines(None, [tmp_path / "missing"])
+        read_lines(None, [tmp_path / "missing"])
     with pytest.raises(PromptError, match="cannot be read"):
-        read_prompt(None, [tmp_path])
+        read_text(None, [tmp_path])
 
 
 def test_json_lines_need_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal(monkeypatch)
     with pytest.raises(PromptError, match="no prompts"):
-        read_prompt_lines("argument", [])
+        read_lines("argument", [])

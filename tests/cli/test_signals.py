@@ -98,7 +98,7 @@ main()
 
 
 def test_a_terminal_that_is_gone_is_no_traceback(here: SpecrunHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specrun.cli import output
+    from specrun.views import output
 
     def gone(_: str) -> None:
         raise OSError(5, "Input/output error")

@@ -21,13 +21,13 @@ from specrun.engine.source_files import datastore_file
 from specrun.llama import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.engines import chooser, code_prompts, write
 
 MATCHING = [method for method in METHODS.values() if not method.samples and method.name != "off"]

@@ -23,7 +23,6 @@ from specrun.engine.statistics import Pass
 from specrun.llama.grammar import Grammar
 from specrun.llama.triggered_grammar import TriggeredGrammar
 from specrun.sampling import SamplingParameters
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
@@ -32,6 +31,7 @@ from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.engines import chooser, code_prompts, engine, next_token
 from tests.models import random_llama
 

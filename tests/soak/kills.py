@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.chat import conversation_file
-from specrun.chat.conversation_file import Keeper, LastConversation
-from specrun.chat.transcripts import load_messages, save_messages
+from specrun.chat.conversation_file import Keeper, LastConversation, save_messages
 from specrun.chat.typed_history import TypedHistory
 from specrun.engine.source_files.history import History
 from specrun.llama.chat_template import Message
@@ -106,7 +105,7 @@ def _history() -> History:
 
 
 KINDS = {
-    "/save": Kind(_save, lambda: [_number(load_messages(_saved()))] if _saved().exists() else []),
+    "/save": Kind(_save, lambda: [_number(conversation_file.read(_saved()).messages)] if _saved().exists() else []),
     "--continue": Kind(
         _keep,
         lambda: [_number(conversation_file.read(path).messages) for path in conversation_file.kept()[::-1]],

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.accept import accept
 from specrun.speculation.drafter import Draft, DraftLimits, DraftNode, Logits
 from specrun.speculation.growth import ModelCandidates
@@ -31,6 +30,7 @@ from specrun.speculation.registry import METHODS
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.trees import random_tree
 
 SAMPLE_AND_MATCH, GREEDY = "sample and match", "greedy"

@@ -86,7 +86,13 @@ def test_the_embedded_pair_is_identical(model: Model) -> None:
         assert one.n_passes < one.n_tokens <= 32
 
 
-def test_texts_that_rounding_parts_are_near_ties(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+PENALIZED = replace(SETTINGS.sampling, repeat_penalty=1.2, presence_penalty=0.2, logit_bias=((5, 3.0),))
+
+
+@pytest.mark.parametrize(("sampling", "amplified"), [(SETTINGS.sampling, 1.0), (PENALIZED, 1.2)])
+def test_texts_that_rounding_parts_are_near_ties(
+    model: Model, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParameters, amplified: float
+) -> None:
     """As on a backend whose passes over several tokens move every logit by up to 0.3."""
     score = TargetContext.score
 
@@ -98,13 +104,13 @@ def test_texts_that_rounding_parts_are_near_ties(model: Model, monkeypatch: pyte
         return rows + rng.uniform(-0.3, 0.3, rows.shape).astype(np.float32)
 
     monkeypatch.setattr(TargetContext, "score", rounded)
-    findings = found(model)
+    findings = found(model, replace(SETTINGS, sampling=sampling))
     assert {one.outcome for one in findings} <= {"identical", "near-tie"}
     ties = [one.divergence for one in findings if one.divergence]
     assert len(ties) > 1
     for tie in ties:
         assert tie.gap is not None
-        assert 0 <= tie.gap <= tie.explained <= 2 * 0.3 / 0.8 + 1e-4
+        assert 0 <= tie.gap <= tie.explained <= 2 * 0.3 * amplified / 0.8 + 1e-4
         assert tie.explained > 0.5
         assert tie.plain != tie.speculated
 
@@ -151,9 +157,12 @@ def test_where_passes_are_exact_no_difference_is_a_near_tie(k_quant: Model, monk
 @pytest.mark.parametrize(
     ("name", "outcome"), [("block-verification", "same distribution"), ("typical", "other distribution")]
 )
-def test_rules_that_compare_distributions_are_tested_over_seeds(name: str, outcome: str) -> None:
+@pytest.mark.parametrize("sampling", [SETTINGS.sampling, PENALIZED])
+def test_rules_that_compare_distributions_are_tested_over_seeds(
+    name: str, outcome: str, sampling: SamplingParameters
+) -> None:
     with model_of(METHODS[name].plan(depth=3)) as loaded:
-        greedy, sampled = found(loaded, replace(SETTINGS, n_seeds=200), PROMPTS[:1])
+        greedy, sampled = found(loaded, replace(SETTINGS, sampling=sampling, n_seeds=200), PROMPTS[:1])
     assert (greedy.outcome, greedy.test) == ("identical", None)
     assert (sampled.outcome, sampled.divergence) == (outcome, None)
     assert sampled.is_lossy == (name == "typical")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers.block_verification import block_verification
 from specrun.speculation.papers.distributions import draw
 from specrun.speculation.papers.rejection import speculative_sampling
 from specrun.speculation.papers.walk import by_node, walk_block
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length
 from tests.speculation.papers.toy import Target, chain, tables

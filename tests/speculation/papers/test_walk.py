@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from specrun.sampling.chi_square import chi_square_p_value
 from specrun.speculation.papers.drawn import Proposal
 from specrun.speculation.papers.k_seq import k_seq
 from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
+from specrun.verifying.chi_square import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (
     Tables,

@@ -1,4 +1,4 @@
-"""What is shown while something takes long: on a terminal only, and gone when it is over."""
+"""Text is shown literally, whatever is in it; what takes long is shown on a terminal only, and gone when it is over."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 import pyte
 import pytest
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from specrun.cli import output
 from specrun.engine.loading import load_pair
 from specrun.engine.run_options import RunOptions
 from specrun.llama import LlamaModel
 from specrun.speculation.method import OFF
+from specrun.views import output
+from specrun.views.output import LiteralConsole
 from tests.waiting import wait_until
 
 
@@ -61,3 +64,20 @@ def test_loading_says_what_and_from_where_and_how_far_it_is(demo_target: Path) -
     shown: list[str] = []
     load_pair(RunOptions(demo_target, None, (OFF.plan(),)), shown.append).resources.close()
     assert shown[0] == f"loading target.gguf from {demo_target.parent}"
+
+
+def shown(*what: object) -> str:
+    file = io.StringIO()
+    LiteralConsole(file=file, force_terminal=True, color_system=None, width=60).print(*what)
+    return file.getvalue()
+
+
+def test_markup_and_emoji_codes_are_text() -> None:
+    table = Table.grid()
+    table.add_row("[/] [red]x[/red] :smile:")
+    assert shown(table).strip() == shown("[/] [red]x[/red] :smile:").strip() == "[/] [red]x[/red] :smile:"
+
+
+def test_commands_for_the_terminal_are_shown() -> None:
+    for what in ("\x1b[2J\u202e", Text("\x1b[2J\u202e")):
+        assert shown(what) == "\\u001b[2J\\u202e\n"

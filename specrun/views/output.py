@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from specrun.display_text import one_line, visible, without_secrets
-from specrun.views.console import LiteralConsole
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _SECONDS_BEFORE_ACTIVITY = 0.5  # what is over sooner needs no line
 _FRAMES_PER_SECOND = 8
 
 debug = False  # whether --debug was given
+
+
+class LiteralConsole(Console):
+    """A console that shows all text literally.
+
+    Names of models and files may have square brackets or colons, which rich would read as markup and emoji, and control
+    characters, which the terminal would obey (specrun.display_text).
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As in rich, but control characters are escaped before the text is laid out."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As in rich, but only rich's own commands, such as those that move the cursor, reach the terminal."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else visible(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
 
 # rich respects NO_COLOR and uses no colours where the output is not a terminal.
 stdout = LiteralConsole(soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.cli import unusable_gpu
+from specrun.cli import opening
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 
 
@@ -12,13 +12,13 @@ def test_it_is_said_in_the_first_run_and_again_when_it_changed(
     here: SpecrunHere, script: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("generate", "-m", str(script), "--draft", "none", "--speculate", "off", "--raw", "x")
-    monkeypatch.setattr(unusable_gpu, "offload_devices", lambda _: ())
-    monkeypatch.setattr(unusable_gpu, "gpu_driver", lambda: "nvidia 550.54.14")
+    monkeypatch.setattr(opening, "offload_devices", lambda _: ())
+    monkeypatch.setattr(opening, "gpu_driver", lambda: "nvidia 550.54.14")
     first, second = here(*command), here(*command)
     assert first.stderr.count("CMAKE_ARGS=-DGGML_CUDA=on pip") == 1
     assert second.stderr == ""
     assert first.stdout == second.stdout == SCRIPT_TEXT + "\n"
-    monkeypatch.setattr(unusable_gpu, "gpu_driver", lambda: None)
-    monkeypatch.setattr(unusable_gpu, "nvidia_card", lambda: True)
+    monkeypatch.setattr(opening, "gpu_driver", lambda: None)
+    monkeypatch.setattr(opening, "nvidia_card", lambda: True)
     assert "whose driver is not loaded" in here(*command).stderr
     assert "whose driver is not loaded" in here("--version").stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.sampling.biases import Biases
+from specrun.sampling.adjustments import Biases
 
 ROW = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 

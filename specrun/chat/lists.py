@@ -1,0 +1,67 @@
+"""Numbered lists to choose from: the models on this machine, and the conversations of the last chats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specrun.catalog.local_models import LocalModel, local_models
+from specrun.chat import conversation_file
+from specrun.display_text import one_line, size_text
+from specrun.errors import SpecrunError
+
+_EMBEDDED = "the embedded pair"
+
+
+def pick_model(notes: Console, ask: Callable[[str], str]) -> str | None:
+    """The name of the model that the user chooses, None for the embedded pair. Without another model nobody is asked.
+
+    ask: shows a question and returns the line that the user typed; raises EOFError or KeyboardInterrupt.
+    """
+    found = local_models()
+    if not found:
+        return None
+    notes.print(models(found))
+    while True:
+        answer = ask(f"Which model? A number from 1 to {len(found) + 1}, or Enter for 1: ").strip() or "1"
+        if answer.isdecimal() and 1 <= int(answer) <= len(found) + 1:
+            return found[int(answer) - 1].name if int(answer) <= len(found) else None
+        notes.print(Text(f"{one_line(answer)} is none of these numbers", style="red"))
+
+
+def models(found: Sequence[LocalModel], current: str | None = "") -> Table:
+    """A table of the models and, last, the embedded pair.
+
+    current: the name of the model that is marked as in use; None for the embedded pair, empty for none.
+    """
+    table = _numbered()
+    in_use = _EMBEDDED if current is None else current
+    for number, model in enumerate([*found, LocalModel(_EMBEDDED, None)], start=1):
+        mark = "in use" if model.name == in_use else ""
+        table.add_row(str(number), one_line(model.name), size_text(model.n_bytes) if model.n_bytes else "", mark)
+    return table
+
+
+def conversations(paths: Sequence[Path]) -> Table:
+    """A table: when each was written, with which model, how many messages it has, and the last question."""
+    table = _numbered()
+    for number, path in enumerate(paths, start=1):
+        try:
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+            one = conversation_file.read(path)
+        except (OSError, SpecrunError) as error:
+            table.add_row(str(number), "", "", str(error))
+            continue
+        table.add_row(str(number), when, one.target or _EMBEDDED, f"{len(one.messages)} messages", one.question)
+    return table
+
+
+def _numbered() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
+    return table

@@ -1,0 +1,47 @@
+"""Loads the models of a command, and tells the user what they should know before the first text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specrun.cli.pulling import AskingFetcher
+from specrun.doctor import installation
+from specrun.doctor.finding import Finding
+from specrun.engine.model import Model
+from specrun.engine.opening import open_model
+from specrun.hardware.device import offload_devices
+from specrun.hardware.machine import gpu_driver, nvidia_card
+from specrun.llama import devices, library
+from specrun.locations import data_dir, recall, remember
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import SpeculationOptions
+from specrun.views import output
+
+
+def opened(
+    models: ModelOptions, speculation: SpeculationOptions, machine: MachineOptions, temperature: float, **further: Any
+) -> Model:
+    """`open_model` (which see), with questions, notices and progress on stderr."""
+    fetcher = AskingFetcher(models.pull)
+    asked = models, speculation, machine, temperature, fetcher, output.note
+    model = open_model(*asked, progress=output.progress, **further)
+    for notice in model.notices:
+        output.note(notice)
+    note_unusable_gpu()
+    return model
+
+
+def unusable_gpu() -> Finding | None:
+    """Why llama.cpp cannot use the GPU of this machine; None if no GPU is known to be there, or if it can be used."""
+    n_gpus = len(offload_devices(devices.devices()))
+    return installation.unusable_gpu(library.backends(), n_gpus, gpu_driver(), nvidia_card())
+
+
+def note_unusable_gpu() -> None:
+    """Tell the user about a GPU that cannot be used, unless an earlier run has said the same."""
+    found = unusable_gpu()
+    path = data_dir() / "unusable-gpu.json"
+    if found and recall(path, str) != found.detail:
+        remember(path, found.detail)
+        output.note(f"{found.detail}; {found.fix}")

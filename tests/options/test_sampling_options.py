@@ -1,0 +1,103 @@
+"""A sampling option is declared once: it arrives wherever sampling options are taken."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+
+from specrun.bench import runner
+from specrun.chat.set_command import NAMES, ChatSettings
+from specrun.cli.app import app
+from specrun.engine.model import Model
+from specrun.engine.request import Request, make_request
+from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions, TokenOptions, sampling_parameters
+from specrun.sampling.parameters import SamplingParameters, option_name
+from specrun.verifying import verifier
+from specrun.views import answer_writer
+from tests.conftest import SpecrunHere
+
+# A value of each kind of field that differs from the default, as the command line has it and as it arrives.
+GIVEN: dict[str, tuple[str, Any]] = {
+    "temperature": ("0.5", 0.5),
+    "top_k": ("7", 7),
+    "top_p": ("0.5", 0.5),
+    "min_p": ("0.25", 0.25),
+    "repeat_penalty": ("1.5", 1.5),
+    "presence_penalty": ("0.5", 0.5),
+    "frequency_penalty": ("0.25", 0.25),
+    "repeat_last_n": ("9", 9),
+    "seed": ("11", 11),
+    "logit_bias": ("5+1.5", ((5, 1.5),)),
+}
+FIELDS = [field.name for field in fields(SamplingParameters)]
+COMMANDS = {"generate", "chat", "serve", "bench", "verify"}
+
+
+def arguments() -> list[str]:
+    return [part for name in FIELDS for part in (option_name(name), GIVEN[name][0])]
+
+
+@pytest.fixture
+def everything() -> SamplingParameters:
+    return SamplingParameters(**{name: value for name, (_, value) in GIVEN.items()})
+
+
+def test_every_field_is_tried() -> None:
+    assert set(GIVEN) == set(FIELDS)
+    defaults = SamplingParameters()
+    assert all(getattr(defaults, name) != value for name, (_, value) in GIVEN.items())
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_that_writes_has_every_option(name: str) -> None:
+    command: Any = typer.main.get_command(app)
+    options = {option for parameter in command.commands[name].params for option in parameter.opts}
+    assert {option_name(field) for field in FIELDS} <= options
+
+
+@pytest.mark.parametrize("name", ["generate", "bench", "verify"])
+def test_every_option_arrives(
+    here: SpecrunHere, script: Path, everything: SamplingParameters, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen: list[SamplingParameters] = []
+
+    def kept(_model: object, settings: Any, *_: object) -> Any:
+        seen.append(settings.sampling)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(answer_writer, "AnswerWriter", kept)
+    monkeypatch.setattr(runner, "Bench", kept)
+    monkeypatch.setattr(verifier, "Verifier", kept)
+    prompt = ["x"] if name == "generate" else []
+    here(name, *prompt, "-m", script, "-md", script, *arguments())
+    assert seen == [everything]
+
+
+def test_every_option_arrives_from_python(everything: SamplingParameters) -> None:
+    values = {name: value for name, (_, value) in GIVEN.items() if name not in ("temperature", "logit_bias")}
+    options = SamplingOptions(**values, temp=0.5, logit_bias={5: 1.5})  # type: ignore[arg-type]
+    assert make_request(options).sampling == everything
+    for method in (Model.generate, Model.stream, Model.chat):
+        assert {option_name(name)[2:].replace("-", "_") for name in FIELDS} <= set(inspect.signature(method).parameters)
+
+
+def test_every_option_can_be_set_in_a_chat(everything: SamplingParameters) -> None:
+    session: Any = SimpleNamespace(request=Request([], SamplingParameters()))
+    model: Any = SimpleNamespace(plans=None)
+    settings = ChatSettings(model, session)
+    for name in FIELDS:
+        assert option_name(name)[2:] in NAMES
+        settings.change(option_name(name)[2:], GIVEN[name][0])
+    assert session.request.sampling == everything
+
+
+def test_only_the_seed_and_the_temperature_have_defaults_of_their_own() -> None:
+    defaults = SamplingParameters()
+    assert sampling_parameters(TokenOptions(), 0.8) == make_request(SamplingOptions()).sampling == defaults
+    assert replace(make_request(ChatSamplingOptions()).sampling, seed=0) == defaults
