@@ -19,6 +19,7 @@ def layers(path: Path) -> Layers:
     return Layers(GgufFile.read(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _FILE_TYPES)
 def test_the_quantizer_mixes_a_skeleton_as_it_mixes_the_model(kind: str, made: Path, tmp_path: Path) -> None:
     real, other = layers(wide_target(made, kind)), layers(wide_target(made, "f16"))

@@ -94,6 +94,7 @@ def test_where_nothing_can_be_said_the_profile_says_why(target: Path, tmp_path: 
         assert not left_out.other_types
 
 
+@pytest.mark.slow
 def test_miniatures_are_really_timed(made: Path) -> None:
     layers = Layers(GgufFile.read(wide_target(made, "q4_k_m")))
     settings = LlamaSettings(threads=1)

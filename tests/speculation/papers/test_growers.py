@@ -115,6 +115,7 @@ def drawn(seed: int, position: int, draw: str, shape: TreeShape, n_vocab: int = 
     return SampledDrafter(ModelCandidates(TableDraft(5), sampler), shape, draw).draft([9] * position, limits(100, 9))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["independent", "without replacement"])
 def test_draws_are_the_drafts_distribution(draw: str) -> None:
     shape = TreeShape.branching((2, 1))
