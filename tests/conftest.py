@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import huggingface_hub.constants
 import pytest
+import typer.main
 
 from specrun.catalog import embedded
 from specrun.cli import main
@@ -214,6 +216,10 @@ def specrun() -> Iterator[Specrun]:
             process.wait()
 
 
+# typer makes all commands with all their options anew each time it is called, which takes longer than many tests.
+_commands = cache(typer.main.get_command)
+
+
 class SpecrunHere:
     """The `specrun` command in this process: ten times faster, for what needs no pipe, signal or terminal."""
 
@@ -224,6 +230,7 @@ class SpecrunHere:
     def __call__(self, *arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
         """Run it to its end."""
         with self._monkeypatch.context() as patch:
+            patch.setattr("typer.main.get_command", _commands)
             patch.setattr("sys.argv", ["specrun", *Specrun.command(*arguments)[3:]])
             patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(_encoded(stdin)), encoding="utf-8"))
             for name, value in environment.items():

@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 
 from specrun.catalog import embedded
-from tests.models import TOKENS, Floats, metadata_of, random_matrix, write_model
+from tests.models import TOKENS, Floats, Reader, metadata_of, random_matrix, write_model
 
 _F32 = gguf.GGMLQuantizationType.F32
 
@@ -54,7 +54,7 @@ def random_dspark(
     says anything.
     """
     values, tensors = _parts(target, None, block_size, n_draft_vocab, np.random.default_rng(seed))
-    reader = gguf.GGUFReader(target)
+    reader = Reader(target)
     matrices = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32) for t in reader.tensors}
     embedding = matrices["token_embd.weight"]
     output = matrices.get("output.weight", embedding)
@@ -70,7 +70,7 @@ def _parts(
     target: Path, layers: Sequence[int] | None, block_size: int, n_draft_vocab: int | None, rng: np.random.Generator
 ) -> tuple[dict[str, Any], dict[str, Floats]]:
     """Metadata and tensors of a DFlash head."""
-    values = metadata_of(gguf.GGUFReader(target))
+    values = metadata_of(Reader(target))
     architecture = values["general.architecture"]
     n = values[f"{architecture}.embedding_length"]
     n_layer = values[f"{architecture}.block_count"] - values.get(f"{architecture}.nextn_predict_layers", 0)

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 
 from specrun.catalog import embedded
-from tests.models import Floats, Metadata, metadata_of, random_llama, random_matrix, write_model
+from tests.models import Floats, Metadata, Reader, metadata_of, random_llama, random_matrix, write_model
 
 _NORM_EPSILON = 1e-5
 _F32, _Q8 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
@@ -36,7 +36,7 @@ def random_eagle3(
     last one by default. owns_embedding: whether it has an embedding of its own, with random weights.
     metadata: keys set on top (None removes one).
     """
-    rng, reader = np.random.default_rng(seed), gguf.GGUFReader(target)
+    rng, reader = np.random.default_rng(seed), Reader(target)
     n, n_layer, n_vocab = shape_of(reader)
     n_kv = n // 2
     shapes = {
@@ -60,7 +60,7 @@ def agreeing_pair(folder: Path, *, n_layer: int = 4, n_draft_vocab: int = 1800) 
     """
     n, scale = 64, 4.0
     plain = random_llama(folder / "plain.gguf", n_embd=n, n_layer=n_layer, weight_type=_F32)
-    reader = gguf.GGUFReader(plain)
+    reader = Reader(plain)
     values = metadata_of(reader)
     weights = {tensor.name: tensor.data.copy() for tensor in reader.tensors}
     embedding = weights["token_embd.weight"]
@@ -87,7 +87,7 @@ def agreeing_pair(folder: Path, *, n_layer: int = 4, n_draft_vocab: int = 1800) 
         "d2t": drafted,
     }
     layers = {"eagle3.target_layers": [1, n_layer // 2, n_layer - 1]}
-    return target, _write(folder / "agreeing-head.gguf", gguf.GGUFReader(target), 1, 1, layers, tensors)
+    return target, _write(folder / "agreeing-head.gguf", Reader(target), 1, 1, layers, tensors)
 
 
 def shape_of(reader: gguf.GGUFReader) -> tuple[int, int, int]:

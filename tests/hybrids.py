@@ -18,7 +18,17 @@ from typing import Any
 import gguf
 import numpy as np
 
-from tests.models import TOKENS, Floats, Metadata, metadata_of, random_mamba, random_matrix, tokenizer, write_model
+from tests.models import (
+    TOKENS,
+    Floats,
+    Metadata,
+    Reader,
+    metadata_of,
+    random_mamba,
+    random_matrix,
+    tokenizer,
+    write_model,
+)
 
 _Q8 = gguf.GGMLQuantizationType.Q8_0
 KINDS = ("qwen35", "lfm2", "jamba", "mamba")
@@ -202,7 +212,7 @@ def random_jamba(path: Path, *, seed: int = 0, metadata: Metadata | None = None)
 
 def noisy(path: Path, source: Path, noise: float = 0.02, seed: int = 9) -> Path:
     """A copy of `source` with matrices that differ by `noise` of their own size: it often writes the same."""
-    reader = gguf.GGUFReader(source)
+    reader = Reader(source)
     rng = np.random.default_rng(seed)
     tensors = {}
     for tensor in reader.tensors:

@@ -22,7 +22,7 @@ import gguf
 import numpy as np
 
 from tests.hybrids import ends, ones, qwen35_parts
-from tests.models import Floats, Metadata, metadata_of, random_matrix, tokenizer, write_model, write_tensors
+from tests.models import Floats, Metadata, Reader, metadata_of, random_matrix, tokenizer, write_model, write_tensors
 
 QUIET = 0.2
 _Q8 = gguf.GGMLQuantizationType.Q8_0
@@ -105,7 +105,7 @@ def trunk_alone(path: Path, source: Path) -> Path:
     first, architecture = _head_layers(source)
     changes = {f"{architecture}.nextn_predict_layers": None, f"{architecture}.block_count": first}
     pattern = f"{architecture}.attention.sliding_window_pattern"
-    values = metadata_of(gguf.GGUFReader(source))
+    values = metadata_of(Reader(source))
     if pattern in values:
         changes[pattern] = values[pattern][:first]
     return _part(path, source, changes, lambda layer: layer < first)
@@ -113,7 +113,7 @@ def trunk_alone(path: Path, source: Path) -> Path:
 
 def quiet(path: Path, source: Path) -> Path:
     """A copy of `source` whose next token depends mostly on the token before it, as that of the targets here."""
-    reader = gguf.GGUFReader(source)
+    reader = Reader(source)
     tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32) for t in reader.tensors}
     make_quiet(tensors)
     values = metadata_of(reader)
@@ -163,14 +163,14 @@ def _with_heads(
 
 def _head_layers(source: Path) -> tuple[int, str]:
     """Index of the first MTP layer, and the architecture."""
-    values = metadata_of(gguf.GGUFReader(source))
+    values = metadata_of(Reader(source))
     architecture = values["general.architecture"]
     return values[f"{architecture}.block_count"] - values[f"{architecture}.nextn_predict_layers"], architecture
 
 
 def _part(path: Path, source: Path, changes: Metadata, kept: Callable[[int], bool]) -> Path:
     """The layers of `source` that are kept, with embedding and output."""
-    reader = gguf.GGUFReader(source)
+    reader = Reader(source)
     return write_tensors(
         path,
         metadata_of(reader) | dict(changes),

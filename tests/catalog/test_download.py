@@ -350,6 +350,7 @@ def test_a_file_where_the_cache_should_be(shown: Shown, tmp_path: Path) -> None:
         pulled(shown)
 
 
+@pytest.mark.slow
 def test_two_processes_that_fetch_the_same_model_share_one_download(
     hub: Hub,
 ) -> None:

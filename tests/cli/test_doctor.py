@@ -19,6 +19,7 @@ CHECKS = {"versions", "backends", "instructions", "profiles", "memory", "lockabl
 CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub"}
 
 
+@pytest.mark.slow
 def test_json_has_what_others_rely_on_and_nothing_is_left_behind(here: SpecrunHere, tmp_path: Path) -> None:
     result = here("doctor", "--json")
     findings = json.loads(result.stdout)
@@ -33,6 +34,7 @@ def test_json_has_what_others_rely_on_and_nothing_is_left_behind(here: SpecrunHe
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHere) -> None:
     result = here("doctor", SPECRUN_DATA_DIR="/proc/specrun", HF_HUB_OFFLINE="1")
     assert (result.code, result.stderr) == (1, "")
@@ -43,6 +45,7 @@ def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHer
     assert lines[0].startswith("ok    versions: specrun ")
 
 
+@pytest.mark.slow
 def test_a_profile_of_this_machine_fits_and_one_of_another_build_is_named(here: SpecrunHere, demo_target: Path) -> None:
     identity = lookup.identify(lookup.Subject(GgufFile.read(demo_target), None, 512, UNDECIDED, UNDECIDED, exact=False))
     profile_files.save(made("a", identity=identity))

@@ -21,6 +21,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return target, noisy(folder / "draft.gguf", target)
 
 
+@pytest.mark.slow
 def test_tune_and_what_follows_its_profile(
     here: SpecrunHere, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def test_methods_are_listed_with_paper_kind_needs_and_losslessness(here: Specrun
     assert all(name in table for name in methods)
 
 
+@pytest.mark.slow
 def test_what_samples_and_matches_writes_what_the_target_would(here: SpecrunHere) -> None:
     off = json.loads(here(*WRITE, "--method", "off").stdout)
     for name in ("chain", "specexec", "tree", "opt-tree", "cape", "sequoia-match", "eagle3"):
@@ -70,6 +71,7 @@ def test_a_lossy_method_says_so(here: SpecrunHere) -> None:
     assert "not the target's" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_growth_map_is_shown_saved_drawn_and_followed(here: SpecrunHere, tmp_path: Path) -> None:
     file, picture = tmp_path / "map.json", tmp_path / "map.png"
     size = ["--budget", "12", "--depth", "4", "--temp", "0"]
@@ -102,6 +104,7 @@ def test_what_cannot_be_is_said_in_a_line(here: SpecrunHere, arguments: list[str
     here(*WRITE, *arguments).assert_fails(2, part)
 
 
+@pytest.mark.slow
 def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> None:
     repeating = ["generate", "a = 1\nb = 2\n" * 30, "--raw", "-n", "60", "--temp", "0", "--json"]
     off = json.loads(here(*repeating, "--method", "off").stdout)
@@ -165,6 +168,7 @@ def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:
     assert rows["sequoia"]["tokens_per_pass"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--save", "--plot"])
 def test_a_full_disk_leaves_the_file_that_was_there(
     here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str

@@ -58,6 +58,7 @@ def test_waiting_for_a_line_ends(
     assert b"Traceback" not in process.communicate()[1]
 
 
+@pytest.mark.slow
 def test_a_command_that_nohup_started_goes_on(script: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

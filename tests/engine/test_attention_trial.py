@@ -91,6 +91,7 @@ def test_no_trial_for_attention_of_another_kind(tmp_path: Path) -> None:
     assert not kept()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_head", [False, True])
 @pytest.mark.parametrize("without", [True, False])
 def test_the_draft_follows_the_trial_and_the_text_stays_the_targets_own(

@@ -56,6 +56,7 @@ def test_a_head_is_loaded_where_a_plan_drafts(head: Path) -> None:
         assert model.engine.target.states is None, "llama.cpp was asked for states that nobody reads"
 
 
+@pytest.mark.slow
 def test_wide_trees_and_long_prompts_go_through_small_passes(head: Path) -> None:
     with Model(options(head, SPECEXEC.plan(128, 4, 100))) as model:
         draft = model.engine.draft
@@ -133,6 +134,7 @@ def test_the_commands_take_a_head(here: SpecrunHere, head: Path) -> None:
     assert "--overlap is left out: small head drafts from the hidden states that the pass gives" in told.stderr
 
 
+@pytest.mark.slow
 def test_the_commands_take_mtp_layers(here: SpecrunHere, tmp_path: Path) -> None:
     target = random_mtp_step35(tmp_path / "target.gguf")
     arguments = ("generate", "def f(x):", "--raw", "-n", "16", "--temp", "0", "-m", target)

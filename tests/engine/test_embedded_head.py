@@ -32,6 +32,7 @@ def written(e: Engine, plan: Plan, temperature: float) -> list[Written]:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_texts_are_the_targets_own_and_trees_commit_most(running: Engine, temperature: float) -> None:
     plain = written(running, OFF.plan(), temperature)

@@ -65,6 +65,7 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
         assert tokens == write(bounded, prompt, sampling, OFF.plan(), 64).tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [*PLANS, CHAIN.plan(depth=4)], ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_where_only_consecutive_cells_are_exact_nothing_else_decides(

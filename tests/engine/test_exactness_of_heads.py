@@ -82,6 +82,7 @@ def assert_same(results: list[Written], plain: list[Written]) -> None:
         assert first_difference(result, reference) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_every_kind_of_plan_writes_the_same(running: Engine, pair: Pair, sampling: SamplingParameters) -> None:
     with engine(pair[0], None, OFF.plan()) as e:  # without a head, the target is not even asked for states
@@ -112,6 +113,7 @@ def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
     assert tree < chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_a_head_that_is_nearly_always_wrong_changes_nothing(tmp_path: Path, sampling: SamplingParameters) -> None:
     with engine(embedded.TARGET, random_eagle3(tmp_path / "head.gguf"), LARGEST) as e:
@@ -120,6 +122,7 @@ def test_a_head_that_is_nearly_always_wrong_changes_nothing(tmp_path: Path, samp
             assert_same(written(e, plan, sampling, 24), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_the_second_turn_is_the_same(running: Engine, sampling: SamplingParameters) -> None:
     prompt, more, _ = code_prompts(running, 3, 40)
@@ -168,6 +171,7 @@ def test_exact_runs_are_the_same(pair: Pair) -> None:
     assert_same(results[1], results[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 @pytest.mark.parametrize("is_beside", [False, True], ids=["inside", "beside"])
 @pytest.mark.parametrize("make", [random_mtp_qwen35, random_mtp_glm4_moe])
@@ -194,6 +198,7 @@ def test_of_several_mtp_layers_the_first_drafts_every_level(tmp_path: Path) -> N
         assert_same(written(e, CHAIN.plan(depth=5), GREEDY), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="weights are streamed on Linux only")
 @pytest.mark.parametrize("kind", ["eagle3", "mtp of a mixture"])
 def test_weights_that_are_streamed_draft_the_same(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

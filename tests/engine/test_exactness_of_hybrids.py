@@ -50,6 +50,7 @@ def n_passes(results: list[Written]) -> int:
     return sum(result.n_passes for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_chains_write_the_same_text_bit_for_bit(pair: tuple[Path, Path], sampling: SamplingParameters) -> None:
     target, draft = pair
@@ -62,6 +63,7 @@ def test_chains_write_the_same_text_bit_for_bit(pair: tuple[Path, Path], samplin
         assert sum(lengths[1 : plan.depth]), "no pass was accepted partly"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [SPECEXEC.plan(24, 6), ADAPTIVE.plan(64, 12, 8), MERGED.plan(32, 31)], ids=str)
 def test_of_every_tree_the_best_path_is_checked(pair: tuple[Path, Path], plan: Plan) -> None:
     target, draft = pair
@@ -107,6 +109,7 @@ def test_sources_draft_where_text_repeats_itself(tmp_path: Path, kind: str) -> N
         assert first_difference(write(e, words, GREEDY, plan, 100), plain) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", CHAINS, ids=str)
 @pytest.mark.parametrize("n_prompt_tokens", [1, 230, 600])
 def test_short_and_long_prompts(pair: tuple[Path, Path], plan: Plan, n_prompt_tokens: int) -> None:
@@ -176,6 +179,7 @@ def _interrupted(e: Engine, request: Request, plan: Plan) -> None:
             break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [CHAIN.plan(depth=4), SPECEXEC.plan(16, 6), ADAPTIVE.plan(32, 8, 8)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recurrent_draft_drafts_for_any_target(tmp_path: Path, kind: str, plan: Plan) -> None:
@@ -213,6 +217,7 @@ def test_a_recurrent_draft_reads_again_only_what_was_accepted(tmp_path: Path) ->
     assert max(sizes[1:]) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_a_dense_draft_drafts_for_a_hybrid(tmp_path: Path, sampling: SamplingParameters) -> None:
     target, draft = random_recurrent(tmp_path / "target.gguf", "qwen35"), random_llama(tmp_path / "draft.gguf")

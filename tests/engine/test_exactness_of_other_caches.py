@@ -36,6 +36,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return target, noisy(folder / "draft.gguf", target, 0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 def test_chains_and_trees_write_the_same_text(pair: tuple[Path, Path], sampling: SamplingParameters) -> None:
     target, draft = pair

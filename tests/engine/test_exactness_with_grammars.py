@@ -114,6 +114,7 @@ def test_json_by_a_schema_is_the_same_with_every_plan(
             assert len(written) < len(plain), "nothing was accepted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS[:3], ids=str)
 def test_a_grammar_that_counts_from_a_text_on_is_the_same_with_every_plan(
     demo: Engine, sampling: SamplingParameters

@@ -87,6 +87,7 @@ def one_run(draft: Path | None, plan: Plan = TREE, **options: Any) -> None:
         assert model.complete(request).run().token_ids
 
 
+@pytest.mark.slow
 def test_every_model_context_and_sampler_is_freed(objects: LlamaObjects, random_model: Path) -> None:
     one_run(random_model)
     assert (objects.n_made["model"], objects.n_made["context"]) == (2, 2)
@@ -111,6 +112,7 @@ def test_what_was_loaded_is_freed_when_loading_fails(
     assert not objects.left
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_every_run(random_model: Path) -> None:
     def resident_after(n_rounds: int) -> int:
         for _ in range(n_rounds):

@@ -73,6 +73,7 @@ def test_grammars_without_end_leave_the_latest_ones_only(model: specrun.Model) -
     assert len(model._grammars) == 16
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same(model: specrun.Model) -> None:
     command = [sys.executable, "-m", "specrun", "generate", PROMPT, "-n", "24", "-t", "1", "-c", "512", "--temp", "0"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

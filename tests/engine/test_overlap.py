@@ -141,6 +141,7 @@ def test_no_longer_than_asked_for(pair: Engine, monkeypatch: pytest.MonkeyPatch)
         assert all(step.tree.depth <= n - 1 for step in steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 2, 5])
 def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = code_prompts(pair, 2, 40)
@@ -162,6 +163,7 @@ def test_a_pass_that_fails_leaves_both_caches_right(pair: Engine, after: int, mo
         assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 3, 8])
 def test_ctrl_c_in_the_middle_leaves_both_caches_right(
     pair: Engine, after: int, monkeypatch: pytest.MonkeyPatch
@@ -207,6 +209,7 @@ def test_ctrl_c_in_the_middle_leaves_both_caches_right(
         assert write(pair, prompt, GREEDY, TREE, 48).tokens == reference
 
 
+@pytest.mark.slow
 def test_trees_drafted_ahead_know_how_many_tokens_wait_in_front_of_them(
     pair: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def written(target: Path, draft: Path, plan: Plan, sampling: SamplingParameters)
         return [write(e, prompt, replace(sampling, seed=i), plan, 48) for i, prompt in enumerate(prompts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_text_is_the_same_bit_for_bit(
     model: Path, random_model: Path, temperature: float, limited: Callable[[Path, int], None]
@@ -171,6 +172,7 @@ def test_what_cannot_be_streamed_is_said_once(
     assert "needs Linux" in refused(model)
 
 
+@pytest.mark.slow
 def test_a_mixture_writes_the_same_text_where_experts_are_read_as_they_are_chosen(
     tmp_path: Path, random_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_second_turn_decodes_only_what_is_new(random_model: Path, plan: Plan) 
         assert second.statistics.prompt_tokens == len(second.request.prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [OFF.plan(), SPECEXEC.plan(8, 4)], ids=str)
 @pytest.mark.parametrize("stops", [[], ["two"], ["é"], [" end"]])
 def test_every_turn_reads_the_conversation_as_the_template_writes_it(

@@ -216,6 +216,7 @@ def test_a_drafted_token_that_the_draft_lacks_is_read_as_token_0(draft: DraftCon
     draft.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_text_is_the_same_and_fewer_tokens_are_decoded(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling, plan = SamplingParameters(temperature=temperature, seed=1), SPECEXEC.plan(16, 6)

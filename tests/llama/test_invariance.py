@@ -45,6 +45,7 @@ def test_the_default_settings_are_exact_for_every_size(alone: Engine, text: list
     assert alone.target.padding == ANY_SIZE
 
 
+@pytest.mark.slow
 def test_rows_that_change_with_the_size_or_with_the_place_in_a_pass_are_noticed(
     alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_rows_that_change_with_the_size_or_with_the_place_in_a_pass_are_noticed(
     assert not comparison.holds(ANY_SIZE)
 
 
+@pytest.mark.slow
 def test_rows_that_change_behind_a_rejected_branch_are_exact_in_consecutive_cells_only(
     alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_rows_that_change_behind_a_rejected_branch_are_exact_in_consecutive_cell
     assert exact_sizes(target, text, 64, quick=True)[0] == PassSizes(16, 16, 16, in_order=True)
 
 
+@pytest.mark.slow
 def test_where_no_class_holds_only_plain_decoding_is_left(
     alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

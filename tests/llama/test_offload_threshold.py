@@ -68,6 +68,7 @@ def save(target: Path, threshold: int | None) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_profile_settles_it_before_the_backends_start(random_model: Path) -> None:
     without = opened(random_model)
     assert (without["started"], without["in_use"]) == ([None], 32)

@@ -64,6 +64,7 @@ def test_a_tree_scores_as_its_paths_do_one_by_one(model: LlamaModel, n_nodes: in
                 target.commit(root, [ROOT], int(tree.tokens[path[min(path.index(node) + 1, len(path) - 1)]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [ANY_SIZE, PassSizes(8, 4), PassSizes.only(64)], ids=str)
 @pytest.mark.parametrize("n_seq_max", [1, 8, 64])
 def test_after_many_commits_the_cache_is_that_of_plain_decoding(
@@ -141,6 +142,7 @@ def test_resetting_forgets_everything(model: LlamaModel) -> None:
         np.testing.assert_array_equal(target.score(TokenTree.root_only(prompt[4]))[0], plain_logits(model, prompt[:5]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 def test_after_an_interruption_at_any_moment_the_next_text_is_right(model: LlamaModel, moment: Moment) -> None:
     prompt = model.tokenize(PROMPT, add_special=False)

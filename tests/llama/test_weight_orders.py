@@ -81,6 +81,7 @@ def test_a_change_that_was_interrupted_is_made_again(contexts: dict[str, LlamaCo
     assert np.array_equal(rows(contexts["both"], 16), expected[0])
 
 
+@pytest.mark.slow
 def test_exact_texts_are_the_same_with_speculation(k_quant: Path) -> None:
     """The size from which on weights come from the file is the end of a class of sizes."""
     texts = []

@@ -39,6 +39,7 @@ def test_a_trained_draft_agrees_more_than_a_random_one(
     assert trained.speedup > other.speedup
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [0, 64])
 def test_a_model_agrees_with_its_copy_whose_vocabulary_is_padded_to_another_size(tmp_path: Path, extra: int) -> None:
     draft = random_llama(tmp_path / "draft.gguf", vocab_extra=extra)

@@ -95,6 +95,7 @@ def test_the_guide_to_models_follows_from_the_catalog_and_placement(script: Modu
     assert script.table() in kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["model_guide"], indirect=True)
 def test_the_guide_recommends_what_fits(script: ModuleType) -> None:
     for card, ram in [*((card, script.RAM_BESIDE) for card in script.CARDS), *((0, ram) for ram in script.ALONE)]:

@@ -28,6 +28,7 @@ def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
     sys.path.remove(str(SCRIPTS))
 
 
+@pytest.mark.slow
 def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     script, drafting = scripts
     target, head = agreeing_pair(tmp_path)

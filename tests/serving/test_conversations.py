@@ -51,6 +51,7 @@ def test_an_answer_keeps_its_tokens_though_it_would_be_split_differently(server:
     assert n_read(server.chat(*texts, max_tokens=4)) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [True, False], ids=["with copies", "without"])
 def test_two_conversations_in_turn(keeps: bool) -> None:
     with running(cache_bytes=1 << 30 if keeps else 0) as server:
@@ -69,6 +70,7 @@ def test_two_conversations_in_turn(keeps: bool) -> None:
                 talk += [content(answer), f"    # and now {i}"]
 
 
+@pytest.mark.slow
 def test_copies_stay_within_their_bound() -> None:
     with running(cache_bytes=1) as server:
         two_in_turn(server)

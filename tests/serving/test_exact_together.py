@@ -61,6 +61,7 @@ def alone(made: Path, sizes: PassSizes | None) -> Iterator[list[Any]]:
         yield choices(server, bodies(), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [OFF.plan(), SPECEXEC.plan(16, 6)], ids=str)
 def test_four_clients_get_the_texts_of_one(made: Path, sizes: PassSizes | None, alone: list[Any], plan: Any) -> None:
     with running(wide_target(made, "q4_k_m"), plan=plan, exact=True, parallel=4) as server:

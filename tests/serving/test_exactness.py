@@ -34,6 +34,7 @@ def requests() -> list[dict[str, Any]]:
     return [{"messages": talk, **common, **fields} for talk in talks for fields in FIELDS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [SPECEXEC.plan(16, 6), CHAIN.plan(depth=4)], ids=str)
 def test_speculation_changes_no_answer(plan: Any, plain: list[dict[str, Any]]) -> None:
     with running(plan=plan) as server:

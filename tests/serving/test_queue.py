@@ -121,6 +121,7 @@ def test_the_end_of_the_server_ends_answers_with_a_reason(endless: Path) -> None
     assert server.answers == {"interrupted": 1}
 
 
+@pytest.mark.slow
 def test_everybody_gets_the_text_that_he_would_get_alone(server: Server) -> None:
     bodies = [
         {"messages": messages(f"def f{i}(x):"), "seed": i, "temperature": 0.2 * i, "max_tokens": 40} for i in range(6)

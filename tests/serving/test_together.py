@@ -73,6 +73,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_four_clients_get_the_texts_of_plain_decoding(server: Server, plain: list[Any]) -> None:
     assert [server.post(CHAT, body)["choices"] for body in bodies()[:2]] == plain[:2]
     assert n_shared(server) == 0
@@ -84,6 +85,7 @@ def test_four_clients_get_the_texts_of_plain_decoding(server: Server, plain: lis
         assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 50
 
 
+@pytest.mark.slow
 def test_so_do_eight(plain: list[Any]) -> None:
     """The further seven have few leaf paths each, and the rows of a pass are for the trees of all."""
     with running(plan=SPECEXEC.plan(32, 6), parallel=8) as server:
@@ -94,6 +96,7 @@ def test_so_do_eight(plain: list[Any]) -> None:
         assert n_shared(server) > 20
 
 
+@pytest.mark.slow
 def test_so_they_do_where_costs_and_what_is_seen_size_the_trees(plain: list[Any]) -> None:
     with running(plan=MERGED.plan(24, 6), is_auto=True, parallel=4) as server:
         answers = [answer for _ in range(3) for answer in at_once(server, bodies())]
@@ -113,6 +116,7 @@ def test_a_client_that_goes_away_changes_nothing_for_the_others(server: Server, 
     assert server.post(CHAT, bodies()[0])["choices"] == plain[0]
 
 
+@pytest.mark.slow
 def test_conversations_at_the_same_time_come_back(server: Server) -> None:
     """Six conversations in four lanes, three turns each: what is in no lane any more was copied."""
     begin = "(a, b):\n    names = [a, b]\n    for name in names:\n        print(name)"
@@ -130,6 +134,7 @@ def test_conversations_at_the_same_time_come_back(server: Server) -> None:
                 talk += [content(answer), "    and then"]
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     long = {"messages": messages("".join(f"def f{i}(x):\n    return x + {i}\n" for i in range(40))), "max_tokens": 8}
     writing = {"messages": messages("import os"), "max_tokens": 400, "temperature": 0.8, "ignore_eos": True}
@@ -152,6 +157,7 @@ def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.
     assert "read read" not in " ".join(events)
 
 
+@pytest.mark.slow
 def test_answers_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three answers that go on until the context of one is full."""
     requests = [

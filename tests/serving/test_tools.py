@@ -125,6 +125,7 @@ def test_the_next_turn_finds_the_call_in_the_cache(qwen: Server) -> None:
     assert usage["prompt_tokens_details"]["cached_tokens"] > first["usage"]["prompt_tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ['{"name": "lamp", "arguments"', '{"name": "weather", "arguments": {"town"'])
 def test_a_call_that_is_begun_must_be_well_formed(tmp_path: Path, text: str) -> None:
     file = scripted(tmp_path / "bad.gguf", QWEN3, b"<tool_call>", text.encode())
@@ -270,6 +271,7 @@ def test_wrong_fields_are_refused(qwen: Server, fields: Json, param: str) -> Non
     assert (status, error["param"]) == (400, param)
 
 
+@pytest.mark.slow
 def test_tools_whose_schema_cannot_be_expressed_are_held_to_json(tmp_path: Path) -> None:
     file = edited(tmp_path / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: QWEN3})
     tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "minProperties": 1}}}

@@ -21,6 +21,7 @@ def test_a_rule_keeps_what_it_promises(rule: str) -> None:
         assert outcome.p_value > 1e-4
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_not_the_targets_is_found() -> None:
     """Typical acceptance, which is lossy, is counted as the others are."""
     assert through("typical", 2000).p_value < 1e-6

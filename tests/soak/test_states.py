@@ -57,6 +57,7 @@ def test_a_streamed_target_holds_what_a_fresh_context_holds(tmp_path: Path) -> N
         assert Machine.counts["ways of reading"] > 3
 
 
+@pytest.mark.slow
 def test_the_drafts_nodes_are_those_of_their_paths(random: LlamaModel) -> None:
     class Machine(DraftStates):
         subject, counts = DraftSubject(random, ROUNDING), Counter[str]()

@@ -99,6 +99,7 @@ def test_replays_commit_what_the_engine_commits(
         assert list(prediction.accepted) == counts, plan
 
 
+@pytest.mark.slow
 def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_where_they_are_not(
     recorded: tuple[float, list[int], Trace, Lengths],
 ) -> None:
@@ -114,6 +115,7 @@ def test_the_adaptive_tree_beats_fixed_ones_where_passes_are_free_and_shrinks_wh
     assert next(p for p in predictions if p.plan.method is ADAPTIVE).tokens_per_pass < 2.0
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_keeps_its_recordings_and_tables(
     recorded: tuple[float, list[int], Trace, Lengths],
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_damaged_file_of_an_unfinished_run_is_passed_over(text: str) -> None:
     assert unfinished.stages == Stages("key")
 
 
+@pytest.mark.slow
 def test_the_meter_records_every_text_within_its_time_and_knows_our_own_overhead() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
         prompts = [("code", prompt) for prompt in code_prompts(pair, 4, 32)]
@@ -174,6 +177,7 @@ def test_the_meter_records_every_text_within_its_time_and_knows_our_own_overhead
         assert all(ms > 0 for ms in meter.draft_overhead())
 
 
+@pytest.mark.slow
 def test_predictions_know_their_error_and_compare_plans_by_the_same_texts() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
         prompts = [("code", prompt) for prompt in code_prompts(pair, 6, 32)]

@@ -249,6 +249,7 @@ def test_settings_that_change_a_process_are_tried_in_others(timed: list[str], mo
         assert timed == ["defaults", "f16", "4 % faster"]
 
 
+@pytest.mark.slow
 def test_a_trial_in_another_process_is_a_trial(tmp_path: Path) -> None:
     decided = LlamaSettings(threads=1, tensor_split=(1.0, 2.0))
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=200, settings=decided)

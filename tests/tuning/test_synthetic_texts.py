@@ -50,6 +50,7 @@ def measured(agreement: float) -> MeasuredAcceptance:
     return MeasuredAcceptance(Acceptance(0.0, calibrate(traces), positional, positional, 4 * N_POSITIONS), traces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agreement", "gain"), [(0.7, 1.0), (0.92, 1.05), (0.96, 1.3)])
 def test_a_good_draft_gains_from_deeper_trees(agreement: float, gain: float) -> None:
     found = measured(agreement)
@@ -64,6 +65,7 @@ def test_a_good_draft_gains_from_deeper_trees(agreement: float, gain: float) -> 
     assert rate(plan.depth) >= 0.97 * rate(DEEPEST), "deeper ones would not bring more"
 
 
+@pytest.mark.slow
 def test_chains_as_deep_as_pays_are_among_the_plans() -> None:
     found = measured(0.96)
     plans = [plan for plan in candidates(STREAMED, 128, 64, found.acceptance.positional) if plan.is_chain]
@@ -72,6 +74,7 @@ def test_chains_as_deep_as_pays_are_among_the_plans() -> None:
     assert best.plan.depth < DEEPEST, "a chain of 64 is rarely accepted to its end"
 
 
+@pytest.mark.slow
 def test_plain_decoding_is_predicted_best_where_tokens_cost_as_much_in_a_pass() -> None:
     found = measured(0.7)
     predictions = ranked(candidates(IN_RAM, 16, 64, found.acceptance.positional), found, IN_RAM, Run())
@@ -79,6 +82,7 @@ def test_plain_decoding_is_predicted_best_where_tokens_cost_as_much_in_a_pass() 
     assert not predictions[0].plan.drafts or predictions[0].tokens_per_pass == 1.0
 
 
+@pytest.mark.slow
 def test_plans_that_are_far_behind_are_replayed_on_few_texts_only() -> None:
     found = measured(0.7)
     predictions = ranked(candidates(STREAMED, 128, 64, found.acceptance.positional), found, STREAMED, Run())
@@ -93,6 +97,7 @@ def test_plans_that_are_far_behind_are_replayed_on_few_texts_only() -> None:
     )
 
 
+@pytest.mark.slow
 def test_when_the_time_is_over_the_likely_best_are_known_best() -> None:
     found = measured(0.92)
     predictions = ranked(candidates(STREAMED, 128, 64, found.acceptance.positional), found, STREAMED, Run().stage(-1))

@@ -40,6 +40,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     return target, random_dspark(tmp_path / "head.gguf", target)
 
 
+@pytest.mark.slow
 def test_acceptance_is_measured_along_texts_that_the_target_wrote(pair: tuple[Path, Path]) -> None:
     with engine(*pair, SPECEXEC.plan(16, 8)) as e:
         prompts = [("code", prompt) for prompt in code_prompts(e, 2, 40)]
@@ -49,6 +50,7 @@ def test_acceptance_is_measured_along_texts_that_the_target_wrote(pair: tuple[Pa
             assert sum(rank == 0 for rank in ranks) > 0.2 * len(ranks)
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_what_is_drafted(tmp_path: Path) -> None:
     # Random weights draft other tokens from the states of another text.
     greedy = SamplingParameters(temperature=0.0)

@@ -154,6 +154,7 @@ def test_where_passes_are_exact_no_difference_is_a_near_tie(k_quant: Model, monk
     assert (one.outcome, one.divergence.explained) == ("different", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "outcome"), [("block-verification", "same distribution"), ("typical", "other distribution")]
 )

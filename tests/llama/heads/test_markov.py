@@ -38,6 +38,7 @@ def tree(file: Path) -> tuple[Logits, Logits, Logits]:
         return first, second, third
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_draft_vocab", "weight_type"), [(None, F32), (None, Q8), (700, F32), (1500, Q8)])
 def test_every_node_has_the_logits_behind_its_own_token(
     tmp_path: Path, n_draft_vocab: int | None, weight_type: gguf.GGMLQuantizationType

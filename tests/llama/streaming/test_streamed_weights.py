@@ -180,6 +180,7 @@ def test_every_pass_reads_the_streamed_layers_once(model: Path) -> None:
         assert weights.wait_seconds > 0
 
 
+@pytest.mark.slow
 def test_everything_is_given_back(model: Path) -> None:
     process = psutil.Process()
     with LlamaModel(model):

@@ -109,6 +109,7 @@ def test_where_the_draft_is_poor_and_passes_are_cheap_it_is_off_soon() -> None:
         assert plans.is_off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agreement", [0.5, 0.7, 0.9])
 def test_where_passes_are_slow_it_is_nearly_as_fast_as_the_best_fixed_plan(agreement: float) -> None:
     of = text(256, agreement, 1)
@@ -123,6 +124,7 @@ def test_where_passes_are_cheap_and_the_draft_is_good_too() -> None:
     assert run(unknown(), of, Q4_K_M, 256).rate > 0.9 * best
 
 
+@pytest.mark.slow
 def test_bad_luck_does_not_end_a_plan_that_wins() -> None:
     tree = ADAPTIVE.plan(32, 31, 16)
     found, fixed = [], []

@@ -117,6 +117,7 @@ def drawn(seed: int, position: int, draw: str, shape: TreeShape, n_vocab: int = 
     return drafter.draft([9] * position, limits(100, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["independent", "without replacement"])
 def test_draws_are_the_drafts_distribution(draw: str) -> None:
     shape = TreeShape.branching((2, 1))

@@ -37,6 +37,7 @@ def test_with_shared_noise_the_first_is_accepted_as_often_as_theory_says() -> No
     assert found.sum() == pytest.approx(p[both].sum(), abs=0.005)
 
 
+@pytest.mark.slow
 def test_without_replacement_is_what_the_rule_does() -> None:
     expected = np.zeros(3)
     q = Q.dense(8)
