@@ -28,7 +28,7 @@ def demo(
 
         output.note(f"{size_text(wide_pair.remove())} are free again")
         return 0
-    from specrun.catalog.local_pair import SilentFetcher
+    from specrun.catalog.local_pair import Fetcher
     from specrun.demo import measured
     from specrun.demo.comparison import Comparison
     from specrun.engine.model import open_model
@@ -39,7 +39,7 @@ def demo(
     speculation, machine, nothing_to_fetch = (
         SpeculationOptions(learn=False),
         measured.LLAMA_DEFAULTS,
-        SilentFetcher(False),
+        Fetcher(False),
     )
     with output.progress() as display:
         run = Run(display, output.note)

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.file_identity import file_identity
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.engine.placing import plan_placement
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from specrun.catalog.local_pair import Fetcher, SilentFetcher
+from specrun.catalog.local_pair import Fetcher
 from specrun.engine import busy_cores, exact_passes, first_pass
 from specrun.engine.completion import Completion
 from specrun.engine.decoding import Engine
@@ -311,7 +311,7 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
     def note(notice: str) -> None:
         (loaded[0].notices if loaded else early).append(notice)
 
-    model = open_model(models, speculation, machine, SamplingOptions().temp, SilentFetcher(models.pull), note)
+    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), note)
     model.notices[:0] = early
     loaded.append(model)
     return model

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.tensor_names import EMBEDDING, OUTPUT, layer_of
+from specrun.catalog.gguf_header import EMBEDDING, OUTPUT, layer_of
 from specrun.catalog.zero_model import write_zeros
 from specrun.llama.quantizer import quantize
 
