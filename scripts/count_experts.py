@@ -16,8 +16,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from specrun.catalog.expert_pages import expert_pages
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.weight_pages import expert_pages
 from specrun.engine import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.residency import RingSettings

@@ -116,13 +116,12 @@ def in_child(path: Path) -> tuple[str, str]:
 def _load(path: Path) -> int:
     """What a user does with a file; the exit code."""
     import specrun
-    from specrun.catalog.expert_pages import expert_pages
     from specrun.catalog.gguf_file import GgufFile
     from specrun.catalog.heads import block_of, head_in, own_head
     from specrun.catalog.info import facts, lines
+    from specrun.catalog.pairs import read_vocabulary
     from specrun.catalog.resolve import Model
-    from specrun.catalog.vocabulary import read_vocabulary
-    from specrun.catalog.weight_pages import weight_pages
+    from specrun.catalog.weight_pages import expert_pages, weight_pages
     from specrun.errors import SpecrunError
 
     try:

@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+import widened_check as check
+
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
-from specrun.making.widening import check
 from specrun.making.widening.blocks import TYPES
 from specrun.making.widening.shape import WideningError, read_source
 from specrun.making.widening.wider_model import MIXTURES, WiderModel

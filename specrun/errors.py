@@ -6,7 +6,7 @@
     |-- PairError                 4  a draft that cannot draft for this target
     |-- PromptError               5  a prompt that is empty, not UTF-8, or longer than the context
     |-- LlamaError                6  llama.cpp failed: out of memory, or a failed pass
-    |   |-- CrashError            6  a process of its own that llama.cpp ended
+    |   |-- CrashError            6  a child process that llama.cpp ended
     |   `-- OutOfMemoryError      6  weights, KV cache or buffers that do not fit into memory
     |-- ContextFullError          6  no room left in the KV cache for another pass
     |-- MissingModelError         7  a model that is not on this machine, and that nobody agreed to fetch
@@ -61,7 +61,7 @@ class LlamaError(SpecrunError):
 
 
 class CrashError(LlamaError):
-    """A process of its own that llama.cpp ended, with a signal or without an answer."""
+    """A child process that llama.cpp ended, with a signal or without an answer."""
 
 
 class OutOfMemoryError(LlamaError):

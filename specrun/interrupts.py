@@ -31,7 +31,7 @@ _undo: list[Callable[[], None]] = []  # what a sudden end calls, the last first
 
 
 class Ending(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: as Ctrl-C, but nobody is there who could go on."""
+    """SIGTERM or SIGHUP: like Ctrl-C, but the user will give no further command."""
 
 
 def never() -> bool:
@@ -47,7 +47,7 @@ def catch_endings() -> None:
 
 
 def ignore_all() -> None:
-    """Nothing is left that could be stopped: a signal must not disturb the end of the process."""
+    """Ignore all signals from now on, so that none disturbs the end of the process."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -92,8 +92,8 @@ class InterruptFlag:
 
 @contextmanager
 def held() -> Iterator[Callable[[], bool]]:
-    """Inside the block signals wait: no exception can be raised through C that calls Python back. What they do, they do
-    when the block ends. Yields a function that says whether one waits.
+    """Inside the block signals wait, because no exception can be raised through C that calls Python back. They take
+    effect when the block ends. Yields a function that says whether a signal waits.
     """
     if threading.current_thread() is not threading.main_thread():
         yield never  # only the main thread gets signals
@@ -135,7 +135,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def _replaced(handler: Handler) -> dict[int, Handler]:
-    """Install a handler of all signals that Python handles now. Returns those that it replaced, by number."""
+    """Install a handler of all signals that Python handles now. Returns the handlers that it replaced, by number."""
     before: dict[int, Handler] = {}
     for number in _SIGNALS:
         now = signal.getsignal(number)
@@ -153,7 +153,7 @@ def _raise(number: int, _frame: FrameType | None) -> None:
 
 
 def _is_new(number: int) -> bool:
-    """Take note of a signal. Returns False for one that only repeats that the process shall end."""
+    """Take note of a signal. Returns False where it only repeats that the process shall end."""
     global _ending
     if number == signal.SIGINT:
         return True

@@ -39,7 +39,7 @@ class LlamaSettings:
     op_offload: bool | None = None  # whether large passes compute weights that lie in RAM on the GPU; default: True
     offload_min_batch: int | None = None  # tokens from which a pass is large, settled once a process; default: 32
     rpc: tuple[str, ...] | None = None  # HOST:PORT of llama.cpp's RPC servers that may hold layers; default: none
-    gpu_layers: int | None = None  # layers in VRAM, counted from the last; the output counts as one; default: 0
+    gpu_layers: int | None = None  # layers in VRAM, counted from the last; the output counts as a layer; default: 0
     n_cpu_moe: int | None = None  # number of leading layers whose experts stay in RAM; default: 0
     split_mode: SplitMode | None = None  # how several GPUs share the layers; default: layer
     tensor_split: tuple[float, ...] | None = None  # share of each GPU; default: in proportion to free memory
@@ -52,7 +52,7 @@ class LlamaSettings:
         return min(n, self.batch_size or n)
 
     def over(self, others: LlamaSettings) -> LlamaSettings:
-        """These settings, with those of `others` for every setting that is None here."""
+        """These settings, with the value of `others` for every setting that is None here."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(others, **{name: value for name, value in values.items() if value is not None})
 

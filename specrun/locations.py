@@ -46,7 +46,7 @@ def cache_dir() -> Path:
 def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = None) -> bytes:
     """The content of a file that the user named. Raises `error_type` if it cannot be read.
 
-    most: bytes that it may have; more than that is an error, also where a file has no end, as a device.
+    most: the largest number of bytes. More is an error, also where a file has no end, as a device.
     """
     try:
         with path.open("rb") as file:
@@ -81,7 +81,7 @@ def file_bytes(path: Path) -> int:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The JSON value of a text. Raises ValueError if it is none, also where it is nested too deeply for Python."""
+    """The JSON value of a text. Raises ValueError if it is not JSON, or is nested too deeply for Python."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -176,7 +176,7 @@ def _remove_leftovers(path: Path) -> None:
 
     for entry, process in found:
         with suppress(FileNotFoundError):  # another process may remove it as well
-            # In a folder that two containers share, a process that this one does not know may be writing.
+            # Another container that shares the folder may be writing: its processes have other numbers there.
             if not psutil.pid_exists(process) and time.time() - entry.stat().st_mtime > _LEFT_BEHIND:
                 Path(entry.path).unlink()
 
@@ -198,10 +198,9 @@ def private_folder(path: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside the block, no other process is inside such a block for this folder.
+    """Only one process at a time is inside such a block for this folder: for a file that is read, changed and written.
 
-    For a file that is read, changed and written again. Raises OSError, also where another process keeps the folder for
-    seconds.
+    Raises OSError, also where another process keeps the folder for seconds.
     """
     if sys.platform == "win32":
         yield  # folders cannot be locked there

@@ -22,7 +22,7 @@ def unwatched() -> Iterator[Callable[[str], None]]:
 
 
 def left_text(seconds: float) -> str:
-    """What is appended to an activity that takes about so many seconds more."""
+    """The text to append to an activity that takes about this many seconds more."""
     return f" · about {seconds:.0f} s left" if seconds > 1 else " · nearly done"
 
 

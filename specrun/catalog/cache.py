@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from specrun.catalog.file_names import models_among, shards, with_quantization
 from specrun.catalog.hub import client
 from specrun.catalog.hub.settings import cache_dir
 from specrun.catalog.names import HubName
-from specrun.catalog.split import models_among, shards, with_quantization
 from specrun.errors import HubError
 from specrun.locations import whole_file
 

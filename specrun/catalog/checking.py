@@ -8,7 +8,7 @@ from typing import Any
 from specrun.catalog.entries import Entry
 from specrun.catalog.hub.look_up import look_up
 from specrun.catalog.hub.settings import is_offline
-from specrun.catalog.names import HubName
+from specrun.catalog.names import of_entry
 from specrun.display_text import size_text
 from specrun.errors import HubError
 
@@ -37,7 +37,7 @@ class Checked:
 def check(entry: Entry) -> Checked:
     """Look the entry up on the hub. Raises HubError only if the hub cannot be reached."""
     try:
-        remote = look_up(HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry))
+        remote = look_up(of_entry(entry))
     except HubError as error:
         if error.wait_s is not None or is_offline():
             raise

@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from specrun.catalog import cache
 from specrun.catalog.hub import client
+from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.catalog.hub.look_up import look_up as look_up_once
-from specrun.catalog.hub.remote_model import RemoteFile, RemoteModel
 from specrun.catalog.hub.settings import address, cache_dir, max_http_bytes
 from specrun.catalog.names import HubName
 from specrun.display_text import size_text
@@ -31,8 +30,8 @@ _MAX_WAIT_S = 60.0
 _HASH_BYTES = 1 << 22  # bytes read at once for the SHA-256
 
 
-class Progress(Protocol):
-    """Displays the progress of a download, file after file."""
+class Progress:
+    """What a download tells of itself, file after file. Nothing is shown; who shows it overrides these methods."""
 
     def start(self, what: str, total: int, done: int) -> None:
         """The download of a file of `total` bytes begins; `done` bytes are already on disk."""

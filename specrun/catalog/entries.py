@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from specrun.catalog.safe_names import is_safe_path, is_safe_repo
-from specrun.catalog.split import quantization
+from specrun.catalog.file_names import is_safe_path, is_safe_repo, quantization
 from specrun.errors import UsageError
 from specrun.locations import config_dir
 
@@ -41,10 +40,10 @@ _MODEL_KEYS: dict[str, type] = _FAMILY_KEYS | {
     "verified": bool,
 }
 _SHAPE_KEYS = ("parameters", "active", "layers", "width", "kv", "experts", "experts_used")
-# What can draft for a family besides the text itself (models.toml says what they are).
+# What can draft for a family besides the text itself; models.toml explains each.
 COMPANIONS = ("sibling", "mtp", "eagle3", "dflash", "dspark")
-# Bits of a weight by quantization: on average, in the token embedding, and in the output matrix or a tied embedding. By
-# the bytes of the catalog's files and llama.cpp's rules for mixes of types; others than these are not estimated.
+# Bits of a weight by quantization: on average, in the token embedding, and in the output matrix or a tied embedding.
+# Taken from the sizes of the catalog's files and llama.cpp's rules for mixes of types; no other type is estimated.
 _BITS = {
     "q2_k": (3.2, 2.6, 6.6),
     "q4_0": (4.6, 4.5, 6.6),
@@ -60,19 +59,19 @@ _TABLES: dict[str, dict[str, type]] = {"families": _FAMILY_KEYS, "models": _MODE
 
 @dataclass(frozen=True)
 class Shape:
-    """What placement needs to know of a model whose file is not here; rounded."""
+    """What placement needs to know of a model whose file is not on this machine; rounded."""
 
     parameters: float  # all weights
     layers: int
     width: int  # of a token's vector between layers
     kv: int  # bytes of a token in the KV cache of all layers, in f16
-    active: float | None = None  # weights that a token of a mixture uses; None for a model that is none
-    experts: int = 0  # routed ones of a layer
-    experts_used: int = 0  # of a layer, by one token
+    active: float | None = None  # weights that a token of a mixture uses; None for a dense model
+    experts: int = 0  # routed experts of a layer; 0 for a dense model
+    experts_used: int = 0  # experts of a layer that a token uses
 
     @property
     def expert_share(self) -> float:
-        """The share of all weights that lies in routed experts. A token uses all others and some of these."""
+        """The share of all weights that lies in routed experts. A token uses some of these and all other weights."""
         if self.active is None:
             return 0.0
         return (self.parameters - self.active) / (1 - self.experts_used / self.experts) / self.parameters
@@ -80,7 +79,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of the catalog; None where the catalog does not say."""
+    """A model of the catalog. A field is None where the catalog does not say."""
 
     alias: str
     repo: str  # on the hub, ORG/NAME
@@ -92,18 +91,18 @@ class Entry:
     licence: str | None = None
     context: int | None = None  # tokens that the model was trained for
     architecture: str | None = None
-    trees: bool = True  # whether a pass checks token trees; of hybrid and recurrent architectures it checks chains
+    trees: bool = True  # whether a pass can check a tree; hybrid and recurrent architectures check chains
     vocabulary: int | None = None  # tokens
     tied: bool = False  # whether the token embedding is also the output matrix
     shape: Shape | None = None
-    about: str | None = None  # of the family, one sentence
-    companions: tuple[str, ...] = ()  # those of COMPANIONS that the family has
+    about: str | None = None  # a sentence about the family
+    companions: tuple[str, ...] = ()  # which of COMPANIONS the family has
     drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
     verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
 
     @property
     def kind(self) -> Kind:
-        """`moe` for a mixture of experts of any architecture, else `hybrid` for one whose state cannot branch."""
+        """`moe` for a mixture of experts, else `hybrid` where a recurrent state cannot branch, else `dense`."""
         if self.shape and self.shape.experts:
             return "moe"
         return "dense" if self.trees else "hybrid"
@@ -125,7 +124,7 @@ class Entry:
 
     @property
     def expert_bytes(self) -> int:
-        """Estimated bytes of all routed experts; 0 for a model that is no mixture."""
+        """Estimated bytes of all routed experts; 0 for a dense model."""
         bits, n_bytes = self._bits, self.expected_bytes
         if not (self.shape and bits and n_bytes):
             return 0
@@ -144,7 +143,7 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 
 def catalog() -> dict[str, Entry]:
-    """All entries by alias. The keys of the user's models.toml override those of the package one by one.
+    """All entries by alias. A key of the user's models.toml overrides the same key of the package's.
 
     Raises UsageError if the user's models.toml is not TOML or has unknown keys or values of a wrong type.
     """

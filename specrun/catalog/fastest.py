@@ -32,7 +32,7 @@ def find(target: Path) -> FastestDraft | None:
 
 
 def keep(target: Path, draft: FastestDraft) -> None:
-    """Make `draft` the one that `target` is run with unless the user names another. Raises OSError."""
+    """Run `target` with `draft` from now on, unless the user names another draft. Raises OSError."""
     path = str(draft.path.absolute()) if draft.path else None
     write_json(made.home(target) / _ENTRY, {"name": draft.name, "path": path, "target": str(target)})
 

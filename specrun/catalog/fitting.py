@@ -10,8 +10,8 @@ from pathlib import Path
 from specrun.catalog import cache, heads, pairs, resolve
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.pairs import FileVocabulary, read_vocabulary
 from specrun.catalog.resolve import Model
-from specrun.catalog.vocabulary import FileVocabulary, read_vocabulary
 from specrun.errors import ModelFileError
 
 

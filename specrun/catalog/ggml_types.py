@@ -1,7 +1,7 @@
 """ggml's types of weights: their names, and the bytes of their blocks.
 
-The same numbers are in gguf, which takes 50 ms to import, as long as all else that a short run does with a model's
-header. So the types of today are written down here, and gguf is asked for a type that is newer.
+gguf has the same numbers, but takes 50 ms to import, as long as everything else that a short run does with a model's
+header. So the known types are listed here, and gguf is asked only for a newer type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GgmlType:
         return -(-n // self.block) * self.block_bytes
 
 
-# enum ggml_type; the missing numbers are of types that no file has any more.
+# enum ggml_type; the missing numbers belong to types that no file has any more.
 KNOWN = {
     0: GgmlType("F32", 1, 4), 1: GgmlType("F16", 1, 2), 28: GgmlType("F64", 1, 8), 30: GgmlType("BF16", 1, 2),
     24: GgmlType("I8", 1, 1), 25: GgmlType("I16", 1, 2), 26: GgmlType("I32", 1, 4), 27: GgmlType("I64", 1, 8),
@@ -45,7 +45,7 @@ def numbered(number: int) -> GgmlType:
 
 
 def named(name: str) -> GgmlType:
-    """The type of this name, in capitals or not, which must be one of ggml's."""
+    """The type with this name, in any case. Raises KeyError if it is not in KNOWN."""
     return _BY_NAME[name.upper()]
 
 

@@ -1,7 +1,7 @@
 """What a GGUF file says about its model, checked before anything is computed from it.
 
-llama.cpp reports most contradictions itself; for some it ends the process (GGML_ASSERT), and for those it is the reader
-of specrun that has to refuse. Numbers are bounded because lists are made by them.
+llama.cpp reports most contradictions itself. For some it ends the process (GGML_ASSERT), so specrun's reader has to
+refuse those files. Numbers are bounded because lists are made with so many items.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_NAME = 64  # characters of an architecture's or a tokenizer's name
 
 _STRINGS = ("general.name", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template")
 _TOKEN_IDS = ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id")
-# Of the architecture: numbers, or lists with a number for each layer.
+# Keys of the architecture whose values are numbers, or lists with a number for each layer.
 _NUMBERS = (
     *("block_count", "context_length", "embedding_length", "vocab_size", "feed_forward_length"),
     *("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count"),
@@ -32,7 +32,7 @@ _EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon")
 
 
 def check_model(metadata: Metadata, name: str) -> None:
-    """Raises ModelFileError for metadata that no model can have. name: of the file, in messages."""
+    """Raise ModelFileError for metadata that no model can have. name: the file's name in messages."""
     architecture = metadata.get("general.architecture", "unknown")
     for key, value in (("general.architecture", architecture), *_present(metadata, _STRINGS)):
         if not isinstance(value, str):
@@ -54,7 +54,7 @@ def check_model(metadata: Metadata, name: str) -> None:
 
 
 def check_characters(metadata: Metadata, name: str) -> None:
-    """Raises ModelFileError for a vocabulary of whole words (SentencePiece) that lacks ordinary characters.
+    """Raise ModelFileError for a vocabulary of whole words (SentencePiece) that lacks ordinary characters.
 
     llama.cpp ends the process at the first character that is no token and for whose bytes there are no tokens either.
     """

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog import ggml_types
+from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_model
-from specrun.catalog.gguf_header import GgufHeader, Metadata, TensorInfo, broken, read_header
-from specrun.catalog.recurrent_layers import layers_without_attention
-from specrun.catalog.split import shards
-from specrun.catalog.tensor_names import EMBEDDING, INPUTS, OUTPUT, is_expert, layer_of
+from specrun.catalog.gguf_header import (
+    EMBEDDING,
+    INPUTS,
+    OUTPUT,
+    GgufHeader,
+    Metadata,
+    TensorInfo,
+    broken,
+    is_expert,
+    layer_of,
+    read_header,
+)
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError
+
+_IDENTITY_BYTES = 2**20  # hashed at the beginning and at the end of a file
 
 
 @dataclass(frozen=True)
@@ -121,33 +132,19 @@ class GgufFile:
 
     @property
     def sliding_window(self) -> int | None:
-        """Width in tokens of sliding-window attention, or None if no layer has it.
-
-        specrun caches all tokens in these layers too (`swa_full`), so the window does not make the KV cache smaller.
-        """
+        """Width in tokens of sliding-window attention, or None if no layer has it."""
         return self.number("attention.sliding_window") or None
 
-    @property
-    def is_mla(self) -> bool:
-        """Whether the model has multi-head latent attention (MLA), where one cache holds K and V."""
-        return bool(self.number("attention.key_length_mla") and self.number("attention.value_length_mla"))
-
-    def _value(self, key: str) -> Any:
+    def value(self, key: str) -> Any:
+        """A value of the architecture's metadata, such as `context_length`; None if the file does not have it."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int = 0) -> int:
-        """A number of the architecture's metadata, such as `context_length`; of a list the largest."""
-        value = self._value(key)
+        """The same, where a number is expected; of a list the largest, and `default` if there is none."""
+        value = self.value(key)
         if isinstance(value, list):
             return max((item for item in value if isinstance(item, int)), default=default)
         return value if isinstance(value, int) else default
-
-    def _by_layer(self, key: str, default: int) -> list[int]:
-        """One value per layer, of a key that holds either a single value or a list with one value per layer."""
-        value = self._value(key)
-        if isinstance(value, list):
-            return [int(item) for item in value[: self.n_layers]] + [default] * (self.n_layers - len(value))
-        return [value if isinstance(value, int) else default] * self.n_layers
 
     # --- sizes -----------------------------------------------------------------------------------------------------
 
@@ -221,31 +218,24 @@ class GgufFile:
     def _bytes_of(self, name: str) -> int:
         return sum(tensor.n_bytes for tensor in self.tensors if tensor.name == name)
 
-    def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> tuple[int, ...]:
-        """Bytes of one token in the KV cache of each layer, with K and V in these ggml types.
 
-        A recurrent layer without attention counts 0. A cache that several layers share is counted for each.
-        """
-        without = layers_without_attention(self)
-        n_heads = self._by_layer("attention.head_count", 0)
-        n_kv_heads = self._by_layer("attention.head_count_kv", -1)
-        default = self.n_embd // n_heads[0] if n_heads and n_heads[0] else 0
-        sizes = []
-        for layer, (heads, kv_heads) in enumerate(zip(n_heads, n_kv_heads, strict=True)):
-            suffix = "_swa" if self._slides(layer) else ""
-            n_k, n_v = (
-                self.number(f"attention.{part}_length{suffix}", self.number(f"attention.{part}_length", default))
-                for part in ("key", "value")
-            )
-            count = 0 if layer in without else heads if kv_heads < 0 else kv_heads
-            size = ggml_types.named(type_k).row_bytes(n_k * count)
-            sizes.append(size if self.is_mla else size + ggml_types.named(type_v).row_bytes(n_v * count))
-        return tuple(sizes)
+def file_identity(paths: Sequence[Path]) -> str:
+    """SHA-256 in hex over the size and the first and last MiB of each file of a model.
 
-    def _slides(self, layer: int) -> bool:
-        """Whether the file says that this layer has sliding-window attention."""
-        pattern = self._value("attention.sliding_window_pattern")
-        return isinstance(pattern, list) and layer < len(pattern) and bool(pattern[layer])
+    It does not depend on where the files lie. Raises ModelFileError if a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                digest.update(size.to_bytes(8, "little"))
+                for offset in (0, max(size - _IDENTITY_BYTES, 0)):
+                    file.seek(offset)
+                    digest.update(file.read(_IDENTITY_BYTES))
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 # The files that were read last: a command needs the header of a model in several places, and a vocabulary takes a tenth

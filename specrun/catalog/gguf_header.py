@@ -40,6 +40,14 @@ _LONGEST_KEY = 65535  # bytes
 _LONGEST_TENSOR_NAME = 63  # bytes; GGML_MAX_NAME - 1
 _LARGEST = 2**63 - 1  # of dimensions, elements and bytes: what ggml's int64_t holds
 
+EMBEDDING = "token_embd.weight"
+OUTPUT = "output.weight"
+INPUTS = (EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight")
+_LAYER = re.compile(r"blk\.(\d+)\.")
+# LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the routed experts, which --n-cpu-moe keeps in RAM. Shared experts, which
+# every token uses, are named `_shexp`.
+EXPERT_PATTERN = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+
 # enum gguf_metadata_value_type; the scalars with their format characters of `struct`.
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -64,6 +72,17 @@ class TensorInfo:
     def n_parameters(self) -> int:
         """Number of weights."""
         return prod(self.shape)
+
+
+def layer_of(tensor: str) -> int | None:
+    """Index of the layer that a tensor belongs to; None if it belongs to no layer."""
+    match = _LAYER.match(tensor)
+    return int(match[1]) if match else None
+
+
+def is_expert(tensor: str) -> bool:
+    """Whether a tensor holds routed experts, e.g. `blk.0.ffn_up_exps.weight`."""
+    return bool(re.search(EXPERT_PATTERN, tensor))
 
 
 class Metadata(Mapping[str, Any]):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import first_difference
-from specrun.catalog.tensor_names import EMBEDDING, OUTPUT
-from specrun.catalog.vocabulary import read_vocabulary
+from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
+from specrun.catalog.pairs import first_difference, read_vocabulary
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError, PairError
 from specrun.speculation.method import HEADS, HeadKind

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from specrun.catalog import made
+from specrun.catalog.entries import Kind
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import PUBLISHED, has_foreign_mtp, head_in, own_head, runs
+from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
 from specrun.catalog.resolve import Model
 from specrun.display_text import size_text
 
@@ -35,10 +37,17 @@ def facts(model: Model) -> dict[str, Any]:
     return values
 
 
+def kind_of(file: GgufFile) -> Kind:
+    """The same as `Entry.kind`, from the file's metadata and tensors."""
+    if file.n_experts:
+        return "moe"
+    return "hybrid" if recurrent_layers(file) or is_untried(file) else "dense"
+
+
 def _file_facts(file: GgufFile) -> dict[str, Any]:
     metadata = file.metadata
     ctx_size = min(file.n_ctx_train or _CTX_SIZE, _CTX_SIZE)
-    kv_bytes = sum(file.kv_bytes_per_token()) * ctx_size
+    kv_bytes = sum(kv_bytes_per_token(file)) * ctx_size
     head = head_in(file)
     return {
         "title": file.name,
@@ -120,7 +129,7 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _published(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is published for a model of the catalog. Whether it has MTP layers, its file tells where it is here."""
+    """What is published for a model of the catalog. MTP layers are left out if the file is here, as it says more."""
     names = [name for name in PUBLISHED if name in values.get("companions", ())]
     return [
         ("published", f"{PUBLISHED[name]} ({_how(name, values['architecture'])})")

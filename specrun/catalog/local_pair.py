@@ -4,61 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from specrun.catalog import download, embedded, fastest, made, resolve
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
-from specrun.catalog.hub.remote_model import RemoteModel
+from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.names import HubName
 from specrun.errors import PairError
 
 
-class Fetcher(Protocol):
-    """Decides about fetching missing models, and fetches them."""
-
-    @property
-    def may_fetch(self) -> bool:
-        """Whether anything may be fetched at all."""
-        ...
-
-    def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
-        """Sizes, files and licences of models on the hub. Raises HubError."""
-        ...
-
-    def fetch(self, models: Sequence[RemoteModel]) -> bool:
-        """Fetch models, unless the user declines. Returns whether all are here now. Raises HubError."""
-        ...
-
-
-class SilentFetcher:
-    """Fetches what is missing without asking and without showing anything, if `may_fetch`."""
+class Fetcher:
+    """Fetches missing models if `may_fetch`, without asking and without showing anything."""
 
     def __init__(self, may_fetch: bool) -> None:
         self.may_fetch = may_fetch
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
-        return [download.look_up(model, _Silent()) for model in models]
+        """Sizes, files and licences of models on the hub. Raises HubError."""
+        return [download.look_up(model, download.Progress()) for model in models]
 
     def fetch(self, models: Sequence[RemoteModel]) -> bool:
+        """Fetch models, unless the user declines. Returns whether all are here now. Raises HubError."""
         download.check_disk(models)
         for model in models:
-            download.pull(model, _Silent())
+            download.pull(model, download.Progress())
         return True
-
-
-class _Silent:
-    """A `download.Progress` that shows nothing."""
-
-    def start(self, what: str, total: int, done: int) -> None: ...
-
-    def check(self, what: str, total: int) -> None: ...
-
-    def checked(self, what: str) -> None: ...
-
-    def advance(self, n_bytes: int) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 def local_pair(
@@ -66,10 +36,12 @@ def local_pair(
 ) -> tuple[Path, Path | None]:
     """The files of a target and its draft.
 
-    target: its name; None is the embedded one. draft: its name, "none" for no draft, "mtp" for the target's own MTP
-    layers, for which the target's file is given as the draft's, a name of `embedded.DRAFTS` for the embedded target, or
-    None for the one that `specrun tune` measured as the fastest, else the one that was made from this target, else the
-    one that the catalog recommends. drafting: whether a draft is needed. note: is told which draft was chosen.
+    target: its name; None is the embedded target.
+    draft: its name, "none" for no draft, "mtp" for the target's own MTP layers (the target's file is then also the
+        draft's), or, for the embedded target, a name of `embedded.DRAFTS`. None takes the draft that `specrun tune`
+        measured as the fastest, else the draft made from this target, else the catalog's recommendation.
+    drafting: whether a draft is needed.
+    note: is told which draft was chosen.
 
     Raises MissingModelError where something is missing and not fetched, PairError before fetching what would not fit,
     HubError, and UsageError for an unknown name.
@@ -104,8 +76,8 @@ def local_pair(
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of the usual drafts for a target that are on this machine: the one made from it, its own MTP layers, and
-    those that the catalog recommends. Raises UsageError for an unknown name.
+    """Names of a target's drafts on this machine: the draft made from it, its own MTP layers, and the drafts that the
+    catalog recommends. Raises UsageError for an unknown name.
     """
     path = _target_path(target)
     made_draft = made.find(path) if path else None

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.file_identity import file_identity
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.errors import ModelFileError
 from specrun.locations import data_dir, parse_json, write_json
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog.entries import Entry, catalog
-from specrun.catalog.safe_names import is_safe_path, is_safe_repo
-from specrun.catalog.split import shards
+from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.errors import UsageError
 
 _PATH_STARTS = (".", "~", "\\")  # a name that starts like this is a path, even if there is no such file
@@ -71,10 +70,15 @@ def _is_path(name: str) -> bool:
     return name.lower().endswith(".gguf") and len(name.split("/")) < 3
 
 
+def of_entry(entry: Entry) -> HubName:
+    """The name of a catalog's model in the quantization of its entry."""
+    return HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry)
+
+
 def _entry_name(name: str, entry: Entry, quantization: str) -> HubName:
     if quantization and quantization.lower() != entry.quantization.lower():
         return HubName(name, entry.repo, entry.revision, None, quantization, entry)
-    return HubName(name, entry.repo, entry.revision, entry.file, None, entry)
+    return replace(of_entry(entry), name=name)
 
 
 def _advice(head: str, entries: Mapping[str, Entry]) -> str:

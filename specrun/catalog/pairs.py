@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
 
 from specrun.catalog.entries import Entry
+from specrun.catalog.gguf_file import GgufFile
 from specrun.display_text import size_text
 from specrun.errors import PairError
 
-
-class VocabularyLike(Protocol):
-    """What two models must share; see `FileVocabulary` for the fields.
-
-    `specrun.llama.loaded_model.Vocabulary` implements it for a loaded model, `FileVocabulary` for a file.
-    """
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def pre(self) -> str: ...
-    @property
-    def bos(self) -> int | None: ...
-    @property
-    def tokens(self) -> tuple[bytes, ...]: ...
+# Tokenizers for which llama.cpp adds BOS if the file does not say whether to (src/llama-vocab.cpp).
+_KINDS_WITH_BOS = ("llama", "bert")
+_PRES_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
 
 
-class ChatVocabularyLike(VocabularyLike, Protocol):
-    """Also has the fields that only influence how often drafted tokens are accepted."""
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer: what two models must share."""
 
-    @property
-    def eos(self) -> int | None: ...
-    @property
-    def chat_template(self) -> str | None: ...
+    kind: str  # tokenizer.ggml.model, e.g. `gpt2` for byte-pair encoding
+    pre: str  # tokenizer.ggml.pre: how text is split before it is tokenized
+    bos: int | None  # id of the token that begins every text; None if there is none
+    tokens: tuple[bytes, ...]  # by id
 
 
-def check_pair(target: VocabularyLike, draft: VocabularyLike) -> None:
+@dataclass(frozen=True)
+class FileVocabulary(Vocabulary):
+    """The tokenizer in a file, and what only influences how often drafted tokens are accepted."""
+
+    eos: int | None  # id of the token that ends a text; None if there is none
+    chat_template: str | None
+
+
+def read_vocabulary(file: GgufFile) -> FileVocabulary:
+    """The vocabulary of a model file; takes 0.2 s for 150,000 tokens."""
+    metadata = file.metadata
+    kind = str(metadata.get("tokenizer.ggml.model", "none"))
+    pre = str(metadata.get("tokenizer.ggml.pre", "default"))
+    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind in _KINDS_WITH_BOS or pre in _PRES_WITH_BOS)
+    template = metadata.get("tokenizer.chat_template")
+    return FileVocabulary(
+        kind=kind,
+        pre=pre,
+        bos=metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None,
+        tokens=tuple(token.encode() for token in metadata.get("tokenizer.ggml.tokens", ())),
+        eos=metadata.get("tokenizer.ggml.eos_token_id"),
+        chat_template=template if isinstance(template, str) else None,
+    )
+
+
+def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
     """Raise PairError if the draft cannot draft for the target, with the reason of `first_difference`."""
     difference = first_difference(target, draft)
     if difference:
@@ -58,7 +73,7 @@ def check_families(target: Entry | None, draft: Entry | None) -> None:
         )
 
 
-def first_difference(target: VocabularyLike, draft: VocabularyLike) -> str | None:
+def first_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     """A clause that says why the draft cannot draft for the target; None if it can.
 
     Only the ids that both vocabularies have are compared, because models of a family pad them to different sizes.
@@ -77,7 +92,7 @@ def first_difference(target: VocabularyLike, draft: VocabularyLike) -> str | Non
     return None
 
 
-def warnings(target: ChatVocabularyLike, draft: ChatVocabularyLike) -> tuple[str, ...]:
+def warnings(target: FileVocabulary, draft: FileVocabulary) -> tuple[str, ...]:
     """Clauses that say why a fitting draft may guess badly. The output is the target's in any case."""
     reasons = []
     if target.eos != draft.eos:

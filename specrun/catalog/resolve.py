@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog import cache
+from specrun.catalog import cache, entries
 from specrun.catalog.entries import Entry
-from specrun.catalog.hub.remote_model import RemoteModel
-from specrun.catalog.names import HubName, parse
+from specrun.catalog.file_names import shards
+from specrun.catalog.hub.look_up import RemoteModel
+from specrun.catalog.names import HubName, of_entry, parse
 from specrun.catalog.pairs import check_families, check_sizes
-from specrun.catalog.split import shards
 from specrun.display_text import size_text
 from specrun.errors import MissingModelError
 from specrun.locations import file_bytes
@@ -40,8 +40,25 @@ class Choice:
 
     @property
     def missing(self) -> list[HubName]:
-        """Those of the two models that are not on this machine."""
+        """The models of the two that are not on this machine."""
         return [model.hub for model in (self.target, self.draft) if model and model.hub and model.path is None]
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model on this machine. name: what `--target` takes. n_bytes: of its files; None if the catalog does not say."""
+
+    name: str
+    n_bytes: int | None
+
+
+def local_models() -> list[LocalModel]:
+    """The models in the hub's cache, models of the catalog first. The embedded pair is not among them."""
+    catalog = entries.catalog().values()
+    known = {(entry.repo, entry.file): entry for entry in catalog}
+    found = [LocalModel(entry.alias, entry.bytes) for entry in catalog if cache.find(of_entry(entry))]
+    others = [model for model in cache.models() if (model.repo, model.file) not in known]
+    return found + [LocalModel(f"{model.repo}/{model.file}", model.bytes) for model in others]
 
 
 def locate(name: str) -> Model:
@@ -53,7 +70,7 @@ def locate(name: str) -> Model:
 
 
 def local_path(name: str) -> Path:
-    """Path of the first file of a model. Raises MissingModelError if the model is not on this machine, UsageError."""
+    """Path of a model's first file. Raises UsageError for an unknown name, MissingModelError if it is not here."""
     model = locate(name)
     if model.path is None:
         assert model.hub
@@ -64,8 +81,8 @@ def local_path(name: str) -> Path:
 def choose(target: str, draft: str | None, may_fetch: bool) -> Choice:
     """Find a target and its draft. Raises UsageError for an unknown name.
 
-    Without a draft (None) the first one that the catalog recommends and that is cached is taken; if none is cached, and
-    models may be fetched, the first one that it recommends.
+    If `draft` is None, the first draft is taken that the catalog recommends and that is cached. If no such draft is
+    cached and models may be fetched, the catalog's first recommendation is taken.
     """
     model = locate(target)
     if draft == NO_DRAFT:
@@ -116,7 +133,7 @@ def _entry(model: Model) -> Entry | None:
 
 
 def _n_bytes(model: Model, remote: dict[str, int]) -> int:
-    """Bytes of a model: those in `remote` by its name, else those of its files on this machine."""
+    """Bytes of a model: by its name in `remote`, else the sizes of its files on this machine."""
     if model.name in remote or model.path is None:
         return remote[model.name]
     paths = [model.path.with_name(shard) for shard in shards(model.path.name)]

@@ -1,4 +1,4 @@
-"""Which pages of a model's files hold which layer's weights."""
+"""Which pages of a model's files hold which layer's weights, and which hold the experts of a mixture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import TensorInfo, read_header
-from specrun.catalog.tensor_names import layer_of
+from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of, read_header
 
 
 @dataclass(frozen=True, order=True)
@@ -30,7 +29,7 @@ class WeightPages:
     """All pages that hold weights, each of them once."""
 
     files: tuple[Path, ...]
-    layers: tuple[tuple[PageRange, ...], ...]  # for each layer the pages that hold nothing else, in file order
+    layers: tuple[tuple[PageRange, ...], ...]  # for each layer the pages that hold only its weights, in file order
     others: tuple[PageRange, ...]  # weights outside the layers, and pages that two layers share
 
     @property
@@ -91,3 +90,58 @@ def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
             pages = PageRange(last.file, last.offset, max(last.end, pages.end) - last.offset)
         result.append(pages)
     return tuple(result)
+
+
+@dataclass(frozen=True)
+class ExpertTensor:
+    """A tensor that holds the same matrix of every expert of a layer, expert after expert."""
+
+    file: int  # index of the file in `ExpertPages.files`
+    offset: int  # in bytes
+    n_bytes: int  # of one expert
+
+
+@dataclass(frozen=True)
+class ExpertPages:
+    """A mixture of experts on disk."""
+
+    files: tuple[Path, ...]
+    n_experts: int  # of each layer
+    layers: dict[int, tuple[ExpertTensor, ...]]  # the experts of those layers that have any
+    dense: tuple[PageRange, ...]  # all pages that hold something else, which every token uses
+    experts: tuple[PageRange, ...]  # all pages that hold experts; those at the edges may be dense as well
+
+
+def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPages:
+    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError if a file cannot be read.
+
+    with_mtp: whether MTP layers are loaded. All of their experts then count as what every token uses; without, their
+    pages are left out.
+    """
+    layers: dict[int, list[ExpertTensor]] = {}
+    dense: list[PageRange] = []
+    experts: list[PageRange] = []
+    for index, path in enumerate(file.shards):
+        for tensor in read_header(path).tensors:
+            pages = _outer(index, tensor.offset, tensor.n_bytes, page)
+            layer = layer_of(tensor.name)
+            is_mtp = layer is not None and layer >= file.n_computed_layers
+            if is_mtp and not with_mtp:
+                continue
+            if is_mtp or layer is None or not is_expert(tensor.name) or not _is_of_all(tensor, file.n_experts):
+                dense.append(pages)
+                continue
+            experts.append(pages)
+            layers.setdefault(layer, []).append(ExpertTensor(index, tensor.offset, tensor.n_bytes // file.n_experts))
+    by_layer = {layer: tuple(tensors) for layer, tensors in sorted(layers.items())}
+    return ExpertPages(file.shards, file.n_experts, by_layer, merged(dense), merged(experts))
+
+
+def _is_of_all(tensor: TensorInfo, n_experts: int) -> bool:
+    """Whether a tensor holds a matrix of each expert; biases and scales are small, and old files split experts."""
+    return len(tensor.shape) == 3 and tensor.shape[-1] == n_experts
+
+
+def _outer(file: int, start: int, n_bytes: int, page: int) -> PageRange:
+    first = start // page * page
+    return PageRange(file, first, -(-(start + n_bytes) // page) * page - first)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specrun.catalog.local_models import LocalModel, local_models
+from specrun.catalog.resolve import LocalModel, local_models
 from specrun.chat import conversation_file
 from specrun.display_text import one_line, size_text
 from specrun.errors import SpecrunError

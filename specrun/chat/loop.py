@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specrun import interrupts
-from specrun.catalog.local_models import local_models
+from specrun.catalog.resolve import local_models
 from specrun.chat import commands, conversation_file, lists
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import MessageReader, without_echo

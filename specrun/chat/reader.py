@@ -20,7 +20,7 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
 from specrun import interrupts
-from specrun.catalog.local_models import local_models
+from specrun.catalog.resolve import local_models
 from specrun.chat import commands
 from specrun.chat import set_command as settings
 from specrun.chat.typed_history import TypedHistory

@@ -28,7 +28,7 @@ def demo(
 
         output.note(f"{size_text(wide_pair.remove())} are free again")
         return
-    from specrun.catalog.local_pair import SilentFetcher
+    from specrun.catalog.local_pair import Fetcher
     from specrun.cli.opening import opened
     from specrun.demo.comparison import Comparison
     from specrun.engine.resolving import run_options
@@ -40,7 +40,7 @@ def demo(
         run = Run(display, output.note)
         target, draft = wide_pair.wide_pair(run)
         models = ModelOptions(str(target), str(draft))
-        wide_pair.measure_once(run_options(models, speculation, machine, SilentFetcher(False), output.note), run)
+        wide_pair.measure_once(run_options(models, speculation, machine, Fetcher(False), output.note), run)
     with opened(models, speculation, machine, temperature=0.0) as model:
         comparison = Comparison(model)
         with InterruptFlag() as interrupted:

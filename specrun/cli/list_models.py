@@ -28,11 +28,12 @@ def list_models(
     downloaded.
     """
     from specrun.catalog import cache, entries
+    from specrun.catalog.names import of_entry
     from specrun.engine.local_fit import LocalFits
 
     catalog = entries.catalog()
     fits = LocalFits.now(catalog)
-    rows = [_entry_row(entry, _path(entry), fits) for entry in catalog.values()]
+    rows = [_entry_row(entry, cache.find(of_entry(entry)), fits) for entry in catalog.values()]
     if cached:
         in_catalog = {(row["repo"], row["file"]) for row in rows}
         rows = [row for row in rows if row["cached"]]
@@ -52,12 +53,6 @@ def list_models(
         output.note("?: not verified; `specrun models check NAME` asks the hub")
 
 
-def _path(entry: Entry) -> Path | None:
-    from specrun.catalog import cache, names
-
-    return cache.find(names.HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry))
-
-
 def _entry_row(entry: Entry, path: Path | None, fits: LocalFits) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -67,7 +62,7 @@ def _entry_row(entry: Entry, path: Path | None, fits: LocalFits) -> dict[str, An
 
 def _cached_row(model: CachedModel, fits: LocalFits) -> dict[str, Any]:
     from specrun.catalog.gguf_file import GgufFile
-    from specrun.catalog.kinds import kind_of
+    from specrun.catalog.info import kind_of
     from specrun.errors import ModelFileError
 
     row: dict[str, Any] = {"alias": None, "repo": model.repo, "file": model.file, "bytes": model.bytes}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from specrun.catalog.fitting import Pair
-    from specrun.catalog.hub.remote_model import RemoteModel
+    from specrun.catalog.hub.look_up import RemoteModel
     from specrun.catalog.names import HubName
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")

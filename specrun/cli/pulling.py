@@ -11,30 +11,28 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
+from specrun.catalog import download
+from specrun.catalog.download import Progress
+from specrun.catalog.hub.look_up import RemoteModel
+from specrun.catalog.local_pair import Fetcher
+from specrun.catalog.names import HubName
 from specrun.display_text import one_line, size_text
 from specrun.views import output
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from specrun.catalog.download import Progress
-    from specrun.catalog.hub.remote_model import RemoteModel
-    from specrun.catalog.names import HubName
-
 # Off a terminal a line reports progress after every tenth of a file, but not more often than this.
 _TENTH = 0.1
 _SECONDS_BETWEEN_LINES = 2.0
 
 
-class AskingFetcher:
-    """A `catalog.local_pair.Fetcher` that asks on a terminal, or fetches without asking where `pull` says so."""
+class AskingFetcher(Fetcher):
+    """Asks on a terminal before it fetches, or fetches without asking where `pull` says so."""
 
     def __init__(self, pull: bool) -> None:
+        super().__init__(may_fetch=pull or can_ask())
         self._pull = pull
-
-    @property
-    def may_fetch(self) -> bool:
-        return self._pull or can_ask()
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
         return look_up(models)
@@ -45,8 +43,6 @@ class AskingFetcher:
 
 def look_up(models: Sequence[HubName]) -> list[RemoteModel]:
     """Look up sizes, files and licences of models on the hub. Raises HubError."""
-    from specrun.catalog import download
-
     with _progress() as progress:
         return [download.look_up(model, progress) for model in models]
 
@@ -56,8 +52,6 @@ def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bo
 
     ask: ask the user before fetching. dry_run: only show the models.
     """
-    from specrun.catalog import download
-
     _print_models(models)
     free = download.check_disk(models)
     needed = sum(download.missing_bytes(model) for model in models)
@@ -116,7 +110,7 @@ def _progress() -> Iterator[Progress]:
         yield _Bars(bars)
 
 
-class _Bars:
+class _Bars(Progress):
     """Shows a rich progress bar for each file, which starts again when the file is checked."""
 
     def __init__(self, bars: Bars) -> None:
@@ -138,7 +132,7 @@ class _Bars:
         output.note(text)
 
 
-class _Lines:
+class _Lines(Progress):
     """Prints a line when a file is started, checked and complete, and after each tenth of a long download."""
 
     def start(self, what: str, total: int, done: int) -> None:

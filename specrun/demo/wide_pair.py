@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog import embedded
-from specrun.catalog.file_identity import file_identity
+from specrun.catalog.gguf_file import file_identity
 from specrun.display_text import size_text
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions

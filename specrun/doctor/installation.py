@@ -92,7 +92,7 @@ def unusable_gpu(names: Collection[str], n_gpus: int, driver: str | None, has_nv
 
 
 def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:
-    """Compare what the build uses (`hardware.cpu.cpu_features`) with what the processor has (`cpu_flags`)."""
+    """Compare what the build uses (`hardware.cpu.cpu_features`) with what the processor has (`read_flags`)."""
     used = {feature.partition("=")[0] for feature in features}
     known = _ARM if "asimd" in flags or "NEON" in used else _X86
     text = f"llama.cpp uses {', '.join(name for name in known if name in used) or 'none beyond the usual'}"

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from specrun.catalog.file_identity import file_identity
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.placing import plan_placement

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.recurrent_layers import is_untried, keeps_snapshots, recurrent_layers, state_bytes
+from specrun.catalog.layer_states import is_untried, keeps_snapshots, recurrent_layers, state_bytes
 from specrun.speculation.method import Plan
 
 # All chosen by hand.

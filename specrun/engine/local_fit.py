@@ -11,10 +11,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.expected_shape import expected_shape
 from specrun.hardware.fit import CELLS, Fit, Rates, fit
 from specrun.hardware.memory import Memory
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, expected_shape
 from specrun.llama import devices
 from specrun.llama_settings import UNDECIDED
 from specrun.profiles.known_rates import known_rates

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specrun.catalog.local_pair import Fetcher, SilentFetcher
+from specrun.catalog.local_pair import Fetcher
 from specrun.engine import first_pass
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.learning import Learner
@@ -79,7 +79,7 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
     def note(notice: str) -> None:
         (loaded[0].notices if loaded else early).append(notice)
 
-    model = open_model(models, speculation, machine, SamplingOptions().temp, SilentFetcher(models.pull), note)
+    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), note)
     model.notices[:0] = early
     loaded.append(model)
     return model

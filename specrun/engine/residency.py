@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from specrun.catalog.expert_pages import ExpertPages, expert_pages
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
+from specrun.catalog.weight_pages import ExpertPages, WeightPages, expert_pages, n_bytes, weight_pages
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device
+from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import place
-from specrun.hardware.pressure import Pressure
 from specrun.hardware.residency import FEWEST_SLOTS, ResidencyPlan, RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext

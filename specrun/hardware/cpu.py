@@ -54,18 +54,14 @@ def cpu_features(system_info: str) -> tuple[str, ...]:
     return tuple(features)
 
 
-def cpu_flags(cpuinfo: str) -> frozenset[str]:
-    """The instruction sets of the processor by the text of /proc/cpuinfo, in Linux's names; empty if it has none."""
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):  # x86, ARM
-            return frozenset(value.split())
-    return frozenset()
-
-
 def read_flags() -> frozenset[str]:
     """The instruction sets of this machine's processor, in Linux's names; empty where the system does not list them."""
-    return cpu_flags(_CPUINFO.read_text(errors="replace")) if _CPUINFO.exists() else frozenset()
+    return frozenset(_value(_cpuinfo(), "flags", "Features").split())  # x86, ARM
+
+
+def cpuinfo_name(cpuinfo: str) -> str:
+    """The processor's name in the text of /proc/cpuinfo; empty if it has none, as on most ARM boards."""
+    return _value(cpuinfo, "model name", "Model", "cpu model")
 
 
 def _name() -> str:
@@ -73,14 +69,18 @@ def _name() -> str:
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     else:
-        name = cpuinfo_name(_CPUINFO.read_text(errors="replace")) if _CPUINFO.exists() else ""
+        name = cpuinfo_name(_cpuinfo())
     return name or platform.processor() or platform.machine() or "unknown"
 
 
-def cpuinfo_name(cpuinfo: str) -> str:
-    """The processor's name in the text of /proc/cpuinfo; empty if it has none, as on most ARM boards."""
+def _cpuinfo() -> str:
+    return _CPUINFO.read_text(errors="replace") if _CPUINFO.exists() else ""
+
+
+def _value(cpuinfo: str, *keys: str) -> str:
+    """The value of the first line that has one of the keys, with single blanks; empty if there is none."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model", "cpu model"):
+        if key.strip() in keys:
             return " ".join(value.split())
     return ""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.file_identity import file_identity
+from specrun.catalog.gguf_file import file_identity
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.memory import Memory

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from specrun.catalog.recurrent_layers import state_bytes
-from specrun.catalog.tensor_names import layer_of
+from specrun.catalog.entries import Entry
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_header import layer_of
+from specrun.catalog.layer_states import kv_bytes_per_token, state_bytes
 from specrun.llama_settings import LlamaSettings
-
-if TYPE_CHECKING:
-    from specrun.catalog.gguf_file import GgufFile
 
 _FLOAT_BYTES, _HALF_BYTES = 4, 2
 _MASK_BYTES = 6  # of the attention mask per cell and token: a float32 that is filled in, a float16 for flash attention
 _CELLS_STEP = 256  # llama.cpp rounds the cells of a cache up to a multiple of it
+# Assumed of a model of which only the catalog's entry is known.
+_FEED_FORWARD = 3.5  # width of a feed-forward layer, or of the experts that a token uses, as a multiple of the model's
+_EXPERT_TENSORS = 3  # matrices of all experts of a layer: up, gate and down
+_DENSE_SHARE = 0.27  # of the largest matrix of a layer without experts
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class ModelShape:
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
         widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
         n_scored = file.n_heads if settings.flash_attn == "off" else 0
-        per_token = file.kv_bytes_per_token(settings.type_k or "f16", settings.type_v or "f16")
+        per_token = kv_bytes_per_token(file, settings.type_k or "f16", settings.type_v or "f16")
         return cls(
             layers=tuple(layer - expert for layer, expert in zip(file.layer_bytes, file.expert_bytes, strict=True)),
             experts=file.expert_bytes,
@@ -83,6 +85,38 @@ class ModelShape:
     def logits(self, n_rows: int) -> int:
         """Bytes of `n_rows` rows of logits."""
         return n_rows * self.n_vocab * _FLOAT_BYTES
+
+
+def expected_shape(entry: Entry, n_cells: int) -> ModelShape | None:
+    """The shape of a model of the catalog whose KV cache holds `n_cells` tokens in f16; None if the catalog says too
+    little.
+
+    Layers are taken to be equal. `tests/hardware/test_expected_shape.py` compares it with that of real files.
+    """
+    shape, n_bytes = entry.shape, entry.expected_bytes
+    if shape is None or n_bytes is None or not entry.vocabulary:
+        return None
+    embedding, output = entry.table_bytes
+    in_layers = n_bytes - embedding - (0 if entry.tied else output)
+    experts = entry.expert_bytes // shape.layers
+    layer = in_layers // shape.layers - experts
+    if layer <= 0:
+        return None
+    largest = experts // _EXPERT_TENSORS if experts else int(layer * _DENSE_SHARE)
+    widest = _FEED_FORWARD * shape.width
+    return ModelShape(
+        layers=(layer,) * shape.layers,
+        experts=(experts,) * shape.layers,
+        kv=(n_cells * shape.kv // shape.layers,) * shape.layers,
+        embedding=embedding,
+        output=output,
+        is_tied=entry.tied,
+        largest=max(largest, output),
+        n_vocab=entry.vocabulary,
+        activations=activations(shape.width, widest, n_cells),
+        gpu_activations=gpu_activations(shape.width, widest, shape.experts, shape.experts_used, n_cells),
+        state=shape.width * _FLOAT_BYTES,
+    )
 
 
 def activations(n_embd: float, widest: float, n_cells: int, n_scored: int = 0) -> int:

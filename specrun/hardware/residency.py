@@ -10,15 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specrun.display_text import size_text
+from specrun.hardware.memory import margin_bytes
 from specrun.hardware.placement import Placement
 
 FEWEST_SLOTS = 2  # one is computed while the next is filled
-
-# RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
-# else runs: a share of what is available, and the least bytes. Chosen by hand; some systems end the largest process
-# when less than 10 % are available (earlyoom's default).
-_MARGIN_SHARE = 0.12
-_LEAST_MARGIN = 64_000_000
 
 ResidencyMode = Literal["ring", "experts", "off"]
 
@@ -90,11 +85,6 @@ class ResidencyPlan:
     def held_bytes(self) -> int:
         """Memory that resident weights and slots take."""
         return self.resident_bytes + self.n_slots * self.slot_bytes
-
-
-def margin_bytes(free_bytes: int) -> int:
-    """Bytes of RAM that should stay free of those that are free before the models are loaded."""
-    return max(int(free_bytes * _MARGIN_SHARE), _LEAST_MARGIN)
 
 
 def room_for_weights(placement: Placement) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import llama_cpp
 
 from specrun import interrupts
 from specrun.catalog import heads
+from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.split import shards
+from specrun.catalog.pairs import Vocabulary
 from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
@@ -295,13 +295,3 @@ def _state(file: Path) -> tuple[int, tuple[int, int]]:
     except OSError:
         return 0, (0, 0)
     return state.st_ino, (state.st_size, state.st_mtime_ns)
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer's identity."""
-
-    kind: str  # `gpt2`, `llama`, ...
-    pre: str  # the pre-tokenizer
-    bos: int | None  # the BOS id if it is added to texts
-    tokens: tuple[bytes, ...]  # text of each token id

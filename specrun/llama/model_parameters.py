@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import llama_cpp
 
-from specrun.catalog.tensor_names import EXPERT_PATTERN
+from specrun.catalog.gguf_header import EXPERT_PATTERN
 from specrun.llama import rpc_servers
 from specrun.llama.devices import cpu_buffer_type, offload_handles
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, LoadMode, SplitMode

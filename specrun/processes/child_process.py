@@ -1,8 +1,8 @@
-"""Calls a function in a process of its own: work in C that must be stopped at any time, or that settles something for
-the whole process.
+"""Calls a function in a child process: work in C that may have to be stopped at any time, or that changes a setting
+of the whole process.
 
-The process has its own session, so that Ctrl-C on the terminal reaches only specrun. It holds the other end of its
-stdin, which is closed when specrun is gone, however that ended.
+The child has a session of its own, so that Ctrl-C on the terminal reaches only specrun. Its stdin is closed when
+specrun is gone, whatever ended it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _POLL_SECONDS = 0.1
 
 
 def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[], None], debug: bool) -> dict[str, Any]:
-    """What `serve` of a module answers to a request: it gets JSON, and prints an object as JSON in its last line.
+    """Let `serve` of a module answer a request in a child process. `serve` gets JSON and prints JSON as its last line.
 
     what: names the process in errors. wait: called ten times a second; it may raise to end the process. debug: whether
-    its stderr is shown. Raises CrashError if the process ends without an answer, and LlamaError for one that has an
-    `error`.
+    its stderr is shown. Raises CrashError if the process ends without an answer, and LlamaError with the text of the
+    answer's `error` if it has that.
     """
     with _started(module, json.dumps(request), debug) as process:
         while True:

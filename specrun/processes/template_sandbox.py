@@ -23,8 +23,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
 MOST_SECONDS = 3  # of computing, for each answer; templates of real models take milliseconds
-# Characters that a template may write for each one of the messages, and besides: the rest of specrun has to tokenize
-# them, and real templates write a message once or twice.
+# A template may write this many characters for each character of the messages, and so many more: the rest of specrun
+# has to tokenize them, and real templates write a message once or twice.
 _TIMES, _BESIDES = 4, 2**20
 
 
@@ -60,7 +60,7 @@ def _warm_up() -> None:
 
 
 def _limit_process() -> None:
-    """Bound the process's memory and what it can open. Windows knows no such limits, and macOS none of memory."""
+    """Bound the process's memory and what it can open. Windows has no such limits, and macOS no limit of memory."""
     try:
         import resource
     except ImportError:
@@ -84,7 +84,7 @@ def _limit_seconds() -> None:
 
 
 class _Generation(Extension):
-    """{% generation %}, with which templates mark for training what the assistant wrote. Here it is only a block."""
+    """{% generation %} marks for training what the assistant wrote. Here it is only a block."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja has it
 

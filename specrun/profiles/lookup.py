@@ -6,8 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun.catalog.file_identity import file_identity
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine

@@ -16,7 +16,7 @@ import pytest
 
 from specrun.catalog import cache, download
 from specrun.catalog.hub import settings
-from specrun.catalog.hub.remote_model import RemoteModel
+from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.names import HubName, parse
 from specrun.errors import HubError
 from tests.hub import COMMIT, Fault, Hub, Repository

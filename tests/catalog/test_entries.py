@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.entries import COMPANIONS, Shape, catalog, shipped
+from specrun.catalog.file_names import quantization, shards
 from specrun.catalog.names import HubName, parse
-from specrun.catalog.split import quantization, shards
 from specrun.errors import UsageError
 
 

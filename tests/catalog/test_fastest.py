@@ -8,7 +8,7 @@ import pytest
 
 from specrun.catalog import embedded, fastest, made
 from specrun.catalog.fastest import FastestDraft
-from specrun.catalog.local_pair import SilentFetcher, drafts_here, local_pair
+from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair
 from tests.models import random_llama
 
 
@@ -19,7 +19,7 @@ def target(tmp_path: Path) -> Path:
 
 def pair(target: str | None, draft: str | None = None) -> tuple[Path, Path | None, list[str]]:
     notes: list[str] = []
-    return (*local_pair(target, draft, True, SilentFetcher(False), notes.append), notes)
+    return (*local_pair(target, draft, True, Fetcher(False), notes.append), notes)
 
 
 def test_a_draft_is_found_until_it_is_forgotten(target: Path, tmp_path: Path) -> None:

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specrun.catalog.expert_pages import expert_pages
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import parse_header
 from specrun.catalog.heads import head_in, own_head
 from specrun.catalog.info import facts, lines
+from specrun.catalog.pairs import read_vocabulary
 from specrun.catalog.resolve import Model
-from specrun.catalog.vocabulary import read_vocabulary
-from specrun.catalog.weight_pages import weight_pages
+from specrun.catalog.weight_pages import expert_pages, weight_pages
 from specrun.errors import ModelFileError
 from tests.broken_files import ARRAY, STRING, Parts, Tensor, Value, broken, taken_apart
 

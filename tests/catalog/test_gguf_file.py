@@ -1,4 +1,4 @@
-"""Reading a model file's header: the same facts that llama.cpp and gguf's own reader find."""
+"""Reading a model file's header: the facts that llama.cpp and gguf's own reader find; identity by bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.errors import ModelFileError, OutOfMemoryError
 from specrun.llama import LlamaModel
 from tests.models import TOKENS, edited, random_gemma3, random_llama, random_mamba, tensor_data_offset, truncated
@@ -60,22 +61,22 @@ def test_a_tied_embedding_is_the_output_too(tmp_path: Path) -> None:
     assert file.output_bytes == file.embedding_bytes > 0
     assert sum(file.layer_bytes) + file.embedding_bytes + file.other_bytes == file.n_bytes
     assert file.sliding_window == 8
-    assert file.kv_bytes_per_token() == (32 * 2 * 2,) * 6
+    assert kv_bytes_per_token(file) == (32 * 2 * 2,) * 6
 
 
 def test_kv_bytes(tmp_path: Path) -> None:
     file = GgufFile.read(random_llama(tmp_path / "model.gguf", n_head=2, n_head_kv=1))
-    assert file.kv_bytes_per_token("f16", "bf16") == (128, 128)
-    assert file.kv_bytes_per_token("q8_0", "f32") == (34 + 128, 34 + 128)
+    assert kv_bytes_per_token(file, "f16", "bf16") == (128, 128)
+    assert kv_bytes_per_token(file, "q8_0", "f32") == (34 + 128, 34 + 128)
     per_layer = edited(tmp_path / "layers.gguf", file.path, {"llama.attention.head_count_kv": [2, 0]})
-    assert GgufFile.read(per_layer).kv_bytes_per_token() == (256, 0)
+    assert kv_bytes_per_token(GgufFile.read(per_layer)) == (256, 0)
     without = edited(tmp_path / "without.gguf", file.path, {"llama.attention.head_count_kv": None})
-    assert GgufFile.read(without).kv_bytes_per_token() == (256, 256)
+    assert kv_bytes_per_token(GgufFile.read(without)) == (256, 256)
     lengths = {"llama.attention.key_length": 16, "llama.attention.value_length": 8}
-    assert GgufFile.read(edited(tmp_path / "kv.gguf", file.path, lengths)).kv_bytes_per_token() == (48, 48)
+    assert kv_bytes_per_token(GgufFile.read(edited(tmp_path / "kv.gguf", file.path, lengths))) == (48, 48)
     mla = {"llama.attention.key_length_mla": 16, "llama.attention.value_length_mla": 8}
-    assert GgufFile.read(edited(tmp_path / "mla.gguf", file.path, mla)).kv_bytes_per_token() == (64, 64)
-    assert GgufFile.read(random_mamba(tmp_path / "mamba.gguf")).kv_bytes_per_token() == (0,)
+    assert kv_bytes_per_token(GgufFile.read(edited(tmp_path / "mla.gguf", file.path, mla))) == (64, 64)
+    assert kv_bytes_per_token(GgufFile.read(random_mamba(tmp_path / "mamba.gguf"))) == (0,)
 
 
 def split(folder: Path, source: Path, count: int = 2) -> list[Path]:
@@ -172,3 +173,17 @@ def test_a_file_that_there_is_no_memory_to_map(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("mmap.mmap", full)
     with pytest.raises(OutOfMemoryError, match="not enough memory"):
         GgufFile.read(model)
+
+
+def test_identity_is_of_the_content(tmp_path: Path) -> None:
+    one, moved, other, longer = (tmp_path / name for name in ("one", "moved", "other", "longer"))
+    data = bytearray(5 * 2**20)
+    one.write_bytes(data)
+    moved.write_bytes(data)
+    longer.write_bytes(data + b"\0")
+    data[-1] = 1
+    other.write_bytes(data)
+    assert file_identity([one]) == file_identity([moved])
+    assert len({file_identity(paths) for paths in ([one], [other], [longer], [one, other], [other, one])}) == 5
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        file_identity([tmp_path / "none"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded, expert_pages, heads, weight_pages
+from specrun.catalog import embedded, heads, weight_pages
 from specrun.catalog.fitting import pairs_of
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, drafting_head, head_in, own_head
 from specrun.catalog.info import facts, lines
-from specrun.catalog.local_pair import SilentFetcher, drafts_here, local_pair
+from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair
 from specrun.catalog.resolve import Model
 from specrun.errors import ModelFileError, PairError
 from specrun.llama.streaming.address_space import PAGE
@@ -71,7 +71,7 @@ def test_layers_of_another_architecture_are_refused(whole: Path, tmp_path: Path)
 
 
 def test_the_draft_named_mtp_is_the_targets_own(whole: Path) -> None:
-    fetcher, notes = SilentFetcher(False), list[str]()
+    fetcher, notes = Fetcher(False), list[str]()
     assert local_pair(str(whole), "mtp", True, fetcher, notes.append) == (whole, whole)
     assert local_pair(str(whole), "mtp", False, fetcher, notes.append) == (whole, None)
     assert notes == []
@@ -90,6 +90,6 @@ def test_streamed_layers_are_those_that_every_pass_computes(whole: Path, tmp_pat
     assert weight_pages.n_bytes(with_them.others) - weight_pages.n_bytes(without.others) > 0.9 * mtp
 
     mixture = read(random_mtp_glm4_moe(tmp_path / "mixture.gguf"))
-    found, found_with = (expert_pages.expert_pages(mixture, PAGE, with_mtp) for with_mtp in (False, True))
+    found, found_with = (weight_pages.expert_pages(mixture, PAGE, with_mtp) for with_mtp in (False, True))
     assert list(found.layers) == list(found_with.layers) == [1]
     assert weight_pages.n_bytes(found_with.dense) - weight_pages.n_bytes(found.dense) > 0.9 * mixture.expert_bytes[-1]

@@ -9,11 +9,17 @@ import pytest
 
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import check_families, check_pair, check_sizes, warnings
-from specrun.catalog.vocabulary import FileVocabulary, read_vocabulary
+from specrun.catalog.pairs import (
+    FileVocabulary,
+    Vocabulary,
+    check_families,
+    check_pair,
+    check_sizes,
+    read_vocabulary,
+    warnings,
+)
 from specrun.errors import PairError
 from specrun.llama import LlamaModel
-from specrun.llama.loaded_model import Vocabulary
 from tests.models import random_gemma3
 
 TARGET = Vocabulary("gpt2", "qwen2", None, (b"a", b"b", b"<|end|>"))
@@ -62,7 +68,7 @@ def test_the_vocabulary_of_a_file_is_that_of_the_loaded_model(demo_target: Path,
 
 
 def test_what_only_makes_guesses_worse_is_a_warning() -> None:
-    target = FileVocabulary("gpt2", "qwen2", None, 2, TARGET.tokens, "{{ messages }}")
+    target = FileVocabulary("gpt2", "qwen2", None, TARGET.tokens, 2, "{{ messages }}")
     assert warnings(target, target) == ()
     assert warnings(target, replace(target, eos=1)) == ("the target ends a text with token 2, the draft with 1",)
     assert "no chat template" in warnings(target, replace(target, chat_template=None))[0]

@@ -8,8 +8,8 @@ import pytest
 
 from specrun.catalog import cache
 from specrun.catalog.entries import catalog
+from specrun.catalog.file_names import shards
 from specrun.catalog.resolve import NO_DRAFT, choose, locate, missing_error, recommended_drafts
-from specrun.catalog.split import shards
 
 
 def put(alias: str) -> Path:

@@ -1,4 +1,4 @@
-"""The pages of a model's weights: each page once, and a layer's pages hold nothing of another one."""
+"""The pages of a model's weights: each page once, and a layer's pages, or those of experts, hold nothing else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import read_header
-from specrun.catalog.tensor_names import layer_of
-from specrun.catalog.weight_pages import PageRange, WeightPages, merged, n_bytes, weight_pages
-from tests.models import edited, random_llama, split
+from specrun.catalog.gguf_header import is_expert, layer_of, read_header
+from specrun.catalog.weight_pages import PageRange, WeightPages, expert_pages, merged, n_bytes, weight_pages
+from tests.models import edited, random_llama, random_qwen3_moe, split
 
 PAGE = 4096
 
@@ -75,3 +74,26 @@ def test_offsets_are_those_of_the_weights(tmp_path: Path) -> None:
 def test_ranges_that_touch_are_merged() -> None:
     ranges = [PageRange(1, 0, 2), PageRange(0, 4, 2), PageRange(0, 0, 2), PageRange(0, 1, 3), PageRange(0, 8, 1)]
     assert merged(ranges) == (PageRange(0, 0, 6), PageRange(0, 8, 1), PageRange(1, 0, 2))
+
+
+@pytest.mark.parametrize("n_shards", [1, 4])
+def test_every_page_of_a_mixture_is_dense_or_of_experts_or_both(tmp_path: Path, n_shards: int) -> None:
+    path = random_qwen3_moe(tmp_path / "m.gguf", n_layer=3, n_expert=6)
+    file = GgufFile.read(split(tmp_path / "s.gguf", path, n_shards) if n_shards > 1 else path)
+    pages = expert_pages(file, PAGE)
+    held: dict[bool, set[tuple[int, int]]] = {True: set(), False: set()}
+    for index, shard in enumerate(file.shards):
+        for tensor in read_header(shard).tensors:
+            first, last = tensor.offset // PAGE, -(-(tensor.offset + tensor.n_bytes) // PAGE)
+            held[is_expert(tensor.name)] |= {(index, number) for number in range(first, last)}
+    assert set(numbers(pages.dense, PAGE)) == held[False]
+    assert set(numbers(pages.experts, PAGE)) == held[True]
+    assert list(pages.layers) == [0, 1, 2]
+    assert all(len(tensors) == 3 for tensors in pages.layers.values())
+    n_bytes = 6 * sum(tensor.n_bytes for tensors in pages.layers.values() for tensor in tensors)
+    assert n_bytes == sum(file.expert_bytes)
+
+
+def test_a_dense_model_has_no_experts(tmp_path: Path) -> None:
+    pages = expert_pages(GgufFile.read(random_llama(tmp_path / "m.gguf")), PAGE)
+    assert (pages.layers, pages.experts, pages.n_experts) == ({}, (), 0)

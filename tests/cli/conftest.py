@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.entries import catalog
-from specrun.catalog.split import shards
+from specrun.catalog.file_names import shards
 from tests.conftest import SCRIPT
 from tests.hub import Hub
 from tests.models import random_llama, scripted_llama, split

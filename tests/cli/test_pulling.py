@@ -12,7 +12,7 @@ import pytest
 
 from specrun.catalog import cache
 from specrun.catalog.entries import catalog
-from specrun.catalog.split import shards
+from specrun.catalog.file_names import shards
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.hub import Fault, Hub
 from tests.waiting import wait_until

@@ -20,7 +20,7 @@ from specrun.engine.residency import room_in_ram
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.hardware import pressure
+from specrun.hardware import memory
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency, RingSettings
@@ -276,7 +276,7 @@ def test_memory_that_runs_short_is_said_once_and_the_text_is_the_same(
         return Memory(10**10, 10**9 if n_looks < 12 else 10**9 // 20)
 
     monkeypatch.setattr(Memory, "read", available)
-    monkeypatch.setattr(pressure, "_INTERVAL", 0.0)
+    monkeypatch.setattr(memory, "_INTERVAL", 0.0)
     result = here(*command, stdin=prompts)
     assert texts(result.stdout) == expected
     assert result.stderr.count("memory ran short, so ") == 1

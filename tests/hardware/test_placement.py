@@ -11,6 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.hardware.device import Device
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
@@ -269,7 +270,7 @@ def test_shapes_of_files(tmp_path: Path) -> None:
         of_file = ModelShape.of(file, 1000, f16)
         tied = file.output_bytes if of_file.is_tied else 0
         assert sum(of_file.layers) + of_file.embedding + of_file.output - tied == file.n_bytes
-        assert sum(of_file.kv) == 1024 * sum(file.kv_bytes_per_token())
+        assert sum(of_file.kv) == 1024 * sum(kv_bytes_per_token(file))
         assert not of_file.is_moe
         assert ModelShape.of(file, 1000, LlamaSettings(type_k="f32")).kv > of_file.kv
         without = ModelShape.of(file, 1000, LlamaSettings(flash_attn="off"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from specrun.catalog.tensor_names import is_expert
+from specrun.catalog.gguf_header import is_expert
 from specrun.llama import LlamaModel
 from specrun.llama.model_parameters import ModelParameters, expert_patterns
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings

@@ -29,7 +29,9 @@ SAVED = ROOT / "tests" / "profiles" / "profile-version-3.json"
 _OPEN = """
 import json, os, sys
 from specrun.engine.opening import open_model
-from specrun.catalog.local_pair import SilentFetcher
+from specrun.catalog.local_pair import Fetcher
+from specrun.engine.model import open_model
+from specrun.catalog.local_pair import Fetcher
 from specrun.llama import offload_threshold
 from specrun.llama import library
 from specrun.options.machine_options import MachineOptions
@@ -43,7 +45,7 @@ def starting():
     init()
 library.llama_cpp.llama_backend_init = starting
 models = ModelOptions(sys.argv[1], "none")
-with open_model(models, SpeculationOptions(), MachineOptions(threads=1), 0.0, SilentFetcher(False), print) as model:
+with open_model(models, SpeculationOptions(), MachineOptions(threads=1), 0.0, Fetcher(False), print) as model:
     tokens = model.generate("def", max_tokens=4).token_ids
 print(json.dumps({"started": started, "in_use": offload_threshold.in_use(), "tokens": tokens}))
 """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.expert_pages import expert_pages
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.weight_pages import expert_pages
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext

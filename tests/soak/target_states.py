@@ -23,7 +23,7 @@ import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from specrun.errors import ContextFullError, LlamaError
-from specrun.hardware.pressure import Pressure
+from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from specrun.catalog.hub.failures import client_errors_as_hub_errors, reason_of
-from specrun.catalog.hub.remote_model import RemoteFile, RemoteModel
+from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.catalog.hub.settings import address, cache_dir, endpoint
 from specrun.errors import HubError
 

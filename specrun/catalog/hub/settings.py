@@ -1,4 +1,4 @@
-"""What the client goes by: the hub's address, the cache, whether the hub may be asked."""
+"""Settings of the hub's client: the hub's address, the cache, whether the hub may be asked."""
 
 from __future__ import annotations
 

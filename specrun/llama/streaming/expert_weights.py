@@ -11,8 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specrun.catalog.expert_pages import ExpertPages, ExpertTensor
-from specrun.catalog.weight_pages import n_bytes
+from specrun.catalog.weight_pages import ExpertPages, ExpertTensor, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import PAGE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
-from specrun.hardware.pressure import Pressure
+from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
 from specrun.llama.streaming.gate import Gate
 from specrun.llama.streaming.held_pages import HeldPages

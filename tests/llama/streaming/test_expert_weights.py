@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.expert_pages import ExpertPages, expert_pages
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.weight_pages import ExpertPages, expert_pages
 from specrun.errors import LlamaError
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext

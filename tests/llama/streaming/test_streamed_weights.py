@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.hardware.pressure import Pressure
+from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specrun.catalog.tensor_names import is_expert, layer_of
+from specrun.catalog.gguf_header import is_expert, layer_of
 
 
 def test_names_of_tensors() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.kinds import kind_of
+from specrun.catalog.info import kind_of
 from tests.models import random_mamba, random_qwen3_moe
 
 

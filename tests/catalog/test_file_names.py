@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.catalog.safe_names import is_safe_name, is_safe_path, is_safe_repo
+from specrun.catalog.file_names import is_safe_name, is_safe_path, is_safe_repo
 
 
 @pytest.mark.parametrize("name", ["a" * 40, "main", "0123abc-12", "v1.0"])

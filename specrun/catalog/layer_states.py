@@ -1,12 +1,11 @@
-"""Layers with a recurrent state, as in Mamba and in hybrids: which ones a file has, and how large their states are."""
+"""What the layers of a model keep of a text: a KV cache, a recurrent state as in Mamba, or both, and its bytes."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog import ggml_types
+from specrun.catalog.gguf_file import GgufFile
 
 _FLOAT_BYTES = 4  # llama.cpp keeps recurrent states in float32
 _RECURRENT = re.compile(r"blk\.(\d+)\.(ssm_|shortconv\.|time_mix_)")
@@ -47,6 +46,31 @@ def state_bytes(file: GgufFile) -> tuple[int, ...]:
     return tuple(size if layer in layers else 0 for layer in range(file.n_layers))
 
 
+def kv_bytes_per_token(file: GgufFile, type_k: str = "f16", type_v: str = "f16") -> tuple[int, ...]:
+    """Bytes of one token in the KV cache of each layer, with K and V in these ggml types.
+
+    A recurrent layer without attention counts 0. A cache that several layers share is counted for each. Sliding windows
+    do not make caches smaller, because specrun caches all tokens in their layers too (`swa_full`).
+    """
+    without = layers_without_attention(file)
+    n_heads = _by_layer(file, "attention.head_count", 0)
+    n_kv_heads = _by_layer(file, "attention.head_count_kv", -1)
+    default = file.n_embd // n_heads[0] if n_heads and n_heads[0] else 0
+    # With multi-head latent attention (MLA) one cache holds K and V.
+    is_mla = file.number("attention.key_length_mla") and file.number("attention.value_length_mla")
+    sizes = []
+    for layer, (heads, kv_heads) in enumerate(zip(n_heads, n_kv_heads, strict=True)):
+        suffix = "_swa" if _slides(file, layer) else ""
+        n_k, n_v = (
+            file.number(f"attention.{part}_length{suffix}", file.number(f"attention.{part}_length", default))
+            for part in ("key", "value")
+        )
+        count = 0 if layer in without else heads if kv_heads < 0 else kv_heads
+        size = ggml_types.named(type_k).row_bytes(n_k * count)
+        sizes.append(size if is_mla else size + ggml_types.named(type_v).row_bytes(n_v * count))
+    return tuple(sizes)
+
+
 def _floats(file: GgufFile) -> int:
     number = file.number
     if head := number("wkv.head_size"):
@@ -62,3 +86,17 @@ def _floats(file: GgufFile) -> int:
 def _layers(file: GgufFile, pattern: re.Pattern[str]) -> frozenset[int]:
     matches = (pattern.match(tensor.name) for tensor in file.tensors)
     return frozenset(int(match[1]) for match in matches if match)
+
+
+def _by_layer(file: GgufFile, key: str, default: int) -> list[int]:
+    """One value per layer, of a key that holds either a single value or a list with one value per layer."""
+    value = file.value(key)
+    if isinstance(value, list):
+        return [int(item) for item in value[: file.n_layers]] + [default] * (file.n_layers - len(value))
+    return [value if isinstance(value, int) else default] * file.n_layers
+
+
+def _slides(file: GgufFile, layer: int) -> bool:
+    """Whether the file says that this layer has sliding-window attention."""
+    pattern = file.value("attention.sliding_window_pattern")
+    return isinstance(pattern, list) and layer < len(pattern) and bool(pattern[layer])

@@ -1,9 +1,17 @@
-"""What file names of GGUF models tell: the shards of a split model, the quantization, the models of a repository."""
+"""Names of files and repositories: which may become parts of paths, and what the name of a GGUF file tells.
+
+Names come from catalogs, hubs and users, and none may lead out of the cache.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+
+_NAME = re.compile(r"[\w-][\w.+=@-]*", re.ASCII)
+_REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
+_NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\\]")
+_LONGEST = 255  # bytes of a file name, in all usual file systems
 
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 _QUANTIZATION = re.compile(
@@ -11,7 +19,25 @@ _QUANTIZATION = re.compile(
     re.IGNORECASE,
 )
 _NOT_MODELS = ("mmproj", "imatrix", "-vocab", "ggml-vocab")  # projectors, calibration data, bare tokenizers
-_PREFERRED = ("q4_k_m", "q8_0")  # taken in this order if the user names no quantization, as in llama.cpp
+_PREFERRED = ("q4_k_m", "q8_0")  # tried in this order where the user names no quantization, as llama.cpp does
+
+
+def is_safe_name(text: str) -> bool:
+    """Whether `text` names a commit or a blob: letters, digits and some signs, without a separator."""
+    return bool(_NAME.fullmatch(text)) and len(text) <= _LONGEST
+
+
+def is_safe_repo(text: str) -> bool:
+    """Whether `text` is ORG/NAME."""
+    return bool(_REPO.fullmatch(text)) and len(text) <= _LONGEST
+
+
+def is_safe_path(text: str) -> bool:
+    """Whether `text` is a path inside of a folder: relative, and without `..`."""
+    parts = text.split("/")
+    return not _NOT_IN_PATHS.search(text) and all(
+        part not in ("", ".", "..") and len(part.encode(errors="replace")) <= _LONGEST for part in parts
+    )
 
 
 def shards(file: str) -> tuple[str, ...]:
@@ -40,7 +66,7 @@ def models_among(files: Iterable[str]) -> list[str]:
 def with_quantization(files: Iterable[str], wanted: str | None) -> list[str]:
     """The models in a list of file names that have the quantization `wanted`.
 
-    With None, those of the first preferred quantization that occurs, or all models if none does.
+    None stands for the first preferred quantization that occurs; if no preferred quantization does, all models.
     """
     models = models_among(files)
     for choice in (wanted,) if wanted else _PREFERRED:
