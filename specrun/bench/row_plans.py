@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from specrun.bench.settings import (
-    AUTO_ROW,
-    CHAIN_DEPTHS,
-    CHAIN_ROW,
-    OFF_ROW,
-    OVERLAP,
-    ROWS,
-    TREE_ROW,
-    TREE_SIZES,
-    BenchSettings,
-    method_of,
-)
+from specrun.bench import settings as bench_settings
+from specrun.bench.settings import AUTO_ROW, CHAIN_ROW, OFF_ROW, OVERLAP, TREE_ROW, BenchSettings, method_of
 from specrun.catalog.heads import article
 from specrun.engine import growth_maps
 from specrun.engine.model import Model
@@ -30,7 +20,7 @@ _DEEP = 16  # least depth for a method that ends its trees by itself
 
 
 class RowPlans:
-    """The plans of the rows that `settings` ask for. `auto` has none: it follows several.
+    """The plans of the rows that `settings` ask for. `auto` has no plan of its own: it follows several.
 
     note: called with a sentence for each row that is left out.
     """
@@ -55,9 +45,9 @@ class RowPlans:
         if (AUTO_ROW in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
             wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, `auto` is expected to reach the best rate
         if self._model.engine.draft and CHAIN_ROW in wanted:
-            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
+            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in bench_settings.CHAIN_DEPTHS]
         if self._model.engine.draft and TREE_ROW in wanted and not self._is_one_path:
-            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
+            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in bench_settings.TREE_SIZES]
         return candidates
 
     def named(self, best: dict[str, Plan]) -> dict[str, Plan]:
@@ -74,13 +64,14 @@ class RowPlans:
 
     def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
         """The plans of a method at every size of the grid, by the names of their rows."""
-        if method.wants_shape and self._settings.growth_map:
-            return {name: method.plan().shaped(self._settings.growth_map)}
+        settings = self._settings
+        if method.wants_shape and settings.growth_map:
+            return {name: method.plan().shaped(settings.growth_map)}
         if method.is_chain:
-            return {f"{name} {depth}": method.plan(depth=depth) for depth in self._settings.depths}
-        sizes = [
-            (b, d) for b in self._settings.budgets for d in dict.fromkeys(min(d, b - 1) for d in self._settings.depths)
-        ]
+            return {f"{name} {depth}": method.plan(depth=depth) for depth in settings.depths}
+        sizes = dict.fromkeys(
+            (budget, min(depth, budget - 1)) for budget in settings.budgets for depth in settings.depths
+        )
         return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
 
     def _runnable(self) -> dict[str, Method]:
@@ -114,13 +105,13 @@ class RowPlans:
         profile = self._model.plans.profile
         if method.is_adaptive and profile:
             return growth_maps.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
-        usual = CHAIN.plan(depth=4) if method.is_chain else SPECEXEC.plan(16, 8)
-        size = best.get(CHAIN_ROW if method.is_chain else TREE_ROW, usual)
+        row, usual = (CHAIN_ROW, CHAIN.plan(depth=4)) if method.is_chain else (TREE_ROW, SPECEXEC.plan(16, 8))
+        size = best.get(row, usual)
         depth = max(size.depth, _DEEP) if method.stops else size.depth
         return method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
 
     def _lacking(self, method: Method) -> str:
-        """The first thing that the method needs and this run does not have; empty if it has all."""
+        """The first thing that the method needs and this run does not have; empty if nothing is missing."""
         if self._is_one_path and method.kind == "tree":
             return "passes that check trees, and a pass over a model with recurrent layers checks one path"
         draft = self._model.engine.draft
@@ -141,4 +132,4 @@ class RowPlans:
 def _sized_by_the_best(name: str) -> bool:
     """Whether the row's plan is as large as the best chain or tree, which then has to be chosen first."""
     method = method_of(name)
-    return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS
+    return method is not None and method.needs_draft and not method.is_adaptive and name not in bench_settings.ROWS

@@ -43,7 +43,8 @@ class Bench:
         for kind, texts in by_kind.items():
             plans, predicted = self._select(kind, texts[0])
             plans |= self._plans.named(plans)
-            rows += self._measure(kind, texts[1:] or texts, plans, predicted)
+            wanted = {name: plan for name, plan in plans.items() if name in (OFF_ROW, *self._settings.methods)}
+            rows += self._measure(kind, texts[1:] or texts, wanted, predicted)
         return rows
 
     def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
@@ -56,11 +57,11 @@ class Bench:
         self._expect(by_kind, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
         for kind, texts in by_kind.items():
             self._write(texts[:1], FixedPlan(OFF.plan()))
-            rows += self._measure(kind, texts, grid, predicted, keep_all=True)
+            rows += self._measure(kind, texts, grid, predicted)
         return rows
 
     def _expect(self, by_kind: dict[str, list[list[int]]], n_rows: int, n_tried: int, sweeps: bool = False) -> None:
-        """Begin to count texts. n_rows: rows of each kind; n_tried: texts of each kind that are written before them."""
+        """Begin to count texts. n_rows: rows of each kind. n_tried: texts of each kind that are written before them."""
         measured = sum(len(texts if sweeps else texts[1:] or texts) for texts in by_kind.values())
         self._n_expected = n_tried * len(by_kind) + n_rows * self._settings.repetitions * measured
         self._started, self._n_written = time.perf_counter(), 0
@@ -98,25 +99,19 @@ class Bench:
         return plans, predicted
 
     def _measure(
-        self,
-        kind: str,
-        texts: Sequence[list[int]],
-        plans: dict[str, Plan],
-        predicted: dict[str, float],
-        keep_all: bool = False,
+        self, kind: str, texts: Sequence[list[int]], plans: dict[str, Plan], predicted: dict[str, float]
     ) -> list[Row]:
+        settings = self._settings
         choosers: dict[str, PlanChooser] = {
-            name: self._model.plans.fixed(plan, self._settings.sampling.temperature)
-            for name, plan in plans.items()
-            if keep_all or name == OFF_ROW or name in self._settings.methods
+            name: self._model.plans.fixed(plan, settings.sampling.temperature) for name, plan in plans.items()
         }
-        if AUTO_ROW in self._settings.methods:  # without a draft model, it has the draft sources
+        if AUTO_ROW in settings.methods:  # without a draft model, it has the draft sources
             choosers[AUTO_ROW] = self._model.plans.auto()
         samples: dict[str, list[list[Statistics]]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
-        for repetition in range(self._settings.repetitions):
+        for repetition in range(settings.repetitions):
             for name, chooser in choosers.items():
-                self._show(f"{kind}: {name}, {repetition + 1} of {self._settings.repetitions}")
+                self._show(f"{kind}: {name}, {repetition + 1} of {settings.repetitions}")
                 samples[name].append(self._write(texts, chooser))
                 memory[name] = psutil.Process().memory_info().rss
         measured = ((samples[name], samples[OFF_ROW], predicted.get(name), memory[name]) for name in choosers)

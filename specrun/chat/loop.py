@@ -31,20 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a chat talks through.
+    """What a chat talks through. The name of a target is None for the embedded pair."""
 
-    reader: gives the user's messages.
-    answers: shows what the model writes (on stdout); for the target of that name, None for the embedded pair.
-    notes: the console for everything else (stderr).
-    open_model: loads the target of a name; None is the embedded pair.
-    keep: keeps the conversation after each answer.
-    """
-
-    reader: MessageReader
-    answers: Callable[[str | None], AnswerView]
-    notes: Console
-    open_model: Callable[[str | None], Model]
-    keep: Callable[[LastConversation], None] = lambda _: None
+    reader: MessageReader  # gives the user's messages
+    answers: Callable[[str | None], AnswerView]  # makes what shows the answers of the target with a name (on stdout)
+    notes: Console  # for everything else (stderr)
+    open_model: Callable[[str | None], Model]  # loads the target with a name
+    keep: Callable[[LastConversation], None] = lambda _: None  # keeps the conversation after each answer
 
 
 class ChatLoop:
@@ -58,7 +51,6 @@ class ChatLoop:
 
     def __init__(self, target: str | None, request: Request, around: Surroundings) -> None:
         self._around = around
-        self._reader = around.reader
         self._notes = around.notes
         self._open(target, request)
         self._last: Completion | None = None
@@ -106,7 +98,7 @@ class ChatLoop:
             if is_ending():
                 raise Ending
             try:
-                message = self._reader.read()
+                message = self._around.reader.read()
             except EOFError:
                 return
             except Ending:
@@ -118,12 +110,10 @@ class ChatLoop:
                 interrupted_before = True
                 continue
             interrupted_before = False
-            if not message.strip():
-                continue
             try:
                 if _is_command(message):
                     self._command(message)
-                else:
+                elif message.strip():
                     interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
                 self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
@@ -154,9 +144,7 @@ class ChatLoop:
                 raise
             self._keep(completion)
         if completion.finish_reason == "context":
-            self._note(
-                "the context is full: the answer was cut off; use /clear, or start the chat with a larger --ctx-size"
-            )
+            self._note("the context is full: the answer was cut off; use /clear, or a chat with a larger --ctx-size")
         for line in [answer_report.one_line(completion), *self._notices.after(completion)]:
             self._note(line)
         return completion.finish_reason == "interrupted"
@@ -227,7 +215,7 @@ class ChatLoop:
             self._answer(*again)
 
     def _change_model(self, name: str) -> None:
-        """Go on with another model. The one before is freed first, as both may not fit; it comes back if that fails."""
+        """Go on with another model. The present model is freed first, as both may not fit; it comes back on failure."""
         if not name:
             self._notes.print(lists.models(local_models(), self._target))
             return
@@ -239,9 +227,9 @@ class ChatLoop:
             self._open(chosen, request)
         except BaseException:
             self._open(before, request)
-            self._session.messages = messages
             raise
-        self._session.messages = messages
+        finally:
+            self._session.messages = messages
         self._last = None
         self._note(f"{self._model.llama_model.name} answers from now on")
 
@@ -265,7 +253,7 @@ class ChatLoop:
 
 
 def _is_command(message: str) -> bool:
-    """Whether a message is a command. What has several lines is one only with a command's name: it may be a paste."""
+    """Whether a message is a command. Several lines, which may be a paste, have to begin with a command's name."""
     return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in commands.COMMANDS)
 
 

@@ -46,9 +46,8 @@ class MessageReader(Protocol):
 class TerminalReader:
     """A prompt on a terminal, with completion of commands, messages of several lines, and a history kept in a file.
 
-    history: the file; its folder is made if it is missing, and both are made private to the user. note: called with a
-    sentence about a message that could not be kept.
-    Raises SpecrunError if they cannot be written.
+    history: the file. It and its folder are made private to the user. note: called with a sentence about a message that
+    could not be kept. Raises SpecrunError if the file cannot be written.
     """
 
     def __init__(self, history: Path, note: Callable[[str], None]) -> None:
@@ -92,19 +91,15 @@ class PipeReader:
 
     def read(self) -> str:
         try:
-            return self._message()
+            text = self._line()
+            while _is_open(text):
+                try:
+                    text += "\n" + self._line()
+                except EOFError:
+                    text += _QUOTES
         except KeyboardInterrupt as interrupt:
             raise Ending from interrupt
-
-    def _message(self) -> str:
-        line = self._line()
-        if line.lstrip().startswith(_QUOTES) and not _is_closed(line):
-            while not _is_closed(line):
-                try:
-                    line += "\n" + self._line()
-                except EOFError:
-                    line += _QUOTES
-        return _unquoted(line)
+        return _unquoted(text)
 
     def _line(self) -> str:
         raw = sys.stdin.buffer.readline()
@@ -122,14 +117,15 @@ def _hint() -> StyleAndTextTuples:
     return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
 
 
-def _is_closed(text: str) -> bool:
+def _is_open(text: str) -> bool:
+    """Whether three quotes begin the text and none end it yet."""
     stripped = text.strip()
-    return len(stripped) >= 2 * len(_QUOTES) and stripped.endswith(_QUOTES)
+    return stripped.startswith(_QUOTES) and not (len(stripped) >= 2 * len(_QUOTES) and stripped.endswith(_QUOTES))
 
 
 def _unquoted(text: str) -> str:
     stripped = text.strip()
-    if stripped.startswith(_QUOTES) and _is_closed(text):
+    if stripped.startswith(_QUOTES) and not _is_open(text):
         return stripped[len(_QUOTES) : -len(_QUOTES)].strip("\n")
     return text
 
@@ -139,8 +135,7 @@ def _key_bindings() -> KeyBindings:
 
     @bindings.add("enter", filter=~is_searching)  # there it takes what was found
     def _(event: KeyPressEvent) -> None:
-        text = event.current_buffer.text
-        if text.lstrip().startswith(_QUOTES) and not _is_closed(text):
+        if _is_open(event.current_buffer.text):
             event.current_buffer.insert_text("\n")
         else:
             event.current_buffer.validate_and_handle()
@@ -153,7 +148,7 @@ def _key_bindings() -> KeyBindings:
 
 
 class _CommandCompleter(Completer):
-    """Completes the names of commands and, after /set, of settings."""
+    """Completes the names of commands, models after /model, and settings after /set."""
 
     def get_completions(self, document: Document, _complete_event: CompleteEvent) -> Iterable[Completion]:
         return _completions(document)

@@ -29,13 +29,13 @@ class ChatSettings:
 
     def values(self) -> dict[str, Any]:
         """The present value of every setting, by its name."""
-        request = self._session.request
-        values: dict[str, Any] = {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()}
-        values["max-tokens"] = "no limit" if request.max_tokens is None else request.max_tokens
-        chooser = self._chooser()
-        plan = chooser.plan()
-        speculate = _word(plan) if isinstance(chooser, FixedPlan) else "auto"
-        return values | {"speculate": speculate, "budget": plan.budget, "depth": plan.depth}
+        request, chooser = self._session.request, self._chooser()
+        return {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()} | {
+            "max-tokens": "no limit" if request.max_tokens is None else request.max_tokens,
+            "speculate": _word(chooser.plan()) if isinstance(chooser, FixedPlan) else "auto",
+            "budget": chooser.plan().budget,
+            "depth": chooser.plan().depth,
+        }
 
     def __str__(self) -> str:
         """One line for each setting, with its value."""
@@ -85,16 +85,17 @@ class ChatSettings:
     def _resized(self, plan: Plan, name: str, number: int) -> Plan:
         largest = max(candidate.budget for candidate in self._plans.candidates)
         if plan.shape and plan.method.wants_shape:
-            raise UsageError(
-                f"the trees of {plan.method.name} have a fixed shape in a chat; start the chat with another --{name}"
-            )
+            fixed = f"the trees of {plan.method.name} have a fixed shape in a chat"
+            raise UsageError(f"{fixed}; start the chat with another --{name}")
         if plan.is_chain:
-            plan = plan.method.plan(depth=number if name == "depth" else number - 1)
+            resized = plan.method.plan(depth=number if name == "depth" else number - 1)
+        elif name == "budget":
+            resized = plan.method.plan(number, plan.depth)
         else:
-            plan = plan.method.plan(*((number, plan.depth) if name == "budget" else (plan.budget, number)))
-        if plan.budget > largest:
+            resized = plan.method.plan(plan.budget, number)
+        if resized.budget > largest:
             raise UsageError(f"a tree has at most {largest} nodes in this chat; start the chat with a larger --budget")
-        return plan
+        return resized
 
 
 def _word(plan: Plan) -> str:

@@ -21,8 +21,8 @@ MOST_KEPT = 10_000  # messages; chosen by hand
 class TypedHistory(History):
     """The messages of this and of earlier chats.
 
-    path: the file; its folder is made private to the user. failure: why a message could not be kept, and was not told
-    yet. Raises OSError if folder and file cannot be made.
+    path: the file; its folder is made private to the user. failure: why a message could not be kept, until the user was
+    told. Raises OSError if folder and file cannot be made.
     """
 
     def __init__(self, path: Path, most_kept: int = MOST_KEPT) -> None:

@@ -121,7 +121,7 @@ def run() -> int:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
         if hasattr(error, "format_message"):
             message = " ".join(error.format_message().split()).rstrip(".")
-            _say(lambda: output.error(f"{message}; --help lists the options"))
+            _say(partial(output.error, f"{message}; --help lists the options"))
             code = getattr(error, "exit_code", 2)
         else:
             _say(partial(output.traceback, error))
@@ -149,10 +149,7 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _report(error: Exception, code: int) -> int:
-    if output.debug:
-        _say(lambda: output.traceback(error))
-    else:
-        _say(lambda: output.error(str(error)))
+    _say(partial(output.traceback, error) if output.debug else partial(output.error, str(error)))
     return code
 
 

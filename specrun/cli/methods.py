@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature
 from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
 from specrun.views import output
-
-if TYPE_CHECKING:
-    from specrun.speculation.method import Method
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
@@ -33,7 +30,11 @@ def methods(
     from specrun.speculation.registry import METHODS
 
     if json:
-        output.write(jsonlib.dumps([_object(method) for method in METHODS.values()], indent=1) + "\n")
+        objects = [
+            {"name": m.name, "paper": m.paper, "kind": m.kind, "needs": m.needs, "lossless": m.lossless, "pays": m.pays}
+            for m in METHODS.values()
+        ]
+        output.write(jsonlib.dumps(objects, indent=1) + "\n")
         return
     from rich.table import Table
 
@@ -44,17 +45,6 @@ def methods(
         lossless = "yes" if method.lossless else "NO"
         table.add_row(method.name, method.kind, ", ".join(method.needs), lossless, method.pays, method.paper)
     output.print_table(table)
-
-
-def _object(method: Method) -> dict[str, Any]:
-    return {
-        "name": method.name,
-        "paper": method.paper,
-        "kind": method.kind,
-        "needs": list(method.needs),
-        "lossless": method.lossless,
-        "pays": method.pays,
-    }
 
 
 @app.command("growth-map")

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from specrun.constraints.integers import MAX_DIGITS, integer_between
-from specrun.constraints.keywords import ANNOTATIONS, COMBINING, KEYWORDS, REFUSED, is_of_type
-from specrun.constraints.pointers import pointed_at
+from specrun.constraints.keywords import ANNOTATIONS, COMBINING, KEYWORDS, REFUSED, is_of_type, pointed_at
 from specrun.errors import UsageError
 
 _MAX_REPEATED = 1000  # llama.cpp treats a repetition of more than 2000 times as unbounded
@@ -86,10 +85,10 @@ class _Converter:
         keys = {key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")}
         combining = next((key for key in COMBINING if key in keys), None)
         if combining:
-            self._check_alone(combining, keys - {combining}, at)
+            _check_alone(combining, keys - {combining}, at)
             return self._combined(combining, schema[combining], f"{at}/{combining}")
         if "const" in keys or "enum" in keys:
-            self._check_alone("enum", keys - {"const", "enum", "type"}, at)
+            _check_alone("enum", keys - {"const", "enum", "type"}, at)
             return self._constants(schema, at)
         types = _types(schema, keys, at)
         return self._named(self._of_type(kind, schema, keys, at) for kind in types) if keys else "value"
@@ -99,17 +98,11 @@ class _Converter:
         expressions = list(alternatives)
         if len(expressions) == 1 and (expressions[0] in self.rules or expressions[0] in _PRIMITIVES):
             return expressions[0]
-        return self._define(f"{self._prefix}r{len(self.rules)}", " | ".join(expressions))
-
-    def _define(self, name: str, expression: str) -> str:
-        self.rules[name] = expression
+        name = f"{self._prefix}r{len(self.rules)}"
+        self.rules[name] = " | ".join(expressions)
         return name
 
     # --- any type --------------------------------------------------------------------------------------------------
-
-    def _check_alone(self, main: str, others: set[str], at: str) -> None:
-        if others:
-            _refuse(at, f"{min(others)} beside {main} is not supported")
 
     def _combined(self, keyword: str, value: Any, at: str) -> str:
         if keyword == "$ref":
@@ -130,7 +123,7 @@ class _Converter:
                 _refuse(at, f"there is no {pointer}")
             # The name is stored before the schema is converted, because the schema may refer to itself.
             name = self._references[pointer] = f"{self._prefix}ref{len(self._references)}"
-            self._define(name, self.rule(schema, pointer))
+            self.rules[name] = self.rule(schema, pointer)
         return self._references[pointer]
 
     def _constants(self, schema: Mapping[str, Any], at: str) -> str:
@@ -151,15 +144,10 @@ class _Converter:
         for key in sorted(REFUSED[kind] & keys):
             if schema[key] is not False:
                 _refuse(at, f"{key} is not supported for type {kind}")
-        if kind == "object" and keys & KEYWORDS["object"]:
-            return self._object(schema, at)
-        if kind == "array" and keys & KEYWORDS["array"]:
-            return self._array(schema, at)
-        if kind == "string":
+        if kind == "string":  # `format` may restrict it, which is no keyword
             return self._string(schema, at)
-        if kind == "integer" and keys & KEYWORDS["integer"]:
-            return self._integer(schema, at)
-        return kind
+        makers = {"object": self._object, "array": self._array, "integer": self._integer}
+        return makers[kind](schema, at) if keys & KEYWORDS[kind] else kind
 
     # --- one type --------------------------------------------------------------------------------------------------
 
@@ -268,6 +256,11 @@ def _counts(schema: Mapping[str, Any], least_key: str, most_key: str, at: str) -
     if most is not None and least > most:
         _refuse(at, f"{least_key} is more than {most_key}")
     return least, most
+
+
+def _check_alone(main: str, others: set[str], at: str) -> None:
+    if others:
+        _refuse(at, f"{min(others)} beside {main} is not supported")
 
 
 def _repeated(least: int, most: int | None) -> str:

@@ -1,8 +1,11 @@
-"""The keywords of JSON Schema that are supported, by type, and those that are refused."""
+"""The language of JSON Schema: keywords that are supported or refused, types, and pointers to parts of a schema."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
+
+_MOST_DIGITS = 9  # of an index in a pointer
 
 # Keywords that do not restrict which texts are valid. (`format` may; json_schema.py handles it for strings.)
 ANNOTATIONS = {
@@ -43,3 +46,17 @@ def is_of_type(value: Any, kind: str) -> bool:
         return is_number and (kind == "number" or value == int(value))
     types: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
     return isinstance(value, types[kind])
+
+
+def pointed_at(root: Any, pointer: str) -> Any:
+    """The part of `root` that a pointer beginning with # names. Raises KeyError if there is none."""
+    value = root
+    for part in unquote(pointer).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isdecimal() and len(key) <= _MOST_DIGITS and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        else:
+            raise KeyError(pointer)
+    return value

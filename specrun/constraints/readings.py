@@ -1,4 +1,4 @@
-"""Bounds how many ways a text can be read by a schema: for those that strangers send.
+"""Bounds the number of ways in which a text can be read by a schema, for schemas that strangers send.
 
 llama.cpp follows every way in which the text so far can be read. Alternatives that begin alike double the ways, and
 where they contain themselves, every level of nesting doubles them again, until a token takes hours.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specrun.constraints.keywords import KEYWORDS
-from specrun.constraints.pointers import pointed_at
+from specrun.constraints.keywords import COMBINING, KEYWORDS, pointed_at
 from specrun.errors import UsageError
 
 MOST_READINGS = 64
@@ -58,9 +57,8 @@ class _Walk:
         self._count_repeated(schema)
         if isinstance(schema.get("$ref"), str):
             return self._of_reference(schema["$ref"], depth)
-        for key in ("anyOf", "oneOf", "allOf"):
-            if isinstance(schema.get(key), list):
-                return self._of_alternatives(schema[key], depth)
+        if alternatives := _alternatives(schema):
+            return self._of_alternatives(alternatives, depth)
         return max((self.readings(inner, depth + 1) for inner in _inner(schema)), default=1)
 
     def _of_alternatives(self, alternatives: list[Any], depth: int) -> int:
@@ -82,9 +80,8 @@ class _Walk:
         schema = self._followed(schema)
         if not isinstance(schema, dict) or not depth:
             return {*KEYWORDS}
-        for key in ("anyOf", "oneOf", "allOf"):
-            if isinstance(schema.get(key), list):
-                return {one for part in schema[key] for one in self._beginnings(part, i, depth - 1)}
+        if alternatives := _alternatives(schema):
+            return {one for part in alternatives for one in self._beginnings(part, i, depth - 1)}
         if "const" in schema or "enum" in schema:
             return {("constant", i)}  # it ends where it is told apart; nothing is nested in it
         kinds = schema.get("type", list(KEYWORDS))
@@ -123,6 +120,11 @@ class _Walk:
         self._n_repeated += max(counts, default=0)
         if self._n_repeated > MOST_REPEATED:
             raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
+
+
+def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas that `schema` combines; empty if it combines none."""
+    return next((schema[key] for key in COMBINING if isinstance(schema.get(key), list)), [])
 
 
 def _inner(schema: Mapping[str, Any]) -> Iterable[Any]:

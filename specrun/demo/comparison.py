@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import make_request
 from specrun.interrupts import never
@@ -19,19 +18,16 @@ PROMPT = "def read_config(path):"
 N_TOKENS = 160
 _N_WARM = 2  # tokens that are written before, so that all weights are in memory when the clock starts
 _TRIED = 8  # tokens of the pass whose cost is told where speculation does not pay
-_HARDLY_ANY = 1.2  # tokens a pass; with fewer, nearly all passes were plain ones
-_PAYS = 1.1  # times plain decoding's rate; machines vary by less from one run to the next
+_HARDLY_ANY = 1.2  # tokens a pass; with fewer, nearly all passes were plain
+_PAYS = 1.1  # times plain decoding's rate; machines vary by less from run to run
 
 
 @dataclass(frozen=True)
 class Step:
-    """A piece of one of the texts.
+    """A piece of one of the texts."""
 
-    which: the index of the text; 0 is plain. piece: what the pass brought.
-    """
-
-    which: int
-    piece: str
+    which: int  # the index of the text; 0 is plain
+    piece: str  # what the pass brought
 
 
 class Comparison:
@@ -72,7 +68,8 @@ class Comparison:
                 f"{self._sameness}, {self.ratio:.1f} times as fast: each pass of the large model brought "
                 f"{fast.tokens_per_pass:.1f} tokens instead of 1"
             )
-        if _gave_up(self.fast) or fast.tokens_per_pass < _HARDLY_ANY:
+        plans = self.fast.plans
+        if (isinstance(plans, ByTemperature) and plans.now.gave_up) or fast.tokens_per_pass < _HARDLY_ANY:
             why = f"specrun left it off by itself, because {self._costs}"
         else:
             cost = (fast.target_seconds / fast.passes) / (plain.target_seconds / plain.passes)
@@ -97,7 +94,7 @@ class Comparison:
 
     @property
     def _sameness(self) -> str:
-        """Whether the texts are the same. In F16 a pass over one token is computed by another kernel than over more."""
+        """Whether the texts are the same. In F16, passes over one token and over more use different kernels."""
         if self.plain.token_ids == self.fast.token_ids:
             return "the same text"
         pairs = zip(self.plain.token_ids, self.fast.token_ids, strict=False)
@@ -106,8 +103,3 @@ class Comparison:
             f"the same text for {n_same} tokens, where rounding decided between two tokens that were nearly equal "
             "(`--exact` prevents it)"
         )
-
-
-def _gave_up(completion: Completion) -> bool:
-    plans = completion.plans
-    return isinstance(plans, ByTemperature) and plans.now.gave_up

@@ -44,13 +44,9 @@ class Widening:
     kind: str
 
 
+_TARGET_SIZES = {"embd": 1024, "layers": 24, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000}
 WIDENINGS = (
-    Widening(
-        "target",
-        embedded.TARGET,
-        {"embd": 1024, "layers": 24, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000},
-        "f16",
-    ),
+    Widening("target", embedded.TARGET, _TARGET_SIZES, "f16"),
     Widening("draft", embedded.DRAFT, {"embd": 288, "vocab": 32000}, "q8_0"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -20,19 +20,23 @@ from specrun.llama_settings import (
     SplitMode,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-MACHINE = "Machine"
-
 _TYPES = f"One of {', '.join(get_args(CacheType))}."
 _MAX_LAYERS = 10_000  # far beyond any model
-_MAX_THREADS = 1024  # far beyond any machine
 _MAX_PORT = 65535
 _MAX_SERVERS = 16  # of llama.cpp
-_MAX_BATCH = 65536  # tokens; far beyond what makes a prompt pass faster
+# The smallest and the largest value of options with a number; the largest are far beyond any machine or use.
+_RANGES = {
+    "threads": (1, 1024),
+    "threads_batch": (1, 1024),
+    "batch_size": (1, 65536),
+    "ubatch_size": (1, 65536),
+    "n_cpu_moe": (0, _MAX_LAYERS),
+    "main_gpu": (0, 1024),
+}
+# The options that set a field of the same name for both models.
+_SHARED = (*_RANGES.keys() - {"n_cpu_moe"}, "repack", "flash_attn", "load_mode", "split_mode")
 
-_option = partial(typer.Option, rich_help_panel=MACHINE, show_default=False)
+_option = partial(typer.Option, rich_help_panel="Machine", show_default=False)
 _count = partial(_option, metavar="N")
 _layer_count = partial(_option, metavar="N|auto|all")
 _cache_type = partial(_option, metavar="TYPE")
@@ -150,32 +154,17 @@ class MachineOptions:
 
     def _both(self, option: str, type_v: CacheType | None) -> dict[str, Any]:
         """The settings that target and draft have in common. option: the name of the option that set `type_v`."""
-        for name, threads in (("--threads", self.threads), ("--threads-batch", self.threads_batch)):
-            if threads is not None and not 1 <= threads <= _MAX_THREADS:
-                raise UsageError(f"{name} must be between 1 and {_MAX_THREADS}; got {threads}")
-        for name, tokens in (("--batch-size", self.batch_size), ("--ubatch-size", self.ubatch_size)):
-            if tokens is not None and not 1 <= tokens <= _MAX_BATCH:
-                raise UsageError(f"{name} must be between 1 and {_MAX_BATCH}; got {tokens}")
-        if self.main_gpu is not None and self.main_gpu < 0:
-            raise UsageError(f"--main-gpu must be 0 or more; got {self.main_gpu}")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise UsageError(f"--{name.replace('_', '-')} must be between {least} and {most}; got {value}")
         if self.flash_attn == "off" and type_v and type_v not in FLOAT_CACHE_TYPES:
             raise UsageError(
                 f"{option} {type_v} needs flash attention; leave out --flash-attn off, "
                 f"or choose one of {', '.join(FLOAT_CACHE_TYPES)}"
             )
-        return {
-            "threads": self.threads,
-            "threads_batch": self.threads_batch,
-            "batch_size": self.batch_size,
-            "ubatch_size": self.ubatch_size,
-            "repack": self.repack,
-            "rpc": self._rpc(),
-            "flash_attn": self.flash_attn,
-            "load_mode": self.load_mode,
-            "op_offload": False if self.no_op_offload else None,
-            "split_mode": self.split_mode,
-            "main_gpu": self.main_gpu,
-        }
+        settings = {name: getattr(self, name) for name in _SHARED}
+        return settings | {"rpc": self._rpc(), "op_offload": False if self.no_op_offload else None}
 
     def _rpc(self) -> tuple[str, ...] | None:
         if self.rpc is None:
@@ -192,8 +181,6 @@ class MachineOptions:
     def _n_cpu_moe(self) -> int | None:
         if self.cpu_moe and self.n_cpu_moe is not None:
             raise UsageError("--cpu-moe and --n-cpu-moe exclude each other; choose one")
-        if self.n_cpu_moe is not None and not 0 <= self.n_cpu_moe <= _MAX_LAYERS:
-            raise UsageError(f"--n-cpu-moe must be between 0 and {_MAX_LAYERS}; got {self.n_cpu_moe}")
         return ALL_LAYERS if self.cpu_moe else self.n_cpu_moe
 
     def _tensor_split(self) -> tuple[float, ...] | None:
@@ -201,18 +188,13 @@ class MachineOptions:
             return None
         if self.split_mode == "none":
             raise UsageError("--tensor-split and --split-mode none exclude each other; choose one")
-        shares = _numbers(self.tensor_split.replace("/", ",").split(","))
+        try:
+            shares = tuple(float(share) for share in self.tensor_split.replace("/", ",").split(","))
+        except ValueError:
+            shares = ()
         if not shares or min(shares) < 0 or not 0 < sum(shares) < float("inf"):
             raise UsageError(f"--tensor-split must be a list of shares such as 3,1; got {self.tensor_split}")
         return shares
-
-
-def _numbers(texts: Sequence[str]) -> tuple[float, ...]:
-    """The texts as numbers; an empty tuple if one of them is not a number."""
-    try:
-        return tuple(float(text) for text in texts)
-    except ValueError:
-        return ()
 
 
 def _layers(option: str, text: str | None) -> int | None:

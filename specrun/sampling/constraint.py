@@ -74,7 +74,7 @@ def masked(
 
 
 def _settled(p: SamplingParameters, permitted: NDArray[np.float64], bound: float, n_unchecked: int) -> bool:
-    """Whether the filters keep the same tokens whichever of the unchecked ones are allowed.
+    """Whether the filters keep the same tokens, whichever unchecked tokens are allowed.
 
     permitted: float64[k], k > 0, the allowed logits so far, falling. bound: the largest possible unchecked logit.
     """

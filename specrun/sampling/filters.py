@@ -25,27 +25,22 @@ def group_maxima(logits: Logits) -> Logits:
     `above`, `top_k` and the maximum follow from it without reading the whole row again. A row of fewer than 4,096
     logits is returned unchanged: every token is a group of its own.
 
-    Raises LlamaError for logits that are no numbers, which broken weights give: they would be in no group's favour.
+    Raises LlamaError for logits that are no numbers, which broken weights give.
     """
-    largest = _group_maxima(logits)
+    largest = logits
+    if len(logits) >= _SHORT:
+        n_groups = len(logits) // _GROUP
+        largest = logits[: _GROUP * n_groups].reshape(_GROUP, n_groups).max(axis=0)
+        rest = logits[_GROUP * n_groups :]
+        np.maximum(largest[: len(rest)], rest, out=largest[: len(rest)])
     check(float(largest.max()))
     return largest
 
 
 def check(highest: float) -> None:
-    """Raises LlamaError if the highest logit is not a finite number. It is none if any logit is none."""
+    """Raises LlamaError if the highest logit is not a finite number, which a single NaN makes it."""
     if not highest < np.inf:
         raise LlamaError("the model computes values that are no numbers (NaN); its weights may be broken, try another")
-
-
-def _group_maxima(logits: Logits) -> Logits:
-    if len(logits) < _SHORT:
-        return logits
-    n_groups = len(logits) // _GROUP
-    largest = logits[: _GROUP * n_groups].reshape(_GROUP, n_groups).max(axis=0)
-    rest = logits[_GROUP * n_groups :]
-    np.maximum(largest[: len(rest)], rest, out=largest[: len(rest)])
-    return largest
 
 
 def above(logits: Logits, threshold: float, largest: Logits) -> TokenIds:
@@ -98,6 +93,6 @@ def top_p_of_all(logits: Logits, p: float) -> TokenIds:
 
 
 def min_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
-    """Those of `tokens` that are at least `p` times as likely as the likeliest of them. Any order is kept."""
+    """The `tokens`, in their order, that are at least `p` times as likely as the likeliest of them."""
     own = logits[tokens]
     return tokens[own >= own.max() + np.float32(np.log(p))]

@@ -1,6 +1,4 @@
-"""Log-probabilities of tokens as users want to see them: the model's own, before biases, penalties, filters and
-temperature. llama-server and OpenAI give the same.
-"""
+"""Log-probabilities of the model itself, before biases, penalties, filters and temperature, as OpenAI gives them."""
 
 from __future__ import annotations
 
@@ -14,15 +12,11 @@ from specrun.sampling import filters
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token that was written, and what else was likely there.
-
-    token: its id. logprob: the natural logarithm of its probability. top: (token id, logprob) of the likeliest tokens,
-    likeliest first.
-    """
+    """A token that was written, and what else was likely there."""
 
     token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
+    logprob: float  # the natural logarithm of its probability
+    top: tuple[tuple[int, float], ...]  # (token id, logprob) of the likeliest tokens, likeliest first
 
 
 def logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
@@ -34,6 +28,5 @@ def logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob
     filters.check(highest)
     log_total = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
     top = filters.top_k(logits, n_top).tolist() if n_top else []
-    return TokenLogprob(
-        token, float(logits[token]) - log_total, tuple((one, float(logits[one]) - log_total) for one in top)
-    )
+    likeliest = tuple((one, float(logits[one]) - log_total) for one in top)
+    return TokenLogprob(token, float(logits[token]) - log_total, likeliest)

@@ -38,11 +38,8 @@ def gap(sampler: Sampler, logits: Logits, position: int, recent: Sequence[int], 
 
 def _margin(logits: Logits, token: int, parameters: SamplingParameters) -> float:
     """How far the token is from being cut by a filter; if one cuts it, minus how far it is from passing."""
-    return min(
-        _top_k_margin(logits, token, parameters.top_k),
-        _top_p_margin(logits, token, parameters),
-        float(logits[token] - logits.max()) - math.log(parameters.min_p) if parameters.min_p > 0 else math.inf,
-    )
+    by_min_p = float(logits[token] - logits.max()) - math.log(parameters.min_p) if parameters.min_p > 0 else math.inf
+    return min(_top_k_margin(logits, token, parameters.top_k), _top_p_margin(logits, token, parameters), by_min_p)
 
 
 def _top_k_margin(logits: Logits, token: int, k: int) -> float:

@@ -25,14 +25,10 @@ _ROUNDING = 1e-3  # an upper bound of the rounding error of a threshold in float
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that could be next, best first.
+    """Tokens that could be next, best first."""
 
-    tokens: int64[k].
-    scores: float64[k], the quantity whose argmax is sampled: the logit, or logit / T + noise.
-    """
-
-    tokens: NDArray[np.int64]
-    scores: NDArray[np.float64]
+    tokens: NDArray[np.int64]  # [k]
+    scores: NDArray[np.float64]  # [k], the quantity whose argmax is sampled: the logit, or logit / T + noise
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -49,14 +45,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Tokens that can be sampled, with their probabilities.
+    """Tokens that can be sampled, with their probabilities."""
 
-    tokens: int64[k], ascending.
-    probabilities: float64[k], all above 0; they sum to 1.
-    """
-
-    tokens: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    tokens: NDArray[np.int64]  # [k], ascending
+    probabilities: NDArray[np.float64]  # [k], all above 0; they sum to 1
 
     def dense(self, n_vocab: int) -> NDArray[np.float64]:
         """float64[n_vocab]: the probability of every token of the vocabulary."""
@@ -73,7 +65,7 @@ class Sampler:
 
     constraint: decides what may follow the first `n_prompt` tokens. The filters see allowed tokens only.
 
-    Raises UsageError for a bias of a token that there is not.
+    Raises UsageError for a bias of a token that does not exist.
     """
 
     def __init__(
@@ -101,9 +93,8 @@ class Sampler:
         logits: float32[n_vocab]. recent: what the method `recent` returns for the text before `position`.
         Raises LlamaError for logits that are no numbers.
         """
-        logits = self.adjusted(logits, recent)
         logits = self._constrained(logits, position, recent)
-        if self._leaves_nothing(logits):
+        if self._constraint and np.isneginf(logits.max()):
             return NO_TOKEN
         if self.parameters.temperature == 0:
             return _likeliest(logits)
@@ -117,9 +108,8 @@ class Sampler:
         own distribution here, and the target's may let such a token pass. With a constraint all candidates are allowed
         tokens. Unlikely allowed tokens may be missing, and there may be no candidate at all.
         """
-        logits = self.adjusted(logits, recent)
         logits = self._constrained(logits, position, recent, count)
-        if self._leaves_nothing(logits):
+        if self._constraint and np.isneginf(logits.max()):
             return Candidates(np.empty(0, np.int64), np.empty(0))
         if self.parameters.temperature == 0:
             tokens = _possible(logits, filters.top_k(logits, count))
@@ -145,11 +135,10 @@ class Sampler:
 
     def scores(self, logits: Logits, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[len(tokens)]: the quantity whose argmax is sampled among tokens that pass the filters: the logit, or
-        logit / T + noise. Biases, penalties and the constraint are left out.
+        logit / T + noise. logits: adjusted already.
         """
-        if self.parameters.temperature == 0:
-            return logits[tokens].astype(np.float64)
-        return self._perturbed(logits, tokens, position)
+        is_greedy = self.parameters.temperature == 0
+        return logits[tokens].astype(np.float64) if is_greedy else self._perturbed(logits, tokens, position)
 
     @property
     def noise(self) -> SharedNoise | None:
@@ -184,13 +173,12 @@ class Sampler:
     def _constrained(
         self, logits: Logits, position: int, recent: Sequence[int], n_candidates: int | None = None
     ) -> Logits:
+        """The adjusted logits, with minus infinity for forbidden tokens."""
+        logits = self.adjusted(logits, recent)
         if not self._constraint:
             return logits
         written = recent[len(recent) - (position - self._n_prompt) :]
         return masked(logits, partial(self._constraint.allowed, written), self.parameters, n_candidates)
-
-    def _leaves_nothing(self, logits: Logits) -> bool:
-        return self._constraint is not None and bool(np.isneginf(logits.max()))
 
     def _allowed(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
         """Ids that pass the filters, ascending.
@@ -203,7 +191,7 @@ class Sampler:
         return self._filtered(logits)
 
     def _proposed(self, logits: Logits, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Ids that pass top-k, ascending, and their scores; those that top-p or min-p cut rank behind the others."""
+        """Ids that pass top-k, ascending, and their scores. Tokens that top-p or min-p cut rank behind the others."""
         by_likelihood = _possible(logits, filters.top_k(logits, self.parameters.top_k))
         n_passing = len(self._cut(logits, by_likelihood))
         order = np.argsort(by_likelihood)
@@ -257,11 +245,11 @@ class Sampler:
 
 def _likeliest(logits: Logits) -> int:
     """The id with the highest logit. Raises LlamaError for logits that are no numbers."""
-    token = int(logits.argmax())  # that of the first NaN, if there is one
+    token = int(logits.argmax())  # the first NaN, if there is any
     filters.check(float(logits[token]))
     return token
 
 
 def _possible(logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of `tokens` that the constraint allows: forbidden ones have a logit of minus infinity."""
+    """The `tokens` that the constraint allows: forbidden tokens have a logit of minus infinity."""
     return tokens[logits[tokens] > -np.inf]

@@ -146,12 +146,8 @@ def one_line(completion: Completion) -> str:
 
 
 def _ms_per_pass(s: Statistics) -> dict[str, float]:
-    n = max(s.passes, 1)
-    return {
-        "target": s.target_seconds * 1e3 / n,
-        "draft": s.draft_seconds * 1e3 / n,
-        "other": s.other_seconds * 1e3 / n,
-    }
+    seconds = {"target": s.target_seconds, "draft": s.draft_seconds, "other": s.other_seconds}
+    return {part: 1e3 * taken / max(s.passes, 1) for part, taken in seconds.items()}
 
 
 def _acceptance(s: Statistics) -> list[float]:
