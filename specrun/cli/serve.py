@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from socket import socket
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,68 +21,57 @@ from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report as report
 from specrun.views import output
 
+if TYPE_CHECKING:
+    from specrun.serving.app import Access
+
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
 _MOST_PARALLEL = 16  # answers at a time; chosen by hand
 
 _option = partial(typer.Option, rich_help_panel="Server")
 
 
+# fmt: off
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where the server listens, who may ask, and how much it does at a time."""
+
+    host: Annotated[str, _option(
+        "--host", metavar="ADDRESS", help="The address to listen on. 0.0.0.0 is reachable from outside."
+    )] = "127.0.0.1"
+    port: Annotated[int, _option(
+        "--port", min=0, max=65535, metavar="N", help="The port; 0 takes a free one."
+    )] = 8080
+    api_key: Annotated[str | None, _option(
+        "--api-key", envvar="SPECRUN_API_KEY", metavar="KEY", show_default=False,
+        help="What clients must send as their key. The variable keeps it out of the list of processes."
+    )] = None
+    cors_origin: Annotated[list[str] | None, _option(
+        "--cors-origin", metavar="ORIGIN",
+        help="Let pages of this origin ask from a browser, as https://chat.example. May be given several times; "
+        "* is all."
+    )] = None
+    alias: Annotated[str | None, _option(
+        "--alias", "-a", metavar="NAME", help="The model's name for clients. By default the target's."
+    )] = None
+    queue: Annotated[int, _option(
+        "--queue", min=0, metavar="N", help="Most requests that wait; further ones are told to come back."
+    )] = 32
+    parallel: Annotated[int, _option(
+        "--parallel", "-np", min=1, max=_MOST_PARALLEL, metavar="N",
+        help="Most answers that are written at the same time; they share the model's passes and one --ctx-size."
+    )] = 8
+    cache_ram: Annotated[int | None, _option(
+        "--cache-ram", "-cram", min=0, metavar="MIB", show_default=False,
+        help="Memory in MiB for the caches of other conversations than the present one; 0 keeps none. By default a "
+        "tenth of what is free, at most 8192."
+    )] = None
+# fmt: on
+
+
 @expanded
 def serve(
-    host: Annotated[
-        str, _option("--host", metavar="ADDRESS", help="The address to listen on. 0.0.0.0 is reachable from outside.")
-    ] = "127.0.0.1",
-    port: Annotated[int, _option("--port", min=0, max=65535, metavar="N", help="The port; 0 takes a free one.")] = 8080,
-    api_key: Annotated[
-        str | None,
-        _option(
-            "--api-key",
-            envvar="SPECRUN_API_KEY",
-            metavar="KEY",
-            show_default=False,
-            help="What clients must send as their key. The variable keeps it out of the list of processes.",
-        ),
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None,
-        _option(
-            "--cors-origin",
-            metavar="ORIGIN",
-            help="Let pages of this origin ask from a browser, as https://chat.example. May be given several times; "
-            "* is all.",
-        ),
-    ] = None,
-    alias: Annotated[
-        str | None,
-        _option("--alias", "-a", metavar="NAME", help="The model's name for clients. By default the target's."),
-    ] = None,
-    queue: Annotated[
-        int, _option("--queue", min=0, metavar="N", help="Most requests that wait; further ones are told to come back.")
-    ] = 32,
-    parallel: Annotated[
-        int,
-        _option(
-            "--parallel",
-            "-np",
-            min=1,
-            max=_MOST_PARALLEL,
-            metavar="N",
-            help="Most answers that are written at the same time; they share the model's passes and one --ctx-size.",
-        ),
-    ] = 8,
-    cache_ram: Annotated[
-        int | None,
-        _option(
-            "--cache-ram",
-            "-cram",
-            min=0,
-            metavar="MIB",
-            show_default=False,
-            help="Memory in MiB for the caches of other conversations than the present one; 0 keeps none. By default a "
-            "tenth of what is free, at most 8192.",
-        ),
-    ] = None,
     *,
+    server: ServerOptions,
     models: ModelOptions,
     speculation: SpeculationOptions,
     sampling: ChatSamplingOptions,
@@ -88,17 +79,16 @@ def serve(
 ) -> int:
     """Answer HTTP requests in the shapes of OpenAI and llama-server.
 
-    The sampling options are what a request gets that says nothing else. Ctrl-C ends the answers that are being written
-    and the server.
+    The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
+    server.
     """
     from specrun.cli.opening import note_unusable_gpu
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.opening import open_model
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
-    from specrun.serving.app import Access, make_app
+    from specrun.serving.app import make_app
     from specrun.serving.conversations import Conversations
-    from specrun.serving.guard import is_loopback
     from specrun.serving.http_server import HttpServer, listening_socket, url
     from specrun.serving.job_queue import JobQueue
     from specrun.serving.prompts import Prompts
@@ -107,54 +97,51 @@ def serve(
     from specrun.serving.worker import Worker
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
-    jobs = JobQueue(queue)
-    service = Service(jobs, Defaults(make_request(sampling), sampling.seed))
+    service = Service(JobQueue(server.queue), Defaults(make_request(sampling), sampling.seed))
     with ExitStack() as stack:
-        bound = stack.enter_context(listening_socket(host, port))
-        only_local = is_loopback(bound.getsockname()[0])
-        if not (only_local or api_key):
-            output.note(f"everybody who reaches {host} can use this server; --api-key or SPECRUN_API_KEY sets a key")
-        access = Access(api_key or None, only_local, cors_origin or ())
-        http = stack.enter_context(HttpServer(make_app(service, access, _report), bound))
+        bound = stack.enter_context(listening_socket(server.host, server.port))
+        app = make_app(service, _access(server, bound), _report)
+        http = stack.enter_context(HttpServer(app, bound))
         chat_template.prepare()
-        fetcher = AskingFetcher(models.pull)
-        model = stack.enter_context(
-            open_model(
-                models,
-                speculation,
-                machine,
-                sampling.temp,
-                fetcher,
-                output.note,
-                progress=output.progress,
-                parallel=parallel,
-            )
-        )
+        asked = models, speculation, machine, sampling.temp, AskingFetcher(models.pull), output.note
+        model = stack.enter_context(open_model(*asked, progress=output.progress, parallel=server.parallel))
         stack.callback(http.stop)  # before the model is closed, which its threads use
         for notice in model.notices:
             output.note(notice)
         note_unusable_gpu()
         output.hint(report.plan_line(model.plans.at(sampling.temp), sampling.temp))
-        name = alias or (Path(models.target).name if models.target else model.llama_model.name)
+        name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
         service.begin(LoadedService(model, Prompts(model), name))
         with InterruptFlag() as interrupted:
-            output.note(f"{name} listens on {url(host, bound)}; Ctrl-C ends it")
-            Worker(service, Conversations(model.lanes.engines, _cache_bytes(cache_ram)), _report).run(
-                lambda: interrupted() or not http.is_running
-            )
+            output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")
+            conversations = Conversations(model.lanes.engines, _cache_bytes(server.cache_ram))
+            Worker(service, conversations, _report).run(lambda: interrupted() or not http.is_running)
             http.stop()
     return INTERRUPTED_EXIT_CODE
 
 
+def _access(options: ServerOptions, bound: socket) -> Access:
+    """Who may ask. Says so if everybody may."""
+    from specrun.serving.app import Access
+    from specrun.serving.guard import is_loopback
+
+    only_local = is_loopback(bound.getsockname()[0])
+    if not (only_local or options.api_key):
+        output.note(
+            f"everybody who reaches {options.host} can use this server; --api-key or SPECRUN_API_KEY sets a key"
+        )
+    return Access(options.api_key or None, only_local, options.cors_origin or ())
+
+
 def _cache_bytes(mib: int | None) -> int:
-    """Most bytes of saved caches, where the option says `mib`. To be called when the model is loaded."""
+    """Most bytes of saved caches, where the option says `mib`. Call it when the model is loaded."""
     from specrun.hardware.memory import Memory
 
     return min(Memory.read().available_bytes // 10, _MOST_CACHE_BYTES) if mib is None else mib << 20
 
 
 def _report(error: Exception) -> None:
-    """Say that a request failed for a reason that is none of the client's."""
+    """Tell the user about a request that failed through no fault of the client."""
     if output.debug:
         output.traceback(error)
     else:

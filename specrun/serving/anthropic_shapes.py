@@ -3,102 +3,98 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.statistics import Statistics
-from specrun.serving.answer_reader import FinishName
+from specrun.serving.answers import Answer
 from specrun.serving.api_error import ApiError
 from specrun.serving.event_stream import frame
 from specrun.serving.reading.deltas import Delta
 from specrun.serving.reading.json_call import whole_characters
 from specrun.serving.usage import cached_tokens
 
-_ERRORS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    500: "api_error",
-    503: "overloaded_error",
-}
-_STOPS: dict[FinishName, str] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-def error_json(error: ApiError) -> dict[str, Any]:
-    """The error as Anthropic's clients read it."""
-    kind = _ERRORS.get(error.status, "invalid_request_error")
-    # Agents look for these words, and shorten their conversation.
-    begin = "prompt is too long: " if error.code == "context_length_exceeded" else ""
-    return {"type": "error", "error": {"type": kind, "message": begin + error.message}}
+def _event(kind: str, **fields: Any) -> bytes:
+    return frame({"type": kind, **fields}, event=kind)
 
 
-def usage_json(statistics: Statistics, n_written: int) -> dict[str, int]:
-    """Numbers of tokens; those of the prompt that were in the cache are told apart."""
-    cached = cached_tokens(statistics)
-    return {
-        "input_tokens": statistics.prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": n_written,
-    }
+class AnthropicShape:
+    """The shape of /v1/messages. n_prompt: tokens of the prompt."""
 
+    keep_alive = _event("ping")
 
-def stop_json(name: FinishName, completion: Completion) -> dict[str, str | None]:
-    """Why an answer ended, and which stop text ended it."""
-    stop = stopped_by(completion) if name == "stop" else None
-    return {"stop_reason": "stop_sequence" if stop else _STOPS[name], "stop_sequence": stop}
+    def __init__(self, model_name: str, n_prompt: int) -> None:
+        self._n_prompt = n_prompt
+        self._head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": model_name}
+        self._index = -1  # of the latest block
+        self._open: tuple[str, int] | None = None  # what the open block is: its type, and a number for each call
 
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The message as one object."""
+        content = content_json(answers[0].deltas)
+        return {**self._head, "content": content, **_stop_json(answers[0]), "usage": _usage_json(answers[0].ended)}
 
-def stopped_by(completion: Completion) -> str | None:
-    """The stop text that an answer ended before; None if it ended otherwise."""
-    if completion.finish_reason != "stop":
-        return None
-    written = b"".join(map(completion.token_bytes, completion.token_ids)).decode("utf-8", errors="replace")
-    rest = written[len(completion.text) :]
-    return next((stop for stop in completion.request.stops if stop and rest.startswith(stop)), None)
+    def begin(self) -> Iterator[bytes]:
+        """The message without anything in it."""
+        usage = {"input_tokens": self._n_prompt, "output_tokens": 0}
+        message: dict[str, Any] = {
+            **self._head,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        yield _event("message_start", message=message)
+        yield self.keep_alive
 
-
-class Blocks:
-    """Puts what readers tell into blocks, one after the other."""
-
-    def __init__(self) -> None:
-        self._index = -1
-        self._kind: tuple[str, int] | None = None  # of the open block; a number for each call
-
-    def events(self, deltas: Iterable[Delta]) -> Iterator[bytes]:
-        """The events that tell of additions."""
-        for delta in deltas:
-            kind, begin, addition = _block(delta)
-            if kind != self._kind:
-                yield from self.end()
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        """Events of its blocks, and at the end of the message how it ended."""
+        for delta in addition.deltas:
+            kind, begin, more = _block(delta)
+            if kind != self._open:
+                yield from self._close()
                 self._index += 1
-                self._kind = kind
+                self._open = kind
                 yield _event("content_block_start", index=self._index, content_block=begin)
-            if addition:
-                yield _event("content_block_delta", index=self._index, delta=addition)
+            if more:
+                yield _event("content_block_delta", index=self._index, delta=more)
+        if addition.completion:
+            yield from self._close()
+            yield _event("message_delta", delta=_stop_json(addition), usage=_usage_json(addition.completion))
+            yield _event("message_stop")
 
-    def end(self) -> Iterator[bytes]:
-        """The event that ends the open block, if there is one."""
-        if self._kind is not None:
+    def end(self, _completions: Sequence[Completion]) -> Sequence[bytes]:
+        """Nothing."""
+        return ()
+
+    def failure(self, error: ApiError) -> bytes:
+        """The error's event."""
+        return frame(error.as_anthropic(), event="error")
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open is not None:
             yield _event("content_block_stop", index=self._index)
-        self._kind = None
+        self._open = None
 
 
-def content_json(deltas: Iterable[Delta]) -> list[dict[str, Any]]:
+def content_json(deltas: Sequence[Delta]) -> list[dict[str, Any]]:
     """The blocks of a whole answer."""
     blocks: list[dict[str, Any]] = []
     last: tuple[str, int] | None = None
     for delta in deltas:
-        kind, begin, addition = _block(delta)
+        kind, begin, more = _block(delta)
         if kind != last:
             blocks.append(begin | ({"input": ""} if delta.call else {}))
             last = kind
         if delta.call:
             blocks[-1]["input"] += delta.call.arguments
-        elif addition:
-            blocks[-1][kind[0]] += addition[kind[0]]
+        elif more:
+            blocks[-1][kind[0]] += more[kind[0]]
     for block in blocks:
         if block["type"] == "tool_use":
             block["input"] = _object(block["input"])
@@ -106,7 +102,7 @@ def content_json(deltas: Iterable[Delta]) -> list[dict[str, Any]]:
 
 
 def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], dict[str, Any] | None]:
-    """The kind of block that an addition belongs to, how such a block begins, and the addition; None for nothing."""
+    """The block that an addition belongs to, how such a block begins, and the addition; None for nothing."""
     if delta.call:
         call = delta.call
         begin: dict[str, Any] = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
@@ -119,7 +115,7 @@ def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], dict[str, Any
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A call's arguments; none for half an object, of an answer that was cut off."""
+    """A call's arguments; empty for half an object, of an answer that was cut off."""
     try:
         value = json.loads(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)))
     except (ValueError, RecursionError):
@@ -127,19 +123,26 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _event(kind: str, **fields: Any) -> bytes:
-    return frame({"type": kind, **fields}, event=kind)
+def _usage_json(completion: Completion) -> dict[str, int]:
+    """Numbers of tokens. Anthropic does not count those of the cache as input."""
+    statistics: Statistics = completion.statistics
+    cached = cached_tokens(statistics)
+    return {
+        "input_tokens": statistics.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": len(completion.token_ids),
+    }
 
 
-def message_start(message: dict[str, Any]) -> bytes:
-    """The first event of a stream."""
-    return _event("message_start", message=message)
+def _stop_json(answer: Answer) -> dict[str, str | None]:
+    """Why an answer ended, and which stop text ended it."""
+    stop = _stopped_by(answer.ended) if answer.finish == "stop" else None
+    return {"stop_reason": "stop_sequence" if stop else _STOPS[answer.finish or "stop"], "stop_sequence": stop}
 
 
-def message_end(stop: dict[str, str | None], usage: dict[str, int]) -> Iterator[bytes]:
-    """The last two events of a stream."""
-    yield _event("message_delta", delta=stop, usage=usage)
-    yield _event("message_stop")
-
-
-PING = _event("ping")
+def _stopped_by(completion: Completion) -> str | None:
+    """The stop text before which an answer ended."""
+    written = b"".join(map(completion.token_bytes, completion.token_ids)).decode("utf-8", errors="replace")
+    rest = written[len(completion.text) :]
+    return next((stop for stop in completion.request.stops if stop and rest.startswith(stop)), None)

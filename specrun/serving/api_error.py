@@ -1,15 +1,20 @@
-"""Errors of requests, and OpenAI's object for them. Its `type` is llama-server's, which says more."""
+"""Errors of requests. Below ANTHROPIC they are told in Anthropic's shape, and everywhere else in OpenAI's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import JSONResponse, Response
+
 from specrun.errors import PromptError, SpecrunError, UsageError
+
+ANTHROPIC = "/v1/messages"
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 401, 403, 404, 405
 TIMED_OUT, TOO_LARGE, SERVER_ERROR, UNAVAILABLE = 408, 413, 500, 503
 
+# llama-server's names, which say more than OpenAI's.
 _TYPES = {
     UNAUTHORIZED: "authentication_error",
     FORBIDDEN: "permission_error",
@@ -17,14 +22,21 @@ _TYPES = {
     SERVER_ERROR: "server_error",
     UNAVAILABLE: "unavailable_error",
 }
+_ANTHROPIC_TYPES = {
+    **_TYPES,
+    TOO_LARGE: "request_too_large",
+    SERVER_ERROR: "api_error",
+    UNAVAILABLE: "overloaded_error",
+}
+_INVALID = "invalid_request_error"
 
 
 class ApiError(Exception):
     """A request that gets an error for an answer.
 
     message: what is wrong and what to do, in a sentence. status: of HTTP.
-    param: the field that is wrong; None where it is none. code: a name for programs; None where OpenAI has none.
-    headers: further ones of the answer.
+    param: the field that is wrong, if it is a field. code: a name for programs, where OpenAI has one.
+    headers: further headers of the answer.
     """
 
     def __init__(
@@ -42,18 +54,31 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
-    @property
-    def type(self) -> str:
-        """The kind of error, by its status."""
-        return _TYPES.get(self.status, "invalid_request_error")
-
-    def as_json(self) -> dict[str, Any]:
+    def as_openai(self) -> dict[str, Any]:
         """The object that OpenAI's clients read."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        kind = _TYPES.get(self.status, _INVALID)
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def as_anthropic(self) -> dict[str, Any]:
+        """The object that Anthropic's clients read."""
+        # Agents look for these words, and shorten their conversation.
+        begin = "prompt is too long: " if self.code == "context_length_exceeded" else ""
+        kind = _ANTHROPIC_TYPES.get(self.status, _INVALID)
+        return {"type": "error", "error": {"type": kind, "message": begin + self.message}}
+
+
+def refused(param: str, why: str) -> ApiError:
+    """The error that says what is wrong with a field."""
+    return ApiError(f"{param} {why}", param=param)
 
 
 def of_model(error: SpecrunError) -> ApiError:
-    """The answer to a request that the model could not be asked, or where it failed."""
-    if isinstance(error, PromptError | UsageError):
-        return ApiError(str(error))
-    return ApiError(str(error), SERVER_ERROR)
+    """The answer to a request that the model cannot be asked, or where it failed."""
+    return ApiError(str(error), BAD_REQUEST if isinstance(error, PromptError | UsageError) else SERVER_ERROR)
+
+
+def error_response(path: str, error: ApiError) -> Response:
+    """The answer to a request for `path`."""
+    is_anthropic = path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
+    told = error.as_anthropic() if is_anthropic else error.as_openai()
+    return JSONResponse(told, error.status, dict(error.headers or {}))

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.errors import SpecrunError
-from specrun.serving.anthropic_messages import AnthropicMessages
-from specrun.serving.api_error import METHOD_NOT_ALLOWED, NOT_FOUND, SERVER_ERROR, ApiError, of_model
-from specrun.serving.chat_completions import ChatCompletions
-from specrun.serving.completions import Completions
-from specrun.serving.error_response import ANTHROPIC, error_response
-from specrun.serving.facts import Facts
+from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
+from specrun.serving.api_error import (
+    ANTHROPIC,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    SERVER_ERROR,
+    ApiError,
+    error_response,
+    of_model,
+)
+from specrun.serving.chat_completions import chat_completions
+from specrun.serving.completions import completions
+from specrun.serving.facts import health, metrics, models, props
 from specrun.serving.guard import Guard
-from specrun.serving.metrics import Metrics
 from specrun.serving.page import page
 from specrun.serving.service import Service
-from specrun.serving.tokenizing import Tokenizing
+from specrun.serving.tokenizing import detokenize, tokenize
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 Report = Callable[[Exception], None]
 
 
@@ -41,27 +48,26 @@ class Access:
 
 
 def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
-    """The application. report: is told of an error that is none of a request's."""
-    chat, completions = ChatCompletions(service), Completions(service)
-    anthropic = AnthropicMessages(service)
-    facts, tokenizing, metrics = Facts(service), Tokenizing(service), Metrics(service.totals, service.queue)
+    """The application. report: is called with errors of the server itself."""
 
-    async def health(_request: Request) -> Response:
-        assert service.loaded
-        return JSONResponse({"status": "ok"})
+    def route(path: str, endpoint: Any, method: str = "POST") -> Route:
+        return Route(path, partial(endpoint, service), methods=[method])
 
     routes = [
         Route("/", page),
-        *_both("/health", health, "GET"),
-        *_both("/chat/completions", chat.answer, "POST"),
-        Route("/v1/completions", completions.answer, methods=["POST"]),
-        Route(ANTHROPIC, anthropic.answer, methods=["POST"]),
-        Route(f"{ANTHROPIC}/count_tokens", anthropic.count_tokens, methods=["POST"]),
-        *_both("/models", facts.models, "GET"),
-        Route("/props", facts.props),
-        Route("/tokenize", tokenizing.tokenize, methods=["POST"]),
-        Route("/detokenize", tokenizing.detokenize, methods=["POST"]),
-        Route("/metrics", metrics.metrics),
+        route("/health", health, "GET"),
+        route("/v1/health", health, "GET"),
+        route("/chat/completions", chat_completions),
+        route("/v1/chat/completions", chat_completions),
+        route("/v1/completions", completions),
+        route(ANTHROPIC, anthropic_messages),
+        route(f"{ANTHROPIC}/count_tokens", count_tokens),
+        route("/models", models, "GET"),
+        route("/v1/models", models, "GET"),
+        route("/props", props, "GET"),
+        route("/tokenize", tokenize),
+        route("/detokenize", detokenize),
+        route("/metrics", metrics, "GET"),
     ]
     middleware = [Middleware(Guard, key=access.key, only_local=access.only_local, origins=access.origins)]
     if access.origins:
@@ -82,11 +88,6 @@ def _reported(app: ASGIApp, report: Report) -> ASGIApp:
             raise
 
     return run
-
-
-def _both(path: str, endpoint: Endpoint, method: str) -> list[Route]:
-    """The routes with and without /v1, as llama-server has them."""
-    return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("", "/v1")]
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -1,17 +1,91 @@
-"""Reading what a request brings, within bounds of size, depth and time."""
+"""What a request brings: a JSON object, read within bounds of size, depth and time, and the models of its fields."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from starlette.requests import ClientDisconnect, Request
 
-from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError
+from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError, refused
 
 MOST_BYTES = 16 * 2**20  # conversations of a million tokens are a fraction of it
 MOST_SECONDS = 60.0
+
+# Sentences that are plainer than pydantic's, by its types of errors.
+_SENTENCES = {
+    "missing": "is missing",
+    "model_type": "must be an object",
+    "is_instance_of": "must be an object",
+    "list_type": "must be a list",
+    "bool_type": "must be true or false",
+}
+
+
+class Fields(BaseModel):
+    """Fields of a JSON object. Null is the same as absence, and fields without a name here are ignored.
+
+    Only strings are strings and only booleans are booleans: pydantic converts nothing.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+Model = TypeVar("Model", bound=Fields)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# JSON has one kind of numbers, and some clients write 1.0.
+Integer = Annotated[int, BeforeValidator(_whole)]
+
+
+def must(be: str) -> WrapValidator:
+    """For a field whose errors are all told in one sentence, "FIELD must `be`", wherever in its value they are."""
+
+    def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return inner(value)
+        except ValidationError as error:
+            if any(one["type"] == "value_error" for one in _errors(error)):
+                raise  # what is told about a part of the value already
+            raise ValueError(f"must {be}") from None
+
+    return WrapValidator(check)
+
+
+def parsed(model: type[Model], values: Any, path: str = "") -> Model:
+    """The fields of an object at `path` of the request. Raises ApiError, which names the first wrong field."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = _errors(error)[0]
+        param = path
+        for part in first["loc"]:
+            param += f"[{part}]" if isinstance(part, int) else f"{'.' if param else ''}{part}"
+        why = first["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("List ")
+        raise refused(param, _SENTENCES.get(first["type"], why)) from None
+
+
+def _errors(error: ValidationError) -> list[Any]:
+    return list(error.errors(include_url=False, include_context=False, include_input=False))
 
 
 async def read_json(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sending an answer while it is written, and noticing that the client has gone away."""
+"""Server-sent events, and noticing that the client has gone away."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specrun.serving.job import Job
 
-KEEP_ALIVE = b": keep-alive\n\n"  # a comment, which clients skip
-KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
-DONE = b"data: [DONE]\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back
 
 
@@ -44,26 +40,6 @@ class EventStream(Response):
             async for data in self._frames:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class Answers(Protocol):
-    """The answers of a job, in the two shapes of an endpoint."""
-
-    async def whole(self) -> dict[str, Any]:
-        """All of them as one object."""
-        ...
-
-    def frames(self) -> AsyncIterator[bytes]:
-        """Server-sent events, as they are written."""
-        ...
-
-
-async def response_of(request: Request, job: Job, answers: Answers, is_streamed: bool) -> Response:
-    """The answers, streamed or whole. A client that goes away cancels the job. Raises ApiError."""
-    if is_streamed:
-        return EventStream(job, answers.frames())
-    async with cancelled_on_disconnect(job, request.receive):
-        return JSONResponse(await answers.whole())
 
 
 @contextlib.asynccontextmanager

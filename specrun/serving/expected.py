@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from specrun.constraints import check_readings, grammar_text, schema_rules
 from specrun.constraints.trigger import Trigger
 from specrun.engine.request import Request
 from specrun.errors import UsageError
-from specrun.serving.api_error import ApiError
+from specrun.serving.answers import NewReader
+from specrun.serving.api_error import ApiError, refused
+from specrun.serving.bodies import Fields, must, parsed
 from specrun.serving.call_grammar import arguments_grammar, call_grammar
-from specrun.serving.fields import Fields
 from specrun.serving.reading import harmony, hermes, thinking
 from specrun.serving.reading.deltas import PlainReader, Reader
 from specrun.serving.reading.form import AnswerForm
@@ -20,11 +23,10 @@ from specrun.serving.reading.harmony import HarmonyReader
 from specrun.serving.reading.hermes import HermesReader
 from specrun.serving.reading.llama3 import Llama3Reader
 from specrun.serving.reading.thinking import ThinkingReader
-from specrun.serving.tools import Tools, read_tools
+from specrun.serving.tools import ANY_OBJECT, Tools, read_tools
 
 _LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
-_ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Expected:
         gbnf, trigger = self._grammar(_thinks_already(self.form, prompt))
         return replace(request, gbnf=gbnf, trigger=trigger) if gbnf is not None else request
 
-    def reader(self, prompt: str) -> Callable[[], Reader]:
+    def reader(self, prompt: str) -> NewReader:
         """What makes a reader for each answer to this prompt."""
         if self.form.calls == "harmony":
             return lambda: HarmonyReader(self.prompt_end)
@@ -102,59 +104,68 @@ class Expected:
         gbnf = call_grammar(self.form.calls, tools, is_begun)
         if len(gbnf) <= _LONGEST_GRAMMAR:
             return gbnf
-        return call_grammar(
-            self.form.calls, replace(tools, schemas=dict.fromkeys(tools.schemas, _ANY_OBJECT)), is_begun
-        )
+        return call_grammar(self.form.calls, replace(tools, schemas=dict.fromkeys(tools.schemas, ANY_OBJECT)), is_begun)
 
 
-def read_expected(fields: Fields, form: AnswerForm) -> Expected:
+class _JsonSchema(Fields):
+    schema_: Any = Field(alias="schema")
+
+
+class _Format(Fields):
+    type: Annotated[Literal["", "text", "json_object", "json_schema"], must("be text, json_object or json_schema")] = ""
+    schema_: Any = Field(None, alias="schema")
+    json_schema: Any = Field({})
+
+
+class _ExpectedFields(Fields):
+    grammar: Any = None
+    response_format: _Format = Field(default_factory=lambda: _Format.model_construct())
+    json_schema: Any = None  # llama-server's
+    reasoning_format: str = ""
+
+
+def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     """What a request expects of its answers. Raises ApiError."""
-    tools = read_tools(fields)
-    schema = read_schema(fields)
+    tools, given = read_tools(body), parsed(_ExpectedFields, body)
+    schema = _schema(given)
     if tools and form.calls is None:
-        fields.refuse(
+        raise refused(
             "tools",
             "cannot be used: the model's chat template has no calls of a known form; switch tools off in the program "
             "that asks",
         )
     if tools and schema is not None:
-        fields.refuse("tools", "and a format of the answer exclude each other; ask for one of them")
+        raise refused("tools", "and a format of the answer exclude each other; ask for one of them")
     if tools and form.calls == "harmony" and len(tools.forced) > 1:
-        fields.refuse("tool_choice", "cannot be required with several tools for this model; name the function")
-    return Expected(form, tools, schema, fields.text("reasoning_format") != "none")
+        raise refused("tool_choice", "cannot be required with several tools for this model; name the function")
+    return Expected(form, tools, schema, given.reasoning_format != "none")
 
 
-def read_schema(fields: Fields) -> Any:
-    """The JSON schema of the answer, from OpenAI's `response_format` or llama-server's `json_schema`; None for none."""
-    if fields.raw("grammar"):
-        fields.refuse("grammar", "is not taken from requests, because a grammar can hang; send a json_schema")
-    wanted = fields.inner("response_format")
-    kind = wanted.text("type") or "text"
-    if kind == "text":
-        schema, name = fields.raw("json_schema"), "json_schema"
-    elif kind == "json_object":
-        given = wanted.raw("schema")
-        schema, name = (_ANY_OBJECT if given is None else given), "response_format.schema"
-    elif kind == "json_schema":
-        name = "response_format.json_schema.schema"
-        schema = wanted.inner("json_schema").raw("schema")
-        if schema is None:
-            fields.refuse(name, "is missing")
+def _schema(given: _ExpectedFields) -> Any:
+    """The JSON schema of the answer; None if it may be any text. Raises ApiError."""
+    if given.grammar:
+        raise refused("grammar", "is not taken from requests, because a grammar can hang; send a json_schema")
+    wanted = given.response_format
+    if wanted.type == "json_object":
+        schema, name = (ANY_OBJECT if wanted.schema_ is None else wanted.schema_), "response_format.schema"
+    elif wanted.type == "json_schema":
+        at = "response_format.json_schema"
+        schema, name = parsed(_JsonSchema, wanted.json_schema, at).schema_, f"{at}.schema"
     else:
-        fields.refuse("response_format.type", "must be text, json_object or json_schema")
+        schema, name = given.json_schema, "json_schema"
     if schema is None:
         return None
     if not isinstance(schema, dict | bool):
-        fields.refuse(name, "must be a JSON schema")
+        raise refused(name, "must be a JSON schema")
     try:
         check_readings(schema)
         gbnf = grammar_text(*schema_rules(schema))
     except RecursionError:
-        fields.refuse(name, "is nested too deeply; split it with $ref")
+        raise refused(name, "is nested too deeply; split it with $ref") from None
     except UsageError as error:
         raise ApiError(f"{name} cannot be used: {error}", param=name) from error
     if len(gbnf) > _LONGEST_GRAMMAR:
-        fields.refuse(name, f"makes a grammar of more than {_LONGEST_GRAMMAR} characters; give a smaller schema")
+        raise refused(name, f"makes a grammar of more than {_LONGEST_GRAMMAR} characters; give a smaller schema")
     return schema
 
 

@@ -1,86 +1,85 @@
-"""GET /v1/models and /props: what the model and the server are, in llama-server's shapes."""
+"""GET /health, /v1/models, /props and /metrics: what the model and the server are, and what was written."""
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from dataclasses import fields
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from specrun import __version__
-from specrun.serving.request_fields import Defaults
 from specrun.serving.service import Service
 
-
-class Facts:
-    """The endpoints."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._started = int(time.time())
-
-    async def models(self, _request: Request) -> Response:
-        """The one model. `models` is a copy for clients that ask as they ask ollama."""
-        loaded = self._service.loaded
-        model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
-        form = loaded.prompts.form
-        capabilities = [
-            "completion",
-            *(["chat"] if loaded.prompts.template else []),
-            *(["tools"] if form.calls else []),
-            *(["thinking"] if form.thinks or form.calls == "harmony" else []),
-        ]
-        entry = {
-            "id": loaded.name,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "specrun",
-            "capabilities": capabilities,
-            "context_length": ctx_size,
-            "meta": {
-                "n_vocab": model.n_vocab,
-                "n_ctx": ctx_size,
-                "n_ctx_train": model.n_ctx_train,
-                "size": model.n_bytes,
-            },
-        }
-        copy = {"name": loaded.name, "model": loaded.name, "capabilities": capabilities, "details": {"format": "gguf"}}
-        return JSONResponse({"object": "list", "data": [entry], "models": [copy]})
-
-    async def props(self, _request: Request) -> Response:
-        """What a request gets that says nothing else, and the chat template."""
-        loaded = self._service.loaded
-        model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
-        return JSONResponse(
-            {
-                "default_generation_settings": {"params": _settings(self._service.defaults), "n_ctx": ctx_size},
-                "total_slots": len(loaded.model.lanes),
-                "model_alias": loaded.name,
-                "model_path": str(model.path),
-                "modalities": {"vision": False, "audio": False},
-                "chat_template": model.chat_template or "",
-                "bos_token": model.special_token_text("bos"),
-                "eos_token": model.special_token_text("eos"),
-                "build_info": f"specrun-{__version__}",
-                "speculation": [str(plan) for plan in loaded.model.plans.candidates],
-            }
-        )
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus'
 
 
-def _settings(defaults: Defaults) -> dict[str, Any]:
-    request = defaults.request
-    sampling = request.sampling
-    return {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repeat_last_n": sampling.repeat_last_n,
-        "seed": defaults.seed,
-        "max_tokens": request.max_tokens if request.max_tokens is not None else -1,
-        "stop": list(request.stops),
+async def health(service: Service, _request: Request) -> Response:
+    """Whether the model is loaded."""
+    assert service.loaded
+    return JSONResponse({"status": "ok"})
+
+
+async def models(service: Service, _request: Request) -> Response:
+    """The model that is served. `models` is a copy for clients that ask as they ask ollama."""
+    loaded = service.loaded
+    model, ctx_size, form = loaded.model.llama_model, loaded.model.engine.ctx_size, loaded.prompts.form
+    capabilities = [
+        "completion",
+        *(["chat"] if loaded.prompts.template else []),
+        *(["tools"] if form.calls else []),
+        *(["thinking"] if form.thinks or form.calls == "harmony" else []),
+    ]
+    entry = {
+        "id": loaded.name,
+        "object": "model",
+        "created": service.started,
+        "owned_by": "specrun",
+        "capabilities": capabilities,
+        "context_length": ctx_size,
+        "meta": {
+            "n_vocab": model.n_vocab,
+            "n_ctx": ctx_size,
+            "n_ctx_train": model.n_ctx_train,
+            "size": model.n_bytes,
+        },
     }
+    copy = {"name": loaded.name, "model": loaded.name, "capabilities": capabilities, "details": {"format": "gguf"}}
+    return JSONResponse({"object": "list", "data": [entry], "models": [copy]})
+
+
+async def props(service: Service, _request: Request) -> Response:
+    """The settings of a request that gives none, and the chat template."""
+    loaded = service.loaded
+    model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
+    return JSONResponse(
+        {
+            "default_generation_settings": {"params": service.defaults.settings(), "n_ctx": ctx_size},
+            "total_slots": len(loaded.model.lanes),
+            "model_alias": loaded.name,
+            "model_path": str(model.path),
+            "modalities": {"vision": False, "audio": False},
+            "chat_template": model.chat_template or "",
+            "bos_token": model.special_token_text("bos"),
+            "eos_token": model.special_token_text("eos"),
+            "build_info": f"specrun-{__version__}",
+            "speculation": [str(plan) for plan in loaded.model.plans.candidates],
+        }
+    )
+
+
+async def metrics(service: Service, _request: Request) -> Response:
+    """Sums since the server was started, and the present queue."""
+    t, queue = service.totals, service.queue
+    numbers = [(one.metadata["name"], getattr(t, one.name), one.metadata["what"]) for one in fields(t) if one.metadata]
+    numbers += [
+        ("tokens_per_pass", t.completion_tokens / max(t.passes, 1), "Mean accepted length."),
+        ("requests_processing", queue.n_running, "Requests that are being answered."),
+        ("requests_waiting", queue.n_waiting, "Requests that wait."),
+        ("requests_refused_total", queue.n_refused, "Requests refused because too many waited."),
+    ]
+    lines = ["# HELP specrun_answers_total Answers, by why they ended.", "# TYPE specrun_answers_total counter"]
+    lines += [f'specrun_answers_total{{reason="{reason}"}} {n}' for reason, n in sorted(dict(t.answers).items())]
+    for name, value, what in numbers:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# HELP specrun_{name} {what}", f"# TYPE specrun_{name} {kind}", f"specrun_{name} {value:.9g}"]
+    return PlainTextResponse("\n".join(lines) + "\n", media_type=_METRICS_TYPE)

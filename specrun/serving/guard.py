@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError
-from specrun.serving.error_response import error_response
+from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError, error_response
 
 ANY_ORIGIN = "*"
 # For whoever watches over the server, and the page, which asks for the key. They say nothing of the model.

@@ -4,91 +4,103 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, InstanceOf, ValidationInfo, field_validator
 
 from specrun.llama.chat_template import Message
-from specrun.serving.fields import Fields
+from specrun.serving.bodies import Fields, must, parsed
 from specrun.serving.reading.form import AnswerForm
 
-_MOST_MESSAGES = 10_000
+MOST_MESSAGES = 10_000
 _MOST_CALLS = 1000  # in a message
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-def read_messages(fields: Fields, form: AnswerForm) -> list[Message]:
+class _Function(Fields):
+    name: str
+    arguments: Annotated[str | InstanceOf[dict[str, Any]] | None, must("be a string with a JSON object")] = None
+
+
+class _Call(Fields):
+    id: Any = None
+    function: _Function
+
+
+_Calls = list[Annotated[_Call, must("be an object with an id and a function that has a name and arguments")]]
+
+
+class _Message(Fields):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    reasoning_content: str = ""
+    tool_calls: Annotated[_Calls, Field(max_length=_MOST_CALLS, fail_fast=True)] = Field([])
+    tool_call_id: str = ""
+    name: str = ""
+    content: str = Field(None, validate_default=True)
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _text(cls, content: Any, read: ValidationInfo) -> str:
+        is_call = read.data.get("role") == "assistant" and read.data.get("tool_calls")
+        return "" if content is None and is_call else joined(content)
+
+
+class _Conversation(Fields):
+    messages: Annotated[list[_Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+
+
+def joined(content: Any, kind: str | None = "text") -> str:
+    """The text of a message, which may come in parts. kind: the type that parts must have.
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ValueError("must be a string or a list of parts")
+    for part in content:
+        if not isinstance(part, dict) or (kind and part.get("type") != kind):
+            raise ValueError("may have parts of the type text only")
+        if not isinstance(part.get("text"), str):
+            raise ValueError("has a part without a text")
+    return "\n".join(part["text"] for part in content)
+
+
+def read_messages(body: Mapping[str, Any], form: AnswerForm) -> list[Message]:
     """The conversation. Raises ApiError."""
-    given = fields.items("messages", _MOST_MESSAGES)
-    if not given:
-        fields.refuse("messages", "must be a list with at least one message")
-    messages: list[Message] = []
     called: dict[str, str] = {}  # the tool of each call so far, by the call's id
-    for i, message in enumerate(given):
-        name = f"messages[{i}]"
-        if not isinstance(message, dict):
-            fields.refuse(name, "must be an object with role and content")
-        messages.append(_message(fields.inner_of(name, message), form, called))
-    return messages
+    return [_for_template(given, form, called) for given in parsed(_Conversation, body).messages]
 
 
-def _message(fields: Fields, form: AnswerForm, called: dict[str, str]) -> Message:
-    role = fields.raw("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        fields.refuse("role", f"must be one of {', '.join(_ROLES)}")
-    message: Message = {"role": _ROLES[role], "content": ""}
-    if role == "assistant":
-        _read_assistant(fields, form, message, called)
-    if not (message.get("tool_calls") and fields.raw("content") is None):
-        message["content"] = text_of(fields, fields.raw("content"))
-    if role == "assistant" and form.calls == "harmony":
-        _name_thinking(message)
-    if role == "tool":
-        call = fields.text("tool_call_id") or ""
-        message["tool_call_id"] = call
-        tool = fields.text("name") or called.get(call)
+def _for_template(given: _Message, form: AnswerForm, called: dict[str, str]) -> Message:
+    message: Message = {"role": "system" if given.role == "developer" else given.role, "content": given.content}
+    if given.role == "assistant":
+        if given.tool_calls:
+            message["tool_calls"] = [_call(call, form) for call in given.tool_calls]
+            called.update({call["id"]: call["function"]["name"] for call in message["tool_calls"]})
+        # gpt-oss's template calls reasoning `thinking`, and refuses it beside text in a message with calls.
+        is_harmony = form.calls == "harmony"
+        if given.reasoning_content and not (is_harmony and given.tool_calls and given.content):
+            message["thinking" if is_harmony else "reasoning_content"] = given.reasoning_content
+    elif given.role == "tool":
+        message["tool_call_id"] = given.tool_call_id
+        tool = given.name or called.get(given.tool_call_id)
         if tool:
             message["name"] = tool
     return message
 
 
-def _read_assistant(fields: Fields, form: AnswerForm, message: Message, called: dict[str, str]) -> None:
-    reasoning = fields.text("reasoning_content")
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    calls = [_call(fields, i, call, form) for i, call in enumerate(fields.items("tool_calls", _MOST_CALLS))]
-    if calls:
-        message["tool_calls"] = calls
-        called.update({call["id"]: call["function"]["name"] for call in calls})
-
-
-def _name_thinking(message: Message) -> None:
-    """gpt-oss's template calls reasoning `thinking`, and refuses it beside text in a message with calls."""
-    reasoning = message.pop("reasoning_content", "")
-    if reasoning and not (message.get("tool_calls") and message["content"]):
-        message["thinking"] = reasoning
-
-
-def _call(fields: Fields, i: int, call: Any, form: AnswerForm) -> dict[str, Any]:
-    name = f"tool_calls[{i}]"
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        fields.refuse(name, "must be an object with an id and a function that has a name and arguments")
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str | dict | None):
-        fields.refuse(f"{name}.function.arguments", "must be a string with a JSON object")
-    return tool_call(str(call.get("id") or ""), function["name"], arguments, form)
-
-
-def tool_call(call_id: str, name: str, arguments: str | Mapping[str, Any] | None, form: AnswerForm) -> dict[str, Any]:
+def _call(call: _Call, form: AnswerForm) -> dict[str, Any]:
     """A call that the assistant made, for the template: with arguments as an object, or as the text that was written.
 
     That text, where the template takes it, is what the cache has already.
     """
+    arguments = call.function.arguments
     if isinstance(arguments, str) and not form.takes_text:
         arguments = _parsed(arguments)
-    elif isinstance(arguments, Mapping) and form.takes_text:
+    elif isinstance(arguments, dict) and form.takes_text:
         arguments = json.dumps(arguments, ensure_ascii=False)
-    empty: str | dict[str, Any] = "{}" if form.takes_text else {}
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or empty}}
+    function = {"name": call.function.name, "arguments": arguments or ("{}" if form.takes_text else {})}
+    return {"id": str(call.id or ""), "type": "function", "function": function}
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
@@ -98,18 +110,3 @@ def _parsed(arguments: str) -> str | dict[str, Any]:
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
-
-
-def text_of(fields: Fields, content: Any) -> str:
-    """The text of a message, which may come in parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        fields.refuse("content", "must be a string or a list of parts")
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            fields.refuse("content", f"may have parts of the type text only; no {kind or 'other parts'}")
-        if not isinstance(part.get("text"), str):
-            fields.refuse("content", "has a part without a text")
-    return "\n".join(part["text"] for part in content)

@@ -1,33 +1,168 @@
-"""What both of OpenAI's endpoints that write share: the head of an object, and log-probabilities as JSON."""
+"""Answers in OpenAI's two shapes: messages of a conversation, and texts that continue prompts."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from specrun import __version__
+from specrun.engine.completion import Completion
 from specrun.sampling.logprobs import TokenLogprob
+from specrun.serving.answers import Answer
+from specrun.serving.api_error import ApiError
+from specrun.serving.event_stream import frame
+from specrun.serving.job import Asked
+from specrun.serving.reading.deltas import CallDelta, Delta
+from specrun.serving.request_fields import Sending
+from specrun.serving.service import LoadedService
+from specrun.serving.usage import timings, usage
 
+Json = dict[str, Any]
 TokenBytes = Callable[[int], bytes]
 """Gives the bytes of a token."""
 
 
-def head(kind: str, model_name: str) -> dict[str, Any]:
-    """The fields that all objects of one answer have in common. kind: the beginning of its id."""
-    return {
-        "id": f"{kind}-{secrets.token_hex(16)}",
-        "created": int(time.time()),
-        "model": model_name,
-        "system_fingerprint": f"specrun-{__version__}",
-    }
+class OpenAiShape:
+    """What both shapes share. asked: the answers that are sent."""
+
+    keep_alive = b": keep-alive\n\n"  # a comment, which clients skip
+    _id, _whole, _chunk = "", "", ""  # beginning of the id, and what the objects are called
+
+    def __init__(self, loaded: LoadedService, sending: Sending, asked: Sequence[Asked]) -> None:
+        self._sending = sending
+        self._asked = asked
+        self._token_bytes = loaded.model.llama_model.token_bytes
+        self._head = {
+            "id": f"{self._id}-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": loaded.name,
+            "system_fingerprint": f"specrun-{__version__}",
+        }
+
+    def whole(self, answers: Sequence[Answer]) -> Json:
+        """All answers as one object."""
+        completions = [answer.ended for answer in answers]
+        choices = [self._choice(answer) for answer in answers]
+        numbers = {"usage": usage(self._asked, completions), **self._numbers(completions[-1])}
+        return {"object": self._whole, **self._head, "choices": choices, **numbers}
+
+    def begin(self) -> Iterable[bytes]:
+        """Nothing."""
+        return ()
+
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        """Chunks with an addition to an answer."""
+        raise NotImplementedError
+
+    def end(self, completions: Sequence[Completion]) -> Iterator[bytes]:
+        """The numbers of tokens, if they are asked for, and the mark of the end."""
+        if self._sending.stream_options.include_usage:
+            yield self._frame([], {"usage": usage(self._asked, completions)})
+        yield b"data: [DONE]\n\n"
+
+    def failure(self, error: ApiError) -> bytes:
+        """The error's object."""
+        return frame(error.as_openai())
+
+    def _choice(self, answer: Answer) -> Json:
+        """A whole answer."""
+        raise NotImplementedError
+
+    def _numbers(self, completion: Completion) -> Json:
+        return {"timings": timings(completion)}
+
+    def _frame(self, choices: list[Json], further: Json | None = None) -> bytes:
+        return frame({"object": self._chunk, **self._head, "choices": choices, **(further or {})})
 
 
-def chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> dict[str, Any]:
-    """`logprobs` of a message: for each token its own and those of the likeliest ones. llama-server adds the ids."""
+class CompletionShape(OpenAiShape):
+    """The shape of /v1/completions."""
 
-    def one(token: int, logprob: float) -> dict[str, Any]:
+    _id, _whole, _chunk = "cmpl", "text_completion", "text_completion"
+    _begin = 0  # of the next addition in its answer, in characters
+
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        """One chunk."""
+        choice = self._choice(addition, self._begin)
+        yield self._frame([choice], self._numbers(addition.completion) if addition.completion else None)
+        self._begin = 0 if addition.completion else self._begin + len(choice["text"])
+
+    def _choice(self, answer: Answer, begin: int = 0) -> Json:
+        text = "".join(delta.content for delta in answer.deltas)
+        told = _completion_logprobs(answer.logprobs, begin, self._token_bytes) if answer.logprobs else None
+        return {"text": text, "index": answer.index, "logprobs": told, "finish_reason": answer.finish}
+
+
+class ChatShape(OpenAiShape):
+    """The shape of /v1/chat/completions."""
+
+    _id, _whole, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    _n_begun = 0
+
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        """A chunk for each part, besides those with which an answer begins and ends."""
+        index, logprobs = addition.index, addition.logprobs
+        if index == self._n_begun:
+            yield self._frame([self._told(index, "delta", {"role": "assistant", "content": ""})])
+            self._n_begun += 1
+        for delta in addition.deltas or ([Delta()] if logprobs else []):
+            yield self._frame([self._told(index, "delta", _delta_json(delta), logprobs)])
+            logprobs = ()
+        if addition.completion:
+            ending = self._told(index, "delta", {}, finish=addition.finish)
+            yield self._frame([ending], self._numbers(addition.completion))
+
+    def _choice(self, answer: Answer) -> Json:
+        return self._told(answer.index, "message", _message(answer.deltas), answer.logprobs, answer.finish)
+
+    def _told(
+        self, index: int, name: str, value: Json, logprobs: Sequence[TokenLogprob] = (), finish: str | None = None
+    ) -> Json:
+        told = _chat_logprobs(logprobs, self._token_bytes) if logprobs else None
+        return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
+
+    def _numbers(self, completion: Completion) -> Json:
+        tree = {"last_tree": _last_tree(completion)} if self._sending.last_tree else {}
+        return super()._numbers(completion) | tree
+
+
+def _message(deltas: Iterable[Delta]) -> Json:
+    """The whole message of an answer."""
+    content, reasoning, calls = "", "", list[Json]()
+    for delta in deltas:
+        content += delta.content
+        reasoning += delta.reasoning
+        if delta.call and delta.call.name is not None:
+            calls.append(_begun(delta.call))
+        elif delta.call:
+            calls[-1]["function"]["arguments"] += delta.call.arguments
+    message: Json = {"role": "assistant", "content": None if calls and not content else content}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _delta_json(delta: Delta) -> Json:
+    """An addition to a message."""
+    if delta.call:
+        call = delta.call
+        more = {"function": {"arguments": call.arguments}} if call.name is None else _begun(call)
+        return {"tool_calls": [{"index": call.index, **more}]}
+    return {"reasoning_content": delta.reasoning} if delta.reasoning else {"content": delta.content}
+
+
+def _begun(call: CallDelta) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> Json:
+    """For each token its own log-probability and those of the likeliest tokens. llama-server adds the ids."""
+
+    def one(token: int, logprob: float) -> Json:
         data = token_bytes(token)
         return {"id": token, "token": _text(data), "bytes": list(data), "logprob": logprob}
 
@@ -38,8 +173,8 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> 
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_bytes: TokenBytes) -> dict[str, Any]:
-    """`logprobs` of a text completion, as four lists. begin: characters of the text before the first token."""
+def _completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_bytes: TokenBytes) -> Json:
+    """Log-probabilities as four lists. begin: characters of the text before the first token."""
     tokens = [_text(token_bytes(written.token)) for written in logprobs]
     offsets = [begin + sum(map(len, tokens[:i])) for i in range(len(tokens))]
     return {
@@ -50,6 +185,19 @@ def completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_byte
     }
 
 
+def _last_tree(completion: Completion) -> Json | None:
+    """The tree of the last pass that had one: its tokens, the parent of each (-1 for the root), the accepted path."""
+    drafted = completion.last_drafted
+    if drafted is None:
+        return None
+    tree = drafted.tree
+    return {
+        "tokens": [_text(completion.token_bytes(int(token))) for token in tree.tokens],
+        "parents": tree.parents.tolist(),
+        "path": [int(node) for node in drafted.accepted.path],
+    }
+
+
 def _text(data: bytes) -> str:
-    """The text of a token; of a part of a character, U+FFFD."""
+    """The text of a token; U+FFFD for a part of a character."""
     return data.decode("utf-8", errors="replace")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specrun.engine.model import Model
 from specrun.engine.request import Request
-from specrun.sampling import SamplingParameters
 from specrun.sampling.parameters import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Asked, Job
 from specrun.serving.job_queue import JobQueue
-from specrun.serving.metrics import Totals
 from specrun.serving.prompts import Prompt, Prompts
 from specrun.serving.request_fields import Defaults
+from specrun.serving.usage import Totals
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,23 @@ class LoadedService:
 
 
 class Service:
-    """queue: the jobs that wait. defaults: what absent fields of a request mean. totals: sums over all answers."""
+    """What the endpoints and the worker share.
+
+    queue: the jobs that wait. defaults: what absent fields of a request mean. totals: sums over all answers.
+    started: seconds of Unix time.
+    """
 
     def __init__(self, queue: JobQueue, defaults: Defaults) -> None:
         self.queue = queue
         self.defaults = defaults
         self.totals = Totals()
+        self.started = int(time.time())
         self._loaded: LoadedService | None = None
 
     def begin(self, loaded: LoadedService) -> None:
         """The model is loaded: requests are answered from now on."""
         self.queue.n_lanes = len(loaded.model.lanes)
         self._loaded = loaded
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the model is loaded."""
-        return self._loaded is not None
 
     @property
     def loaded(self) -> LoadedService:
@@ -60,16 +60,13 @@ class Service:
 
         Raises ApiError if the queue has no room.
         """
+        sampling = request.sampling
+        seeded = [replace(sampling, seed=(sampling.seed + i) % (MAX_SEED + 1)) for i in range(n)]
         asked = [
-            Asked(prompt, replace(request, prompt=prompt.tokens, sampling=sampling), anew)
+            Asked(prompt, replace(request, prompt=prompt.tokens, sampling=one), anew)
             for prompt in prompts
-            for sampling in _seeded(request.sampling, n)
+            for one in seeded
         ]
         job = Job(asked, self.queue.drop)
         self.queue.put(job)
         return job
-
-
-def _seeded(sampling: SamplingParameters, n: int) -> list[SamplingParameters]:
-    """The parameters with `n` consecutive seeds."""
-    return [replace(sampling, seed=(sampling.seed + i) % (MAX_SEED + 1)) for i in range(n)]

@@ -2,49 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.llama import LlamaModel
-from specrun.serving.bodies import read_json
-from specrun.serving.fields import Fields, is_integer
+from specrun.serving.api_error import refused
+from specrun.serving.bodies import Fields, must, parsed, read_json
 from specrun.serving.service import Service
 
 _MOST_TOKENS = 2**21  # to be turned into text at once
 
 
-class Tokenizing:
-    """The endpoints."""
+class _Text(Fields):
+    content: str = ""
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
-    async def tokenize(self, request: Request) -> Response:
-        """Token ids of a text; with `with_pieces`, with what each stands for. Raises ApiError."""
-        loaded = self._service.loaded
-        model = loaded.model.llama_model
-        fields = Fields(await read_json(request))
-        text = fields.text("content") or ""
-        loaded.prompts.check_length(text)
-        add_special = bool(fields.flag("add_special"))
-        parse_special = fields.flag("parse_special") is not False
-        tokens = await run_in_threadpool(model.tokenize, text, add_special, parse_special)
-        if fields.flag("with_pieces"):
-            return JSONResponse({"tokens": [{"id": token, "piece": _piece(model, token)} for token in tokens]})
-        return JSONResponse({"tokens": tokens})
+class _Tokens(Fields):
+    tokens: Annotated[
+        list[Annotated[int, Field(ge=0)]],
+        Field(max_length=_MOST_TOKENS, fail_fast=True),
+        must(f"be a list of at most {_MOST_TOKENS} token ids"),
+    ] = Field([])
 
-    async def detokenize(self, request: Request) -> Response:
-        """The text of token ids. Raises ApiError."""
-        model = self._service.loaded.model.llama_model
-        fields = Fields(await read_json(request))
-        tokens = fields.items("tokens", _MOST_TOKENS)
-        if not all(is_integer(token) and 0 <= token < model.n_vocab for token in tokens):
-            fields.refuse("tokens", f"must be a list of token ids below {model.n_vocab}")
-        text = b"".join(model.token_bytes(token, special=True) for token in tokens)
-        return JSONResponse({"content": text.decode("utf-8", errors="replace")})
+
+async def tokenize(service: Service, request: Request) -> Response:
+    """Token ids of a text; with `with_pieces`, with what each stands for. Raises ApiError."""
+    loaded = service.loaded
+    model = loaded.model.llama_model
+    given = parsed(_Text, await read_json(request))
+    loaded.prompts.check_length(given.content)
+    tokens = await run_in_threadpool(model.tokenize, given.content, given.add_special, given.parse_special)
+    if given.with_pieces:
+        return JSONResponse({"tokens": [{"id": token, "piece": _piece(model, token)} for token in tokens]})
+    return JSONResponse({"tokens": tokens})
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    """The text of token ids. Raises ApiError."""
+    model = service.loaded.model.llama_model
+    tokens = parsed(_Tokens, await read_json(request)).tokens
+    if max(tokens, default=0) >= model.n_vocab:
+        raise refused("tokens", f"must be token ids below {model.n_vocab}")
+    text = b"".join(model.token_bytes(token, special=True) for token in tokens)
+    return JSONResponse({"content": text.decode("utf-8", errors="replace")})
 
 
 def _piece(model: LlamaModel, token: int) -> Any:

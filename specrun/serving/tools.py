@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, InstanceOf
 
 from specrun.constraints import check_readings, schema_to_gbnf
 from specrun.errors import UsageError
-from specrun.serving.fields import Fields
+from specrun.serving.api_error import refused
+from specrun.serving.bodies import Fields, must, parsed
 
 MOST_TOOLS = 512
-_NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
-_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
+_NAME = r"^[a-zA-Z0-9_.:-]{1,128}$"
+
+
+class _Function(Fields):
+    name: Annotated[str, Field(pattern=_NAME), must("have letters, digits, _ and - only")] = Field(
+        "", validate_default=True
+    )
+    description: Annotated[str, BeforeValidator(lambda text: text or ""), must("be a string")] = ""
+    parameters: Annotated[
+        InstanceOf[dict[str, Any]], BeforeValidator(lambda schema: schema or _NO_ARGUMENTS), must("be a JSON schema")
+    ] = _NO_ARGUMENTS
+    strict: Any = None
+
+
+class _Tool(Fields):
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _ToolFields(Fields):
+    tools: Annotated[
+        list[Annotated[_Tool, must("be an object with the type function and a function")]],
+        Field(max_length=MOST_TOOLS, fail_fast=True),
+    ] = Field([])
+    tool_choice: Any = None
+
+
+class _CallFields(Fields):
+    parallel_tool_calls: bool = True
 
 
 @dataclass(frozen=True)
@@ -32,60 +63,45 @@ class Tools:
     is_parallel: bool = True
 
 
-def read_tools(fields: Fields) -> Tools | None:
+def read_tools(body: Mapping[str, Any]) -> Tools | None:
     """The tools of a request; None if it has none, or must call none. Raises ApiError."""
-    declared = [_declared(fields, i, tool) for i, tool in enumerate(fields.items("tools", MOST_TOOLS))]
-    forced = _forced(fields, [tool["function"]["name"] for tool in declared])
-    if forced is None or not declared:
+    given = parsed(_ToolFields, body)
+    functions = [tool.function for tool in given.tools]
+    forced = _forced(given.tool_choice, [function.name for function in functions])
+    if forced is None or not functions:
         return None
-    schemas = {tool["function"]["name"]: _schema(fields, i, tool["function"]) for i, tool in enumerate(declared)}
-    is_named = isinstance(fields.raw("tool_choice"), dict)
-    return Tools(declared, schemas, forced, fields.flag("parallel_tool_calls") is not False and not is_named)
+    schemas = {function.name: _schema(i, function) for i, function in enumerate(functions)}
+    is_parallel = parsed(_CallFields, body).parallel_tool_calls and not isinstance(given.tool_choice, dict)
+    # Templates look for all three fields.
+    declared = [function.model_dump(include={"name", "description", "parameters"}) for function in functions]
+    return Tools([{"type": "function", "function": one} for one in declared], schemas, forced, is_parallel)
 
 
-def _declared(fields: Fields, i: int, tool: Any) -> dict[str, Any]:
-    name = f"tools[{i}]"
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or tool.get("type", "function") != "function":
-        fields.refuse(name, "must be an object with the type function and a function")
-    if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
-        fields.refuse(f"{name}.function.name", "must have letters, digits, _ and - only")
-    if not isinstance(function.get("description") or "", str):
-        fields.refuse(f"{name}.function.description", "must be a string")
-    parameters = function.get("parameters")
-    if not isinstance(parameters or {}, dict):
-        fields.refuse(f"{name}.function.parameters", "must be a JSON schema")
-    # Templates look for all three.
-    given = {"name": function["name"], "description": function.get("description") or ""}
-    return {"type": "function", "function": {**given, "parameters": parameters or {**_ANY_OBJECT, "properties": {}}}}
-
-
-def _schema(fields: Fields, i: int, function: Mapping[str, Any]) -> Any:
+def _schema(i: int, function: _Function) -> Any:
     """What the grammar holds the arguments to. Only `strict` insists that it is the whole schema."""
-    schema = function["parameters"]
+    schema = function.parameters
     try:
         check_readings(schema)
         schema_to_gbnf(schema)
     except (UsageError, RecursionError) as error:
-        if (fields.raw("tools")[i]["function"]).get("strict") is True:
-            fields.refuse(f"tools[{i}].function.parameters", f"cannot be enforced, as strict asks: {error}")
-        return _ANY_OBJECT
-    return schema if schema.get("type") == "object" else _ANY_OBJECT
+        if function.strict is True:
+            raise refused(f"tools[{i}].function.parameters", f"cannot be enforced, as strict asks: {error}") from error
+        return ANY_OBJECT
+    return schema if schema.get("type") == "object" else ANY_OBJECT
 
 
-def _forced(fields: Fields, names: list[str]) -> tuple[str, ...] | None:
+def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
     """The names of which one must be called; None if none may be."""
-    choice = fields.raw("tool_choice")
     if choice is None or choice == "auto":
         return ()
     if choice == "none":
         return None
     if not names:
-        fields.refuse("tool_choice", "needs tools")
+        raise refused("tool_choice", "needs tools")
     if choice == "required":
         return tuple(names)
     function = choice.get("function") if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if name not in names:
-        fields.refuse("tool_choice", "must be none, auto, required, or name a function of tools")
+        raise refused("tool_choice", "must be none, auto, required, or name a function of tools")
     return (name,)

@@ -1,28 +1,30 @@
-"""Numbers of an answer, in the shapes of OpenAI (`usage`) and llama-server (`timings`)."""
+"""Numbers of an answer, as OpenAI (`usage`) and llama-server (`timings`) tell them, and sums over all answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.statistics import Statistics
-from specrun.serving.job import Job
+from specrun.serving.job import Asked
+
+_COUNTED_HERE = ("answers", "prompt_tokens_cached", "shared_passes")  # not by the statistics of an answer
 
 
-def usage(job: Job, completions: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens of a job whose answers are `completions`. A prompt that has several answers is counted once."""
-    first: dict[int, Completion] = {}  # of each prompt
-    for asked, completion in zip(job.asked, completions, strict=False):
-        first.setdefault(id(asked.prompt), completion)
-    prompt = sum(completion.statistics.prompt_tokens for completion in first.values())
-    cached = sum(cached_tokens(completion.statistics) for completion in first.values())
+def usage(asked: Sequence[Asked], completions: Sequence[Completion]) -> dict[str, Any]:
+    """Tokens of the answers that were asked for. A prompt that has several answers is counted once."""
+    first: dict[int, Statistics] = {}  # of each prompt
+    for one, completion in zip(asked, completions, strict=False):
+        first.setdefault(id(one.prompt), completion.statistics)
+    prompt = sum(s.prompt_tokens for s in first.values())
     written = sum(len(completion.token_ids) for completion in completions)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": sum(map(cached_tokens, first.values()))},
     }
 
 
@@ -50,3 +52,41 @@ def timings(completion: Completion) -> dict[str, Any]:
         "draft_n_accepted": s.drafted_accepted,
         "tokens_per_pass": round(s.tokens_per_pass, 3),
     }
+
+
+def _total(name: str, what: str) -> Any:
+    """A sum over answers, and what /metrics calls it."""
+    return field(default=0, metadata={"name": f"{name}_total", "what": what})
+
+
+@dataclass
+class Totals:
+    """Sums over all answers. Written by the model's thread alone; a reader may see them between two additions.
+
+    answers: number of answers, by why they ended.
+    """
+
+    answers: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = _total("prompt_tokens", "Tokens of prompts.")
+    prompt_tokens_cached: int = _total("prompt_tokens_cached", "Of these, taken from the cache.")
+    completion_tokens: int = _total("completion_tokens", "Tokens written.")
+    passes: int = _total("passes", "Target passes that wrote them, counted for each answer.")
+    shared_passes: int = _total("shared_passes", "Target passes that several answers shared.")
+    drafted: int = _total("drafted_tokens", "Drafted tokens that these passes checked.")
+    drafted_accepted: int = _total("drafted_tokens_accepted", "Of these, accepted.")
+    prefill_seconds: float = _total("prompt_seconds", "Time reading prompts.")
+    seconds: float = _total("generation_seconds", "Time writing.")
+    target_seconds: float = _total("target_seconds", "Of it, in target passes.")
+    draft_seconds: float = _total("draft_seconds", "Of it, in draft passes while no target pass ran.")
+
+    def add(self, completion: Completion) -> None:
+        """Add an answer, whole or interrupted."""
+        self.ended(completion.finish_reason)
+        self.prompt_tokens_cached += cached_tokens(completion.statistics)
+        for one in fields(self):
+            if one.name not in _COUNTED_HERE:
+                setattr(self, one.name, getattr(self, one.name) + getattr(completion.statistics, one.name))
+
+    def ended(self, reason: str) -> None:
+        """Count an answer. reason: why it ended; "error" if it failed."""
+        self.answers[reason] = self.answers.get(reason, 0) + 1

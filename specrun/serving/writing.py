@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from specrun.engine import saved_caches
@@ -13,10 +14,10 @@ from specrun.engine.generation import Generation
 from specrun.engine.saved_caches import SavedCaches
 from specrun.engine.statistics import Pass
 from specrun.errors import LlamaError
+from specrun.sampling.logprobs import TokenLogprob
 from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
 from specrun.serving.job import Answered, Asked, Job, Piece
-from specrun.serving.released import Released
 from specrun.serving.service import Service
 
 
@@ -74,7 +75,7 @@ class Writing:
         else:
             self._conversations.take_up(self.engine, asked.request.prompt)
         self._completion = self._model.complete(asked.request, engine=self.engine)
-        self._released = Released(self._completion.token_bytes)
+        self._released = _Released(self._completion.token_bytes)
         self._n_told = 0
         self.generation = self._completion.generation(lambda: self.is_ended)
         self.generation.begin()
@@ -103,7 +104,7 @@ class Writing:
 
     def fail(self, error: Exception) -> None:
         """Tell the reader why there will be no further text."""
-        self._totals.failed()
+        self._totals.ended("error")
         self.job.emit(error)
         self.is_done = True
 
@@ -144,3 +145,27 @@ def _copy(engine: Engine) -> SavedCaches | None:
     with suppress(LlamaError, MemoryError):
         return saved_caches.save(engine)
     return None
+
+
+class _Released:
+    """Gives out the tokens of an answer once the first byte of their text is given out.
+
+    token_bytes: gives the bytes of a token. Tokens of a stop text, which is never given out, never are either.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._waiting: deque[tuple[int, TokenLogprob]] = deque()  # where each begins, in bytes
+        self._n_written = 0  # bytes of all tokens so far
+        self._n_released = 0  # bytes of text given out
+
+    def push(self, tokens: Sequence[TokenLogprob], text: str) -> tuple[TokenLogprob, ...]:
+        """The tokens whose text begins in the text so far. tokens: further ones. text: that is given out now."""
+        for one in tokens:
+            self._waiting.append((self._n_written, one))
+            self._n_written += len(self._token_bytes(one.token))
+        self._n_released += len(text.encode())
+        ready = []
+        while self._waiting and self._waiting[0][0] < self._n_released:
+            ready.append(self._waiting.popleft()[1])
+        return tuple(ready)

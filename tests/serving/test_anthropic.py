@@ -92,7 +92,7 @@ def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) ->
     in_blocks = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
     assert n_tokens(*ASK, reminder) == n_tokens(*ASK, in_blocks) > n_tokens(*ASK)
     body = {"messages": [{"role": "robot", "content": "x"}], "max_tokens": 4}
-    assert "user, assistant or system" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
+    assert "'user', 'assistant' or 'system'" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
 
 
 def test_stop_sequences(client: anthropic.Anthropic) -> None:

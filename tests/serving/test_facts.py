@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import httpx2
 
 from specrun import __version__
+from specrun.sampling import SamplingParameters
 from specrun.serving.app import Access, make_app
 from specrun.serving.http_server import HttpServer, listening_socket, url
 from specrun.serving.job_queue import JobQueue
@@ -41,6 +44,7 @@ def test_props_tell_what_a_request_gets(server: Server) -> None:
     props = server.client.get("/props").json()
     settings = props["default_generation_settings"]
     assert (settings["n_ctx"], settings["params"]["temperature"], settings["params"]["max_tokens"]) == (1024, 0, 24)
+    assert set(settings["params"]) == {field.name for field in fields(SamplingParameters)} | {"max_tokens", "stop"}
     assert "messages" in props["chat_template"]
     assert props["build_info"] == f"specrun-{__version__}"
 

@@ -12,11 +12,12 @@ from specrun.engine.request import Request
 from specrun.errors import SpecrunError
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.serving import job as jobs
-from specrun.serving.job import Answered, Asked, Event, Job, Piece
+from specrun.serving.job import Answered, Asked, Event, Job, Outbox, Piece
 from specrun.serving.prompts import Prompt
 
 ALONG, TO_THE_END = 600.0, None  # keep_alive_s of who reads along, and of who does not
 NEVER = 600.0
+REST = 20.0
 END = Answered(cast(Any, None))  # only told apart from pieces here
 
 
@@ -95,19 +96,27 @@ def test_every_answer_of_a_job_begins_at_once(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(run())
 
 
-def test_who_does_not_read_along_gets_the_rest_with_the_end() -> None:
+@pytest.mark.parametrize(
+    ("keep_alive_s", "own", "others", "following"),
+    [(TO_THE_END, "a", "bcd", Piece("bcd", tuple(one.logprobs[0] for one in pieces("bcd")))), (ALONG, "ab", "", END)],
+    ids=["who does not read along gets the rest with the end", "gathering is no silence"],
+)
+def test_nothing_comes_before_the_end(
+    monkeypatch: pytest.MonkeyPatch, keep_alive_s: float | None, own: str, others: str, following: Event
+) -> None:
+    monkeypatch.setattr(jobs, "GATHER_S", 0.01)
+
     async def run() -> None:
         job = started()
-        events = job.events(TO_THE_END)
-        first, *others = pieces("abcd")
-        await emitted(job, events, first)
-        for piece in others:
+        events = job.events(keep_alive_s)
+        await emitted(job, events, *pieces(own))
+        for piece in pieces(others):
             job.emit(piece)
-        following = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(2 * jobs.GATHER_S)
-        assert not following.done()
+        next_one = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.05)
+        assert not next_one.done()
         job.emit(END)
-        assert cast(Piece, await following).text == "bcd"
+        assert await next_one == following
 
     asyncio.run(run())
 
@@ -139,22 +148,6 @@ def test_silence_is_told() -> None:
     asyncio.run(run())
 
 
-def test_gathering_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "GATHER_S", 0.01)
-
-    async def run() -> None:
-        job = started()
-        events = job.events(ALONG)
-        await emitted(job, events, *pieces("ab"))
-        following = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.05)
-        assert not following.done()
-        job.emit(END)
-        assert await following == END
-
-    asyncio.run(run())
-
-
 def test_what_comes_behind_the_last_answer_is_no_error() -> None:
     async def run() -> None:
         job = started()
@@ -163,3 +156,61 @@ def test_what_comes_behind_the_last_answer_is_no_error() -> None:
         assert await rest_of(job.events(ALONG)) == ["a", "|"]
 
     asyncio.run(run())
+
+
+# Events that can wait do not wake a reader who comes again by himself, which he does only where that pays.
+
+
+@pytest.fixture
+def outbox() -> Outbox[str]:
+    return Outbox()
+
+
+def test_slow_events_wake_each_time(outbox: Outbox[str]) -> None:
+    for now in (0.0, 25.0, 50.0, 75.0):
+        assert outbox.put("a", can_wait=True)
+        assert outbox.take(now, REST) == ["a"]
+        assert not outbox.rests
+
+
+def test_fast_events_are_gathered_as_long_as_they_come(outbox: Outbox[str]) -> None:
+    for now in (0.0, 2.0):
+        assert outbox.put("a", can_wait=True)
+        assert outbox.take(now, REST) == ["a"]
+    for now in (22.0, 45.0):
+        assert outbox.rests
+        assert not outbox.put("b", can_wait=True)
+        assert not outbox.put("c", can_wait=True)
+        assert outbox.take(now, REST) == ["b", "c"]
+    assert outbox.rests
+    assert outbox.take(65.0, REST) == []  # it has come in vain
+    assert not outbox.rests
+    assert outbox.put("d", can_wait=True)
+    assert outbox.take(66.0, REST) == ["d"]
+    assert not outbox.rests
+
+
+def test_events_of_before_the_first_look_wake_each(outbox: Outbox[str]) -> None:
+    assert outbox.put("a", can_wait=True)
+    assert outbox.put("b", can_wait=True)
+    assert outbox.take(0.0, REST) == ["a", "b"]
+
+
+def test_what_cannot_wait_wakes_always_and_takes_along_what_waits(outbox: Outbox[str]) -> None:
+    for now in (0.0, 1.0):
+        outbox.put("a", can_wait=True)
+        outbox.take(now, REST)
+    assert not outbox.put("b", can_wait=True)
+    assert outbox.put("end", can_wait=False)
+    assert outbox.take(2.0, REST) == ["b", "end"]
+    assert not outbox.rests
+    assert outbox.put("the next one", can_wait=True)  # the beginning of something new does not wait
+
+
+def test_who_rests_without_end_is_woken_by_the_end_only(outbox: Outbox[str]) -> None:
+    assert outbox.put("a", can_wait=True)
+    assert outbox.take(0.0, None) == ["a"]
+    assert outbox.rests
+    assert not outbox.put("b", can_wait=True)
+    assert outbox.put("end", can_wait=False)
+    assert outbox.take(99.0, None) == ["b", "end"]

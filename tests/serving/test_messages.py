@@ -8,7 +8,6 @@ import pytest
 
 from specrun.llama.chat_template import ChatTemplate
 from specrun.serving.api_error import ApiError
-from specrun.serving.fields import Fields
 from specrun.serving.messages import read_messages
 from specrun.serving.reading.form import answer_form
 from specrun.serving.tools import read_tools
@@ -26,10 +25,10 @@ CONVERSATION: list[dict[str, Any]] = [
 
 
 def rendered(source: str, messages: list[dict[str, Any]] = CONVERSATION, **variables: Any) -> str:
-    fields = Fields({"messages": messages, "tools": [TOOL]})
-    tools = read_tools(fields)
+    body = {"messages": messages, "tools": [TOOL]}
+    tools = read_tools(body)
     assert tools
-    read = read_messages(fields, answer_form(source))
+    read = read_messages(body, answer_form(source))
     return ChatTemplate(source, "<s>", "</s>").render(read, tools=tools.declared, variables=variables)
 
 
@@ -87,5 +86,5 @@ def test_half_of_an_object_is_passed_on_as_text() -> None:
 )
 def test_wrong_messages_are_refused(message: Any, param: str) -> None:
     with pytest.raises(ApiError) as raised:
-        read_messages(Fields({"messages": [message]}), answer_form(QWEN3))
+        read_messages({"messages": [message]}, answer_form(QWEN3))
     assert raised.value.param == param

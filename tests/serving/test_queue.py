@@ -93,7 +93,7 @@ def test_who_goes_away_while_waiting_leaves_the_queue(busy: Server) -> None:
 
 
 def test_a_waiting_stream_is_kept_alive(busy: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specrun.serving.completions.KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr("specrun.serving.answers.KEEP_ALIVE_S", 0.01)
     with ExitStack() as first:
         begin(busy, first)
         with busy.client.stream("POST", COMPLETIONS, json={**SHORT, "stream": True}) as response:
