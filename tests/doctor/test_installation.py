@@ -92,6 +92,7 @@ def test_each_device_is_tried_by_its_place_among_those_that_get_layers() -> None
     assert "no layers there" in assistant.detail
 
 
+@pytest.mark.slow
 def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that ends the process, here a real one that ends itself."""
     monkeypatch.setattr(probe, "__name__", __name__)

@@ -109,6 +109,7 @@ def test_the_time_in_the_head_is_counted(running: Engine) -> None:
     assert all(result.statistics.draft_seconds == 0 for result in written(running, OFF.plan(), GREEDY, 24))
 
 
+@pytest.mark.slow
 def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
     chain, tree = (sum(r.n_passes for r in written(running, plan, SAMPLED)) for plan in PLANS[:2])
     assert tree < chain

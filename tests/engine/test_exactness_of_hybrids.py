@@ -76,6 +76,7 @@ def test_of_every_tree_the_best_path_is_checked(pair: tuple[Path, Path], plan: P
 WITH_A_DRAFT = [name for name, method in METHODS.items() if method.drafter and method.lossless and not method.head]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_A_DRAFT)
 def test_every_method_works(tmp_path: Path, name: str) -> None:
     method = find(name)

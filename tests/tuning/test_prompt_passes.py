@@ -92,6 +92,7 @@ def test_buffers_take_little_of_the_file_cache_of_streamed_weights(monkeypatch: 
     assert sizes_that_fit(options(), LlamaSettings(), []) == [512]
 
 
+@pytest.mark.slow
 def test_a_real_model_is_timed_and_its_settings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_passes, "_CLEARLY", 1e-6)  # any size is fast enough
     given = LlamaSettings(threads=1, type_v="f16")

@@ -86,6 +86,7 @@ def test_the_embedded_pair_is_identical(model: Model) -> None:
         assert one.n_passes < one.n_tokens <= 32
 
 
+@pytest.mark.slow
 def test_texts_that_rounding_parts_are_near_ties(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a backend whose passes over several tokens move every logit by up to 0.3."""
     score = TargetContext.score
