@@ -138,6 +138,7 @@ def test_any_number_of_tokens(pair: tuple[Path, Path], plan: Plan) -> None:
             assert (written.tokens, written.rows) == (plain.tokens[:max_tokens], plain.rows[:max_tokens])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", CHAINS, ids=str)
 def test_turns_of_a_chat_go_on_from_the_cache(pair: tuple[Path, Path], plan: Plan) -> None:
     """Answers, one that is interrupted, another answer to the same message, and one whose end is cut off."""

@@ -99,6 +99,7 @@ def test_a_file_that_fits_is_read_once_and_not_at_all_if_it_was_cached_before(bi
     assert bytes_read(cached) < 32 * MIB, cached
 
 
+@pytest.mark.slow
 def test_evicting_leaves_nothing_resident(script: ModuleType, big_file: Path) -> None:
     big_file.read_bytes()
     assert script.resident_bytes(big_file) == 64 * MIB

@@ -27,6 +27,7 @@ def test_the_quantizer_mixes_a_skeleton_as_it_mixes_the_model(kind: str, made: P
     assert other.quantized(_FILE_TYPES[kind], tmp_path) == real.types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_layers", [2, 4, 8])
 def test_a_miniature_has_the_targets_shapes_and_shares_of_types(n_layers: int, made: Path, tmp_path: Path) -> None:
     target = GgufFile.read(wide_target(made, "q4_k_m"))

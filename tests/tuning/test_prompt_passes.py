@@ -75,6 +75,7 @@ def options(target: Path = embedded.TARGET) -> RunOptions:
     return RunOptions(target, None, (OFF.plan(),))
 
 
+@pytest.mark.slow
 def test_no_layer_leaves_vram_for_larger_buffers() -> None:
     def fitting(free_bytes: int, settings: LlamaSettings) -> list[int]:
         gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", free_bytes, free_bytes)

@@ -156,6 +156,7 @@ def test_it_follows_the_text_both_ways() -> None:
     assert share_of_plain(plans, both, Q4_K_M, 200, len(good.ranks)) > 0.93
 
 
+@pytest.mark.slow
 def test_a_few_unlucky_passes_do_not_end_a_plan_that_wins() -> None:
     good, bad = text(200, 0.9, 3), useless(12, 3)
     mixed = good.then(Text(*(part[:4] for part in bad.parts))).then(good)
