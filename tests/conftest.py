@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 SCRIPT = [b"one", b" two", b" \xc3", b"\xa9", b" end"]
 SCRIPT_TEXT = "one two é end"
 
-# Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`.
-_SLOW_FIXTURES = {"specrun", "tuned"}
+# Each use of the first is a process that imports everything; the second is a whole run of `specrun tune`; the third is
+# the embedded target, widened by a script and quantized.
+_SLOW_FIXTURES = {"specrun", "tuned", "k_quant"}
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _COMMANDS_WITH_THREADS = ("generate", "chat", "serve", "tune", "verify")
 

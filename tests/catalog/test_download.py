@@ -152,6 +152,7 @@ def test_a_lost_connection_is_taken_up_where_it_broke(hub: Hub, shown: Shown, fa
     assert "trying again in" in shown.notes[0]
 
 
+@pytest.mark.slow
 def test_an_interrupted_download_goes_on_in_the_next_process(hub: Hub, shown: Shown) -> None:
     hub.faults = [Fault("/cdn/", cut=2_000_000, hold=True)]
     command = [sys.executable, "-m", "specrun", "pull", NAME]

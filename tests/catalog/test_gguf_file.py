@@ -149,6 +149,7 @@ def test_nonsense_in_the_header_is_an_error_and_not_a_crash(tmp_path: Path, rand
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "large.gguf"
     writer = gguf.GGUFWriter(path, "llama")

@@ -35,6 +35,7 @@ def grammar(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", ["0", "0.8", "1.5"])
 def test_json_by_a_schema_with_the_embedded_pair(here: SpecrunHere, schema: Path, temperature: str) -> None:
     texts = set()

@@ -54,6 +54,7 @@ def test_bench_leaves_trees_out(here: SpecrunHere, pair: tuple[Path, Path], tmp_
     assert rows["chain"]["tokens_per_pass"] > 1
 
 
+@pytest.mark.slow
 def test_verify_finds_identical_texts(here: SpecrunHere, pair: tuple[Path, Path]) -> None:
     result = here("verify", "--target", pair[0], "--draft", pair[1], "-n", "24", "--speculate", "chain", "--json")
     assert result.code == 0, result.stderr

@@ -35,6 +35,7 @@ def test_what_samples_and_matches_writes_what_the_target_would(here: SpecrunHere
         assert written["passes"] < off["passes"], name
 
 
+@pytest.mark.slow
 def test_the_embedded_target_has_drafts_by_name(here: SpecrunHere) -> None:
     off = json.loads(here(*WRITE, "--draft", "none").stdout)
     for name in ("draft", "eagle3"):
@@ -118,6 +119,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> N
     assert "learned while writing" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_datastore_is_made_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:
     text, store = tmp_path / "a.py", tmp_path / "a.datastore"
     text.write_text(Path(json.__file__).read_text(encoding="utf-8"), encoding="utf-8")

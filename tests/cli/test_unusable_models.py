@@ -180,6 +180,7 @@ def test_vocabularies_padded_to_different_sizes_make_a_pair(here: SpecrunHere, t
 # --- recurrent models ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recurrent_target_drafts_without_a_word(here: SpecrunHere, tmp_path: Path, kind: str) -> None:
     target = random_recurrent(tmp_path / "target.gguf", kind)

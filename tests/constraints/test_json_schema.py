@@ -187,6 +187,7 @@ def test_what_is_let_through(model: LlamaModel, schema: Any, good: list[str], ba
     assert {text: lets_through(model, schema, text) for text in expected} == expected
 
 
+@pytest.mark.slow
 def test_formats_are_those_of_the_standard_library(model: LlamaModel) -> None:
     for form, parse in (("date", date.fromisoformat), ("uuid", UUID), ("date-time", _parse_datetime)):
         with Grammar(schema_to_gbnf({"type": "string", "format": form}), model) as grammar:

@@ -18,6 +18,7 @@ from tests.hardware.test_machine import CPU, GPU, GiB
 X86_FLAGS = frozenset({"fpu", "pni", "ssse3", "avx", "avx2", "fma", "f16c", "bmi2", "avx512f"})
 
 
+@pytest.mark.slow
 def test_this_build_is_what_llama_cpp_says_and_its_layers_run_on_the_cpu() -> None:
     build = probe.read_build()
     assert (build.version, build.bindings) == (library.build(), library.bindings_version())
@@ -92,6 +93,7 @@ def test_each_device_is_tried_by_its_place_among_those_that_get_layers() -> None
     assert "no layers there" in assistant.detail
 
 
+@pytest.mark.slow
 def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that ends the process, here a real one that ends itself."""
     monkeypatch.setattr(probe, "__name__", __name__)

@@ -73,6 +73,7 @@ def test_the_limit_is_the_systems_unless_this_process_stands_above_it(tmp_path: 
         resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
+@pytest.mark.slow
 def test_a_busy_core_is_seen_and_named(busy_core: subprocess.Popen[bytes]) -> None:
     load = cores.watched()
     assert load.cores > 0.4  # of one core, which others may want too

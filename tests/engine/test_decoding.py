@@ -108,6 +108,7 @@ def test_interrupting_the_prompt_ends_it_before_the_first_pass(demo: Engine, pro
     assert write(demo, prompt, SAMPLING, PLAN, 20) == whole
 
 
+@pytest.mark.slow
 def test_leaving_in_the_middle_spoils_nothing(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 60)
     for left_after in (1, 2, 5):

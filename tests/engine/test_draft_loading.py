@@ -123,6 +123,7 @@ def test_the_memory_of_states_is_planned(head: Path) -> None:
     assert placement_request(options(embedded.DRAFT, CHAIN.plan()), ()).states_bytes == 0
 
 
+@pytest.mark.slow
 def test_the_commands_take_a_head(here: SpecrunHere, head: Path) -> None:
     arguments = ("generate", "def f(x):", "-n", "16", "--temp", "0", "-m", embedded.TARGET, "-md", head)
     plain = here(*arguments, "--speculate", "off")

@@ -108,6 +108,7 @@ def test_the_time_in_the_head_is_counted(running: Engine) -> None:
     assert all(result.statistics.draft_seconds == 0 for result in written(running, OFF.plan(), GREEDY, 24))
 
 
+@pytest.mark.slow
 def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
     chain, tree = (sum(r.n_passes for r in written(running, plan, SAMPLED)) for plan in PLANS[:2])
     assert tree < chain
@@ -161,6 +162,7 @@ def test_passes_that_are_padded_have_the_same_states(pair: Pair) -> None:
     assert [one.n_passes for one in results[1]] == [one.n_passes for one in results[0]], "other states were read"
 
 
+@pytest.mark.slow
 def test_exact_runs_are_the_same(pair: Pair) -> None:
     results = []
     for plan in (OFF.plan(), SPECEXEC.plan(16, 6)):
@@ -222,6 +224,7 @@ def test_weights_that_are_streamed_draft_the_same(tmp_path: Path, kind: str, mon
     assert kind != "eagle3" or all(one.statistics.bytes_read > 0 for one in streamed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mtp", "eagle3"])
 def test_a_hybrid_whose_prompt_ends_in_the_first_pass(tmp_path: Path, kind: str) -> None:
     # Padding is not taken back from recurrent states, so a prompt's last tokens wait for a pass of a whole class.

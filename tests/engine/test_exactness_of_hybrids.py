@@ -77,6 +77,7 @@ def test_of_every_tree_the_best_path_is_checked(pair: tuple[Path, Path], plan: P
 WITH_A_DRAFT = [name for name, method in METHODS.items() if method.drafter and method.lossless and not method.head]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_A_DRAFT)
 def test_every_method_works(tmp_path: Path, name: str) -> None:
     method = find(name)
@@ -141,6 +142,7 @@ def test_any_number_of_tokens(pair: tuple[Path, Path], plan: Plan) -> None:
             assert (written.tokens, written.rows) == (plain.tokens[:max_tokens], plain.rows[:max_tokens])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", CHAINS, ids=str)
 def test_turns_of_a_chat_go_on_from_the_cache(pair: tuple[Path, Path], plan: Plan) -> None:
     """Answers, one that is interrupted, another answer to the same message, and one whose end is cut off."""

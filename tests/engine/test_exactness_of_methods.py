@@ -132,6 +132,7 @@ def two_tokens(pair: Model, prompt: list[int], sampling: SamplingParameters) -> 
     return expected
 
 
+@pytest.mark.slow
 def test_a_method_that_draws_repeats_its_text_for_a_seed_and_changes_it_for_another(pair: Model) -> None:
     plan = METHODS["sequoia"].plan().shaped(TreeShape.branching((3, 2, 1)))
     prompt = code_prompts(pair.engine, 1, 40)[0]

@@ -59,6 +59,7 @@ def test_passes_of_latent_attention_stay_with_one_kernel(tmp_path: Path) -> None
         assert e.target.padding == ANY_SIZE
 
 
+@pytest.mark.slow
 def test_a_long_text_is_the_same_beyond_512_cells(pair: tuple[Path, Path]) -> None:
     target, draft = pair
     plain = written_by(OFF.plan(), SAMPLED, 1, 480, max_tokens=64, target=target, draft=draft)

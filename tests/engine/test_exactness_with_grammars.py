@@ -176,6 +176,7 @@ class NothingAfter:
         return np.full(len(tokens), len(written) < self._n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_where_nothing_is_allowed_the_text_ends_and_the_next_one_is_as_usual(demo: Engine, n: int) -> None:
     prompt = code_prompts(demo, 1, 30)[0]

@@ -63,6 +63,7 @@ def two_turns(e: Engine, plan: Plan, other: list[int] | None, restores: bool) ->
     return second, second.statistics.prompt_tokens_decoded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=3), SPECEXEC.plan(16, 5)], ids=str)
 def test_a_text_goes_on_as_if_nothing_had_been_between(pair: tuple[Path, Path], plan: Plan) -> None:
     results = []

@@ -91,6 +91,7 @@ def test_every_turn_reads_the_conversation_as_the_template_writes_it(
             assert read_text(session, completion) == rendered(session)
 
 
+@pytest.mark.slow
 def test_every_turn_is_read_right_after_interrupts_undo_and_changes(random_model: Path) -> None:
     with conversation(random_model, plan=SPECEXEC.plan(8, 4), max_tokens=12) as session:
         answer(session, session.prepare("one"))

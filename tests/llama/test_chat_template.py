@@ -26,6 +26,7 @@ def failure(source: str, content: str = "hello") -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

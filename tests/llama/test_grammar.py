@@ -100,6 +100,7 @@ def test_characters_are_written_whole(model: LlamaModel) -> None:
             assert not grammar.allowed(data[:-1], np.array(data[-1:]))[0], broken
 
 
+@pytest.mark.slow
 def test_a_character_that_was_begun_can_be_ended(model: LlamaModel) -> None:
     byte = {model.token_bytes(token): token for token in range(model.n_vocab) if len(model.token_bytes(token)) == 1}
     following = np.array([byte[bytes([value])] for value in range(1, 256) if bytes([value]) in byte])

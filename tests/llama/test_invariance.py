@@ -122,6 +122,7 @@ def test_kernels_of_llama_cpp_have_classes(
         assert not comparison.holds(ANY_SIZE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [8, 40], ids=["snapshots", "checkpoint"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_recurrent_states_are_compared_along_chains(tmp_path: Path, kind: str, depth: int) -> None:

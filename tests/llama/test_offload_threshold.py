@@ -82,11 +82,13 @@ def test_a_profile_settles_it_before_the_backends_start(random_model: Path) -> N
     assert followed["tokens"] == without["tokens"]
 
 
+@pytest.mark.slow
 def test_a_profile_that_does_not_fit_settles_nothing(random_model: Path, demo_target: Path) -> None:
     save(demo_target, 8)
     assert opened(random_model)["started"] == [None]
 
 
+@pytest.mark.slow
 def test_what_the_environment_says_and_the_profile_does_not_is_one_line(random_model: Path) -> None:
     save(random_model, 8)
     command = [sys.executable, "-m", "specrun", "generate", "-m", str(random_model), "--draft", "none", "-t", "1", "x"]

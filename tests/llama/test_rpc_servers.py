@@ -59,6 +59,7 @@ def test_a_build_without_rpc(here: SpecrunHere) -> None:
     here("generate", "--rpc", "127.0.0.1:9", "x").assert_fails(2, "without its RPC backend", "CMAKE_ARGS=-DGGML_RPC=on")
 
 
+@pytest.mark.slow
 def test_what_llama_cpp_says_before_it_gives_up() -> None:
     assert "10.0.0.2:50052 speaks another version" in rpc_servers._lost("550: RPC handshake failed for 10.0.0.2:50052")
     assert "broke; start it again" in rpc_servers._lost("35: Remote RPC server crashed or returned malformed response")

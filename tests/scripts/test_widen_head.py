@@ -46,6 +46,7 @@ def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleTy
     assert shares[0][1][0] > 0.5
 
 
+@pytest.mark.slow
 def test_a_head_of_another_target_is_refused(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     script, _ = scripts
     target, _ = agreeing_pair(tmp_path)

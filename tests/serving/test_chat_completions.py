@@ -50,6 +50,7 @@ def test_a_stream_ends_with_usage_where_it_is_asked_for(server: Server) -> None:
     assert last["usage"]["completion_tokens"] == 8
 
 
+@pytest.mark.slow
 def test_several_answers_have_seeds_in_a_row_and_one_prompt(server: Server) -> None:
     fields = {"temperature": 1.0, "max_tokens": 12}
     answer = server.chat(ASK, n=3, seed=5, **fields)
@@ -63,6 +64,7 @@ def test_several_answers_have_seeds_in_a_row_and_one_prompt(server: Server) -> N
     assert [streamed(chunks, i) for i in range(3)] == alone
 
 
+@pytest.mark.slow
 def test_without_a_seed_each_request_has_another(server: Server) -> None:
     fixed = server.service.defaults
     assert content(server.chat(ASK, temperature=1.5)) == content(server.chat(ASK, temperature=1.5)), fixed

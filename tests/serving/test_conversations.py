@@ -96,6 +96,7 @@ def test_a_prompt_that_shares_most_of_what_is_there_copies_nothing(server: Serve
     assert len(server.conversations) == n_before
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_anew_where_that_is_asked_for(server: Server) -> None:
     first = server.chat(FIRST, max_tokens=40)
     talk = (FIRST, content(first), "    return")

@@ -48,6 +48,7 @@ def test_speculation_changes_no_answer(plan: Any, plain: list[dict[str, Any]]) -
         assert content(again) == content(plain[1])
 
 
+@pytest.mark.slow
 def test_the_fields_make_a_difference(plain: list[dict[str, Any]]) -> None:
     texts = [content(answer) for answer in plain[: len(FIELDS)]]
     assert len(set(texts)) == len(FIELDS)

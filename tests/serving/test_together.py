@@ -21,7 +21,10 @@ from specrun.speculation.method import OFF
 from tests.serving.running import CHAT, COMPLETIONS, Json, Server, content, messages, running
 from tests.waiting import wait_until
 
-PLANS = [OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(16, 6)]
+PLANS = [
+    *(pytest.param(plan, marks=pytest.mark.slow) for plan in (OFF.plan(), CHAIN.plan(depth=4))),
+    SPECEXEC.plan(16, 6),
+]
 STARTS = ("def f(x):", "import os\n\ndef walk(path):", "class Tree:\n    def add(self, x):", "x = [")
 
 

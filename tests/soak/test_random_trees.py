@@ -12,6 +12,7 @@ from tests.soak.random_trees import LOSSY, RULES, SAMPLE_AND_MATCH, SAMPLED, thr
 N_TREES = 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_keeps_what_it_promises(rule: str) -> None:
     outcome = through(rule, N_TREES)

@@ -43,6 +43,7 @@ def test_fixed_trees_are_no_candidates() -> None:
     assert {plan.method.name for plan in plans} < {p.method.name for p in candidates(COSTS, 64, 64, [0.6, 0.1])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deepest", DEEPEST, ids=str)
 def test_a_replay_commits_and_decodes_what_the_engine_does(tmp_path: Path, deepest: object) -> None:
     target = random_recurrent(tmp_path / "target.gguf", "qwen35")

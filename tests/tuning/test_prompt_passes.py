@@ -75,6 +75,7 @@ def options(target: Path = embedded.TARGET) -> RunOptions:
     return RunOptions(target, None, (OFF.plan(),))
 
 
+@pytest.mark.slow
 def test_no_layer_leaves_vram_for_larger_buffers() -> None:
     def fitting(free_bytes: int, settings: LlamaSettings) -> list[int]:
         gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", free_bytes, free_bytes)
@@ -92,6 +93,7 @@ def test_buffers_take_little_of_the_file_cache_of_streamed_weights(monkeypatch: 
     assert sizes_that_fit(options(), LlamaSettings(), []) == [512]
 
 
+@pytest.mark.slow
 def test_a_real_model_is_timed_and_its_settings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_passes, "_CLEARLY", 1e-6)  # any size is fast enough
     given = LlamaSettings(threads=1, type_v="f16")

@@ -66,6 +66,7 @@ def test_without_time_the_defaults_are_taken() -> None:
     assert (best, [trial.ring for trial in tried]) == (RingSettings(), [RingSettings()])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="weights are streamed on Linux only")
 def test_a_real_model_uses_what_was_chosen(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = random_llama(made / "ring-trials.gguf", n_layer=7)

@@ -66,6 +66,7 @@ def test_what_is_recorded_is_what_is_drafted(tmp_path: Path) -> None:
             assert position.children[()].tokens[:4].tolist() == candidates.tokens.tolist()
 
 
+@pytest.mark.slow
 def test_texts_from_elsewhere_are_measured(pair: tuple[Path, Path]) -> None:
     with engine(*pair, SPECEXEC.plan(16, 8)) as e:
         meter = PositionalMeter(SamplingParameters(temperature=0.8))

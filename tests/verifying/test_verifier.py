@@ -89,6 +89,7 @@ def test_the_embedded_pair_is_identical(model: Model) -> None:
 PENALIZED = replace(SETTINGS.sampling, repeat_penalty=1.2, presence_penalty=0.2, logit_bias=((5, 3.0),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "amplified"), [(SETTINGS.sampling, 1.0), (PENALIZED, 1.2)])
 def test_texts_that_rounding_parts_are_near_ties(
     model: Model, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParameters, amplified: float

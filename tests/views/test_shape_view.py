@@ -64,6 +64,7 @@ def test_the_caption_knows_one_from_many() -> None:
     assert caption(TreeShape.chain(0), ACCEPTANCE) == "1 node, 0 deep, 1 leaf, 1.00 tokens a pass expected"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [SMALL, TreeShape.chain(0), best_shape(ACCEPTANCE, 200, 10)])
 def test_files_are_drawn(shape: TreeShape, tmp_path: Path) -> None:
     draw(shape, ACCEPTANCE, tmp_path / "tree.png")

@@ -139,6 +139,7 @@ def n_passes_of_check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return of
 
 
+@pytest.mark.slow
 def test_only_the_first_load_of_a_file_is_checked(
     tmp_path: Path, model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def test_it_follows_the_text_both_ways() -> None:
     assert share_of_plain(plans, both, Q4_K_M, 200, len(good.ranks)) > 0.93
 
 
+@pytest.mark.slow
 def test_a_few_unlucky_passes_do_not_end_a_plan_that_wins() -> None:
     good, bad = text(200, 0.9, 3), useless(12, 3)
     mixed = good.then(Text(*(part[:4] for part in bad.parts))).then(good)
@@ -164,6 +165,7 @@ def test_a_few_unlucky_passes_do_not_end_a_plan_that_wins() -> None:
     assert plans.held == PLANS[0]
 
 
+@pytest.mark.slow
 def test_a_second_run_begins_where_the_first_ended() -> None:
     of = text(600, 0.7, 4)
     first = unknown()
@@ -184,6 +186,7 @@ def test_a_plan_is_preferred_to_a_more_cautious_one_only_beyond_the_error() -> N
     assert tuned(STREAMED, (CHAIN, 1.02)).is_off
 
 
+@pytest.mark.slow
 def test_a_tuned_plan_that_loses_is_left_and_one_that_was_underrated_is_found() -> None:
     overrated = tuned(Q4_K_M, (CHAIN, 1.5))
     share_of_plain(overrated, useless(96, 0), Q4_K_M, 96)
