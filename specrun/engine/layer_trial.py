@@ -1,21 +1,21 @@
-"""What trials of llama.cpp's kernels on a single layer share: the layer, the clock, and where results are kept."""
+"""One layer of a model, on which trials compare llama.cpp's kernels in a fraction of a second."""
 
 from __future__ import annotations
 
+import statistics
+import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.zero_model import write_zeros
-from specrun.hardware import machine
-from specrun.hardware.machine import Machine
-from specrun.llama import devices, library
+from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext
-from specrun.locations import data_dir
+from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama_settings import LlamaSettings
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,40 @@ class Heads:
         return write_zeros(path, metadata, {"token_embd.weight": (width, 32), **matrices}, types)
 
 
-def result_path(folder: str, tried: Mapping[str, Any]) -> Path:
-    """The file in a folder of the data folder that keeps the result of a trial on this machine, with this llama.cpp.
+@contextmanager
+def opened(
+    heads: Heads, width: int, feed_forward: int, kind: str, config: ContextConfig, ways: Mapping[str, LlamaSettings]
+) -> Iterator[dict[str, LlamaContext]]:
+    """A context on one layer for each of several settings, by name.
 
-    tried: what else the result depends on.
+    width, feed_forward, kind: of the layer, as `Heads.write` takes them. config: of each context, apart from its
+    settings. Raises LlamaError if llama.cpp cannot run the layer.
     """
-    here = Machine.read(None, devices.devices(), devices.system_info())
-    identity = machine.surroundings(here, library.build(), library.bindings_version())
-    return data_dir() / folder / f"{machine.fingerprint({**identity, **tried})}.json"
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path = heads.write(Path(folder) / "layer.gguf", width, feed_forward, kind)
+        contexts = {}
+        for name, settings in ways.items():
+            model = stack.enter_context(LlamaModel(path, settings))
+            contexts[name] = stack.enter_context(LlamaContext(model, replace(config, settings=settings)))
+        yield contexts
 
 
-def pass_ms(context: LlamaContext, n: int, start: int, n_outputs: int) -> float:
-    """Milliseconds of a pass over `n` tokens behind `start` cached ones, which is taken back.
+def medians(
+    contexts: Mapping[str, LlamaContext], sizes: Sequence[int], n_rounds: int, start: int, outputs: bool
+) -> dict[str, dict[int, float]]:
+    """Milliseconds of passes by name and size. All take turns in each round, because the machine's speed changes.
 
-    n_outputs: wanted rows of logits.
+    start: cached tokens before a pass. outputs: whether the logits of all its tokens are computed.
     """
+    taken: dict[tuple[str, int], list[float]] = {(name, n): [] for n in sizes for name in contexts}
+    for _ in range(n_rounds):
+        for (name, n), ms in taken.items():
+            ms.append(_pass_ms(contexts[name], n, start, n if outputs else 0))
+    return {name: {n: statistics.median(taken[name, n]) for n in sizes} for name in contexts}
+
+
+def _pass_ms(context: LlamaContext, n: int, start: int, n_outputs: int) -> float:
+    """Milliseconds of a pass over `n` tokens behind `start` cached ones, which then is removed from the cache."""
     batch = committed_tokens([1] * n, start, 1, n_outputs=n_outputs)
     started = time.perf_counter()
     context.decode(batch)

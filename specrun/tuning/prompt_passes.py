@@ -8,47 +8,36 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
+from specrun.engine.trial import CLEARLY_AT_ONCE, best_of, is_faster, is_time
 from specrun.hardware.device import Device
 from specrun.hardware.placement import Placement, place
-from specrun.llama import TargetContext
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.tuning.pass_timer import repeated
 
 _SIZES = (DEFAULT_UBATCH, 2 * DEFAULT_UBATCH, 4 * DEFAULT_UBATCH)  # tokens of the passes that are compared
-_CLEARLY = 1.05  # factor by which larger passes must be faster: each is timed once
 _SMALL = 32  # tokens of a pass whose time tells about how long a prompt takes
 _MOST_OF_RAM = 0.05  # share of the RAM that larger buffers may take from the file cache of streamed weights
+_NO_TIME = (
+    "larger passes over a prompt (--ubatch-size) were not timed, because they take long; "
+    "`specrun tune --thorough` takes more time"
+)
 
 
-class PromptTimer(Protocol):
-    """Times the reading of a prompt."""
+@dataclass(frozen=True)
+class _Read:
+    """A text that was read in one pass of `n` tokens, and in two of half as many."""
 
-    def ms(self, start: int, n: int) -> float:
-        """Milliseconds of one pass over `n` tokens of a prompt behind its first `start` ones."""
-        ...
-
-
-@dataclass
-class PromptReader:
-    """Times one loaded target, whose settings must allow passes of the largest size. tokens: repeated if too short."""
-
-    target: TargetContext
-    tokens: Sequence[int]
-
-    def ms(self, start: int, n: int) -> float:
-        self.target.set_prompt(repeated(self.tokens, start + 1))
-        started = time.perf_counter()
-        self.target.set_prompt(repeated(self.tokens, start + n + 1))
-        return (time.perf_counter() - started) * 1e3
+    n: int
+    ms: float  # of the one pass
+    halves_ms: float
 
 
 def sizes_that_fit(options: RunOptions, settings: LlamaSettings, gpus: Sequence[Device]) -> list[int]:
@@ -80,7 +69,7 @@ def may_gain(plain_ms: float, prompt_ms: float) -> bool:
     A plain pass reads all weights, so a pass that is saved saves no more than its time.
     plain_ms: milliseconds of a plain pass. prompt_ms: milliseconds to read a token of a prompt.
     """
-    return plain_ms > (_CLEARLY - 1) * DEFAULT_UBATCH * prompt_ms
+    return plain_ms > (CLEARLY_AT_ONCE - 1) * DEFAULT_UBATCH * prompt_ms
 
 
 def choose(
@@ -94,46 +83,61 @@ def choose(
     decided = LlamaSettings(ubatch_size=sizes[-1]).over(options.settings.over(settings))
     run.show("settings: tokens of a pass over a prompt")
     with Model(replace(options, settings=decided, plans=(OFF.plan(),), draft=None, exact=False)) as model:
-        fitting = [n for n in sizes if n < model.engine.ctx_size]
-        reader = PromptReader(model.engine.target, model.llama_model.tokenize(text, add_special=False))
-        best, ms = compare(reader, fitting, is_bounded, run)
+        target, tokens = model.engine.target, model.llama_model.tokenize(text, add_special=False)
+
+        def pass_ms(start: int, n: int) -> float:
+            target.set_prompt(repeated(tokens, start + 1))
+            started = time.perf_counter()
+            target.set_prompt(repeated(tokens, start + n + 1))
+            return (time.perf_counter() - started) * 1e3
+
+        best, ms = compare(pass_ms, [n for n in sizes if n < model.engine.ctx_size], is_bounded, run)
     return (settings if best == DEFAULT_UBATCH else replace(settings, ubatch_size=best)), ms
 
 
-def compare(timer: PromptTimer, sizes: Sequence[int], is_bounded: bool, run: Run) -> tuple[int, dict[int, float]]:
+def compare(
+    pass_ms: Callable[[int, int], float], sizes: Sequence[int], is_bounded: bool, run: Run
+) -> tuple[int, dict[int, float]]:
     """The size to take, and the milliseconds to read a token by the tokens of a pass, as far as was measured.
 
-    A size is timed only if the one before was clearly faster than half of it, and as far as the run's deadline allows.
-    The same text is read with both, because tokens behind a longer text take longer. is_bounded: see `choose`.
+    A size is timed only if half of it was clearly faster than a quarter. The same text is read in passes of either
+    size, because tokens behind a longer text take longer.
+    pass_ms: milliseconds of one pass over so many tokens (the second argument) of a prompt behind its first ones (the
+    first argument). sizes, is_bounded: see `choose`.
     """
-    best, ms = DEFAULT_UBATCH, dict[int, float]()
-    first = timer.ms(0, 1)  # memory is touched for the first time
-    if not _is_time(2 * first, run):
-        return best, ms
-    plain = timer.ms(0, 1)
-    each = plain / DEFAULT_UBATCH + max(timer.ms(0, _SMALL) - plain, 0.0) / (_SMALL - 1)
+    ms = dict[int, float]()
+    first = pass_ms(0, 1)  # memory is touched for the first time
+    if not is_time(2 * first / 1e3, run):
+        run.note(_NO_TIME)
+        return DEFAULT_UBATCH, ms
+    plain = pass_ms(0, 1)
+    each = plain / DEFAULT_UBATCH + max(pass_ms(0, _SMALL) - plain, 0.0) / (_SMALL - 1)
     if is_bounded and not may_gain(plain, each):
-        return best, ms
-    for small, large in itertools.pairwise(sizes):
-        is_first = small not in ms
-        if not _is_time((2 * large if is_first else large + small) * each, run):
-            break
-        parts = (timer.ms(0, small) if is_first else small * ms[small]) + timer.ms(small, small)
-        whole = timer.ms(0, large)
-        ms.setdefault(small, parts / large)
-        ms[large] = each = whole / large
-        if parts < _CLEARLY * whole:
-            break
-        best = large
-    return best, ms
+        return DEFAULT_UBATCH, ms
 
+    def read(n: int, best: _Read | None) -> _Read | None:
+        half = n // 2
+        if best and best.n != half:
+            return None
+        run.show(f"settings: passes of {n} tokens over a prompt")
+        halves = (half * ms[half] if half in ms else pass_ms(0, half)) + pass_ms(half, half)
+        whole = pass_ms(0, n)
+        ms.setdefault(half, halves / n)
+        ms[n] = whole / n
+        return _Read(n, whole, halves)
 
-def _is_time(ms: float, run: Run) -> bool:
-    """Whether passes of so many milliseconds end before the deadline; if not, the user is told."""
-    if run.is_over() or time.perf_counter() + ms / 1e3 > run.deadline:
-        run.note(
-            "larger passes over a prompt (--ubatch-size) were not timed, because they take long; "
-            "`specrun tune --thorough` takes more time"
-        )
-        return False
-    return True
+    def seconds(n: int) -> float:
+        return (1.5 * n * ms[n // 2] if n // 2 in ms else 2 * n * each) / 1e3
+
+    outcome = best_of(
+        sizes[1:],
+        read,
+        lambda new, _: is_faster(new.ms, new.halves_ms, CLEARLY_AT_ONCE),
+        run,
+        _Read(DEFAULT_UBATCH, 0.0, 0.0),
+        seconds,
+    )
+    assert outcome.best
+    if outcome.untried and outcome.untried[0] == 2 * outcome.best.n:
+        run.note(_NO_TIME)
+    return outcome.best.n, ms

@@ -7,11 +7,11 @@ resident layers than fit are not tried: they leave memory unused, and every pass
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from specrun.engine.model import Model
+from specrun.engine.trial import best_of, is_faster
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.long_run import Run
@@ -21,9 +21,8 @@ from specrun.tuning.pass_timer import TargetTimer
 SIZES = (1, 16)  # tokens of the timed passes: reading alone, and reading beside computing
 _CTX = 64  # tokens behind which they are timed
 _ROUNDS = 2
-_CLEARLY = 1.03  # factor by which a way must be faster than the best so far, twice, to replace it
 
-# What is tried, each on top of the best so far; those first that may gain most, as the time may not suffice for all.
+# What is tried, each on top of the best so far. What may gain most comes first, as the time may not suffice for all.
 _CHANGES: tuple[dict[str, int], ...] = (
     {"n_readers": 4},
     {"n_slots": 3},
@@ -37,7 +36,7 @@ _CHANGES: tuple[dict[str, int], ...] = (
 def choose(model: Model, text: str, run: Run) -> tuple[RingSettings, list[TriedRing]]:
     """The fastest way to stream the weights of a model, which uses it from then on, and all that were timed.
 
-    Passes over `text` are timed. Nothing further is tried once half of it would not end before the run's deadline.
+    Passes over `text` are timed.
     """
     weights = model.engine.target.context.weights
     assert isinstance(weights, StreamedWeights)
@@ -60,32 +59,25 @@ def choose(model: Model, text: str, run: Run) -> tuple[RingSettings, list[TriedR
 
 
 def fastest(timed: Callable[[RingSettings], TriedRing | None], run: Run) -> tuple[RingSettings, list[TriedRing]]:
-    """The best of the ways that are tried, the defaults first. timed: times one; None if it is impossible here.
+    """The best way to read weights, and all that were tried, the defaults first.
 
-    What seems to be faster is compared once more with the best so far, because the speed of disks varies.
+    timed: times one way; None if it is impossible here. What seems to be faster is compared once more with the best so
+    far, because the speed of disks varies.
     """
-    started = time.perf_counter()
-    run.show(f"reading weights: {RingSettings()}")
-    best = timed(RingSettings())
-    assert best, "the model streams with the defaults or with more slots"
-    tried = [best]
-    for change in _CHANGES:
-        now = time.perf_counter()
-        if run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline:
-            break
-        ring = replace(best.ring, **change)
+
+    def tried(change: dict[str, int], best: TriedRing | None) -> TriedRing | None:
+        ring = replace(best.ring if best else RingSettings(), **change)
         run.show(f"reading weights: {ring}")
-        trial = timed(ring)
-        if trial is None:
-            continue
-        tried.append(trial)
-        if _ms([trial]) * _CLEARLY < _ms([best]):
-            again = [timed(best.ring), timed(ring)]
-            if _ms([best, again[0]]) > _CLEARLY * _ms([trial, again[1]]):
-                best = trial
-    return best.ring, tried
+        return timed(ring)
+
+    def is_better(new: TriedRing, best: TriedRing) -> bool:
+        return is_faster(_ms(new), _ms(best)) and is_faster(_ms(new, timed(new.ring)), _ms(best, timed(best.ring)))
+
+    outcome = best_of([{}, *_CHANGES], tried, is_better, run)
+    assert outcome.best, "the model streams with the defaults or with more slots"
+    return outcome.best.ring, outcome.tried
 
 
-def _ms(trials: Sequence[TriedRing | None]) -> float:
+def _ms(*trials: TriedRing | None) -> float:
     """Milliseconds of one pass of each size, a mean over trials of the same way."""
     return statistics.mean(sum(trial.ms.values()) for trial in trials if trial)

@@ -9,11 +9,11 @@ costs nothing win unless another is clearly faster; with `--exact` all are compa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.run_options import RunOptions
+from specrun.engine.trial import CLEARLY, best_of, is_faster
 from specrun.errors import CrashError, LlamaError
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
@@ -21,7 +21,7 @@ from specrun.tuning.settings_trial import Tried, measured, measured_apart
 
 _BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
 _THRESHOLDS = (8, 16, 64)  # tokens from which passes copy weights in RAM to the GPU; llama.cpp's default is 32
-_CLEARLY = 1.03  # factor by which settings must be faster than the best so far to replace them
+_DEFAULTS = ("defaults", LlamaSettings())
 
 
 def variations(
@@ -79,59 +79,49 @@ def choose(
     defaults: the settings of a target that nobody has tuned. candidates: names and changes of settings.
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
-    padded passes. Passes over `text` are timed. No further candidate is tried once half of it would not end before the
-    run's deadline. Bits are compared only with `options.exact` and for types of weights that keep them at no cost,
-    because for others it takes most of the time and decides nothing. Where candidates differ in what a process settles
-    once, its kernels or its threshold of offloading, or may end the process, each is tried in a process of its own:
-    settings with which llama.cpp crashes are named and left out.
+    padded passes. Passes over `text` are timed. Bits are compared only with `options.exact` and for types of weights
+    that keep them at no cost, because for others it takes most of the time and decides nothing. Where candidates differ
+    in what a process settles once, its kernels or its threshold of offloading, or may end the process, each is tried in
+    a process of its own: settings with which llama.cpp crashes are named and left out.
 
     may_crash: whether drivers take part, which may fail with settings that llama.cpp allows.
     Raises LlamaError, as it was for the defaults, if no settings work.
     """
     is_settled_once = any(change.tiled or change.offload_min_batch for _, change in candidates)
     tried_with = measured_apart if is_settled_once or may_crash else measured
-    started = time.perf_counter()
     compares = options.exact or keeps_bits(options.target)
-    best: Tried | None = None
-    failure: LlamaError | None = None
-    tried: list[Tried] = []
-    for i, (name, change) in enumerate([("defaults", LlamaSettings()), *candidates]):
-        now = time.perf_counter()
-        if best and (run.is_over() or now + 0.5 * (now - started) / len(tried) > run.deadline):
-            run.note(
-                f"time for {len(tried) - 1} of {len(candidates)} settings besides the defaults; "
-                "`specrun tune --thorough` tries all"
-            )
-            break
-        if change.over(options.settings) != options.settings.over(change):
-            continue  # the user has decided otherwise
+    failures: list[LlamaError] = []
+
+    def tried(candidate: tuple[str, LlamaSettings], best: Tried | None) -> Tried | None:
+        name, change = candidate
         base = best.settings if best else defaults
-        if i and change.over(base) == base:
-            continue
+        is_decided = change.over(options.settings) != options.settings.over(change)  # by the user, otherwise
+        if is_decided or (candidate is not _DEFAULTS and change.over(base) == base):
+            return None
         run.show(f"settings: {name}")
         try:
-            trial = tried_with(name, options, change.over(base), compares, text, run)
+            return tried_with(name, options, change.over(base), compares, text, run)
         except CrashError as error:
             run.note(f"llama.cpp crashed with some settings, which are left out: {name} ({error})")
-            failure = failure or error
-            continue
-        except LlamaError as error:
-            if not i:
+            failures.append(error)
+        except LlamaError as error:  # this model does not allow it, or there is too little memory
+            if candidate is _DEFAULTS:
                 raise
-            failure = failure or error
-            continue  # this model does not allow it, or there is too little memory
-        tried.append(trial)
-        if not best:
-            best = trial
-            continue
+            failures.append(error)
+        return None
+
+    def is_better(new: Tried, best: Tried) -> bool:
         if options.exact:
-            is_better = trial.exact_score > _CLEARLY * best.exact_score
-        else:
-            # Exact settings that are nearly as fast as inexact ones win.
-            is_better = trial.score > best.score * (1 / _CLEARLY if trial.is_exact and not best.is_exact else _CLEARLY)
-        if is_better:
-            best = trial
-    if not best:
-        assert failure
-        raise failure
-    return best.settings, tried
+            return is_faster(1 / new.exact_score, 1 / best.exact_score)
+        # Exact settings that are nearly as fast as inexact ones win.
+        return is_faster(1 / new.score, 1 / best.score, 1 / CLEARLY if new.is_exact and not best.is_exact else CLEARLY)
+
+    outcome = best_of([_DEFAULTS, *candidates], tried, is_better, run)
+    if outcome.untried:
+        run.note(
+            f"time for {len(outcome.tried) - 1} of {len(candidates)} settings besides the defaults; "
+            "`specrun tune --thorough` tries all"
+        )
+    if not outcome.best:
+        raise failures[0]
+    return outcome.best.settings, outcome.tried

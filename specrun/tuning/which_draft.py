@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from specrun.engine import calibration_texts as texts
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
+from specrun.engine.trial import best_of, is_faster
 from specrun.hardware.placement import Placement
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.tuning.effort import EffortName
 from specrun.tuning.tune_pair import tune_pair
-
-# Of two pairs whose rates differ by a smaller factor, the one that is named first is kept: repeated runs scatter as
-# much.
-_CLEARLY = 1.03
 
 
 @dataclass(frozen=True)
@@ -84,9 +81,7 @@ def tune_drafts(
 
 
 def fastest_of(tuned: Sequence[TunedDraft]) -> TunedDraft:
-    """The draft with which the target is expected to be fastest."""
-    best = tuned[0]
-    for other in tuned[1:]:
-        if other.rate > _CLEARLY * best.rate:
-            best = other
+    """The draft with which the target is expected to be fastest. The first is kept unless another is clearly faster."""
+    best = best_of(tuned, lambda draft, _: draft, lambda new, best: is_faster(1 / new.rate, 1 / best.rate)).best
+    assert best, "at least one draft was measured"
     return best

@@ -40,7 +40,7 @@ class Clock:
 
 def test_where_every_pass_waits_for_the_weights_the_largest_is_taken() -> None:
     clock = Clock(lambda n: 5000 + 2 * n)
-    best, ms = compare(clock, SIZES, True, Run())
+    best, ms = compare(clock.ms, SIZES, True, Run())
     assert best == 2048
     assert sorted(ms) == SIZES
     assert ms[512] == pytest.approx((2 * (5000 + 2 * 512) + 512 / 64) / 1024)
@@ -49,14 +49,14 @@ def test_where_every_pass_waits_for_the_weights_the_largest_is_taken() -> None:
 
 def test_the_next_size_is_not_timed_where_the_one_before_gained_little() -> None:
     clock = Clock(lambda n: 60 + 2 * n)  # 1,024 tokens: 2 % faster than twice 512
-    assert compare(clock, SIZES, False, Run())[0] == 512
+    assert compare(clock.ms, SIZES, False, Run())[0] == 512
     assert clock.sizes == {512, 1024}
-    assert compare(clock, SIZES[:1], False, Run()) == (512, {}), "a short context"
+    assert compare(clock.ms, SIZES[:1], False, Run()) == (512, {}), "a short context"
 
 
 def test_nothing_large_is_timed_where_it_can_gain_nothing() -> None:
     in_ram = Clock(lambda n: 20 + 3.5 * n)
-    assert compare(in_ram, SIZES, True, Run()) == (512, {})
+    assert compare(in_ram.ms, SIZES, True, Run()) == (512, {})
     assert not in_ram.sizes
     assert not may_gain(plain_ms=23.5, prompt_ms=3.5)
     assert may_gain(plain_ms=5000, prompt_ms=12)
@@ -66,7 +66,7 @@ def test_nothing_large_is_timed_where_it_can_gain_nothing() -> None:
 def test_passes_that_would_not_end_in_time_are_left_out_with_a_note(seconds: float, sizes: set[int]) -> None:
     notes: list[str] = []
     clock = Clock(lambda n: 1000 + 4 * n)
-    compare(clock, SIZES, True, Run(note=notes.append).stage(seconds))
+    compare(clock.ms, SIZES, True, Run(note=notes.append).stage(seconds))
     assert clock.sizes == sizes
     assert any("--thorough" in note for note in notes) == (sizes != set(SIZES))
 
@@ -95,7 +95,7 @@ def test_buffers_take_little_of_the_file_cache_of_streamed_weights(monkeypatch: 
 
 @pytest.mark.slow
 def test_a_real_model_is_timed_and_its_settings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_passes, "_CLEARLY", 1e-6)  # any size is fast enough
+    monkeypatch.setattr(prompt_passes, "CLEARLY_AT_ONCE", 1e-6)  # any size is fast enough
     given = LlamaSettings(threads=1, type_v="f16")
     text = "def read(path):\n    return open(path).read()\n"
     chosen, ms = choose(replace(options(), ctx_size=1500), given, SIZES, True, text, Run())

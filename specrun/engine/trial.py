@@ -1,0 +1,108 @@
+"""A trial: candidates are measured one after the other, and the best of them is kept.
+
+Every choice that specrun makes by measuring follows the rules of this file: by how much a candidate must be faster,
+when there is no time for a further one, and how a result is remembered for later runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from specrun.errors import LlamaError
+from specrun.hardware import machine
+from specrun.hardware.machine import Machine
+from specrun.llama import devices, library
+from specrun.locations import data_dir, recall, remember
+from specrun.long_run import Run
+
+CLEARLY = 1.03  # times as fast as the best so far: repeated measurements of the same settings differ by about as much
+CLEARLY_AT_ONCE = 1.05  # the same where a candidate is timed once, or for a fraction of a second
+
+_WORTH_BEGINNING = 0.5  # share of a usual measurement that must fit before the deadline
+
+Candidate = TypeVar("Candidate")
+Found = TypeVar("Found")
+Times = TypeVar("Times")
+
+
+def is_faster(ms: float, than: float, margin: float = CLEARLY) -> bool:
+    """Whether `ms` is clearly the shorter time. than: the time of the best so far, in the same unit."""
+    return ms * margin < than
+
+
+def is_time(seconds: float, run: Run, clock: Callable[[], float] = time.perf_counter) -> bool:
+    """Whether so many seconds pass before the run's deadline. clock: gives the time as `Run.deadline` does."""
+    return clock() + seconds <= run.deadline
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Candidate, Found]):
+    """The result of a trial."""
+
+    best: Found | None  # None if no candidate was possible
+    tried: list[Found]  # what was found of every candidate that was possible, in their order
+    untried: Sequence[Candidate]  # candidates for which there was no time
+
+
+def best_of(
+    candidates: Sequence[Candidate],
+    measure: Callable[[Candidate, Found | None], Found | None],
+    is_better: Callable[[Found, Found], bool],
+    run: Run | None = None,
+    first: Found | None = None,
+    seconds: Callable[[Candidate], float] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Outcome[Candidate, Found]:
+    """Measure the candidates in their order. The first one is the best until another one is clearly better.
+
+    measure: gets a candidate and the best so far, which it may change in one respect. It returns what it found, or None
+    for a candidate that is impossible here or that the best so far makes needless.
+    is_better: whether the first finding is clearly better than the second.
+    run: after its deadline nothing is measured, except that there always is a best one; None for no deadline.
+    first: the best before any candidate, which is not measured.
+    seconds: about how long a candidate takes, all of which must be left. Without it, half the mean time of those
+    before must be left.
+    """
+    run = run or Run()
+    started, best, tried = clock(), first, list[Found]()
+    for i, candidate in enumerate(candidates):
+        usual = _WORTH_BEGINNING * (clock() - started) / max(len(tried), 1)
+        if best is not None and not is_time(seconds(candidate) if seconds else usual, run, clock):
+            return Outcome(best, tried, candidates[i:])
+        found = measure(candidate, best)
+        if found is None:
+            continue
+        tried.append(found)
+        if best is None or is_better(found, best):
+            best = found
+    return Outcome(best, tried, ())
+
+
+def once(
+    folder: str, subject: Mapping[str, Any], name: str, measure: Callable[[], Times], choose: Callable[[Times], int]
+) -> int | None:
+    """What a trial chooses on this machine with this llama.cpp. It is made once, and its result is kept in a file.
+
+    The text may depend on the choice, so another trial must not change it.
+
+    folder: in the data folder, for the files of all trials of this kind.
+    subject: what else the choice depends on, as JSON values. name: of the choice in the file.
+    measure: what was measured, as JSON values. choose: the choice by that; a bool or an integer.
+    Returns None if llama.cpp cannot be measured so, or memory or disk are full.
+    """
+    here = Machine.read(None, devices.devices(), devices.system_info())
+    identity = machine.surroundings(here, library.build(), library.bindings_version())
+    path = data_dir() / folder / f"{machine.fingerprint({**identity, **subject})}.json"
+    known = recall(path, lambda value: int(value[name]))
+    if known is not None:
+        return known
+    try:
+        ms = measure()
+    except (LlamaError, OSError):
+        return None
+    choice = choose(ms)
+    remember(path, {**subject, "ms": ms, name: choice})
+    return choice
