@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from specrun import child_process
 from specrun.catalog import embedded
 from specrun.engine import first_pass
 from specrun.engine.run_options import RunOptions
@@ -17,6 +16,7 @@ from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.long_run import unseen
+from specrun.processes import child_process
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
