@@ -81,7 +81,8 @@ class Completion:
         `interrupted` is called after every pass; if it returns True, the answer ends. Raises PromptError if the prompt
         does not fit the context.
         """
-        for done in write_alone(self.generation(interrupted)):
+        generation = self.generation(interrupted)
+        for done in write_alone(generation):
             yield self.add(done)
             if self.is_over:
                 break

@@ -21,11 +21,11 @@ def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation]
     """A tree for each text. readers: texts of whose prompts the pass has a portion, too."""
     n_texts = len(texts) + len(readers)
     n_read = sum(one.n_next for one in readers)
+    n_tokens = n_read + sum(text.n_needed for text in texts)
+    room, rows = room_of(texts)
+    further = min(room - n_tokens, rows - len(texts))  # nodes that the trees may have besides their roots
     plain = plain_rate(texts)
     pays, rate = sharing.drafts(len(texts), plain), sharing.rate(len(texts), plain)
-    room, rows = room_of(texts)
-    n_tokens = n_read + sum(text.n_needed for text in texts)
-    further = min(room - n_tokens, rows - len(texts))  # nodes that the trees may have besides their roots
     turns: list[Turn] = []
     for i, text in enumerate(texts):
         plan = text.plans.plan(n_texts)

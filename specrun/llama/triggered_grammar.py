@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,6 @@ class TriggeredGrammar:
         self._shown = frozenset(shown)
         self._reader = TriggerReader(trigger)
         self._progress: OrderedDict[tuple[int, ...], tuple[Progress, int]] = OrderedDict()
-        self._may_reach_beyond = self._long_tokens()
 
     def allowed(self, written: Sequence[int], tokens: TokenIds) -> NDArray[np.bool_]:
         """bool[len(tokens)]: which of `tokens` may come after `written` (all tokens since the prompt)."""
@@ -64,7 +64,8 @@ class TriggeredGrammar:
     def _bytes(self, token: int) -> bytes:
         return self._model.token_bytes(token, token in self._shown)
 
-    def _long_tokens(self) -> NDArray[np.bool_]:
+    @cached_property
+    def _may_reach_beyond(self) -> NDArray[np.bool_]:
         """bool[n_vocab]: tokens that have the trigger's last byte before their own last byte."""
         last = self._reader.last_byte
         return np.array([last in data[:-1] for data in self._model.all_token_bytes])
