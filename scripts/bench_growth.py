@@ -38,7 +38,7 @@ from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers.opt_tree import OptTreeDrafter
+from specrun.speculation.papers.growers import OptTreeDrafter
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime

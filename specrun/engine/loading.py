@@ -13,7 +13,7 @@ from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
-from specrun.engine.one_at_a_time import why_one_at_a_time
+from specrun.engine.lanes import why_one_at_a_time
 from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context

@@ -31,10 +31,9 @@ from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.leaf_sequences import LeafSequences
-from specrun.llama.parts import Part, portion_of, tree_of
 from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.prefix import common_prefix
-from specrun.llama.scoring import score_together
+from specrun.llama.scoring import Part, portion_of, score_together, tree_of
 from specrun.llama.taking_back import CacheState, TakingBack, taking_back
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order

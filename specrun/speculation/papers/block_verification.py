@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.speculation.papers.distributions import Probabilities, draw, residual
+from specrun.speculation.papers.node_rules import Probabilities, draw, residual
 
 
 def block_verification(

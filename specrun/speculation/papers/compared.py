@@ -10,18 +10,18 @@ from specrun.speculation.drafters.specexec import specexec
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, Drafting, Method, chain_shape
-from specrun.speculation.papers.confidence import (
+from specrun.speculation.papers.growers import (
+    BEAM,
     CapeDrafter,
     ConfidenceDrafter,
+    DynamicDepthDrafter,
+    OptTreeDrafter,
     Stop,
     adaedl_stops,
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.dynamic_depth import BEAM, DynamicDepthDrafter
-from specrun.speculation.papers.k_seq import k_seq
-from specrun.speculation.papers.opt_tree import OptTreeDrafter
-from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.papers.walk import PaperRule, by_node, walk_block, walk_typical
 from specrun.speculation.shape import TreeShape, widest_branching

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from specrun.sampling import Sampler
 from specrun.speculation.drafter import Draft
 from specrun.speculation.papers.block_verification import block_verification
-from specrun.speculation.papers.distributions import Probabilities, draw
 from specrun.speculation.papers.drawn import DrawnDraft, Proposal, generator
+from specrun.speculation.papers.node_rules import Probabilities, draw
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 

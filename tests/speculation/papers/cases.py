@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specrun.speculation.papers.k_seq import k_seq
-from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.walk import NodeRule
 
 Pair = tuple[np.ndarray, np.ndarray]

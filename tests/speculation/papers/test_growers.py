@@ -13,16 +13,16 @@ from specrun.speculation.drafter import Drafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers.confidence import (
+from specrun.speculation.papers.drawn import DrawnDraft
+from specrun.speculation.papers.growers import (
     CapeDrafter,
     ConfidenceDrafter,
+    DynamicDepthDrafter,
+    OptTreeDrafter,
     adaedl_stops,
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.drawn import DrawnDraft
-from specrun.speculation.papers.dynamic_depth import DynamicDepthDrafter
-from specrun.speculation.papers.opt_tree import OptTreeDrafter
 from specrun.speculation.papers.sampled import SampledDrafter, SampledPathsDrafter
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.papers.drawn import Proposal
-from specrun.speculation.papers.k_seq import k_seq
-from specrun.speculation.papers.rejection import multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree

@@ -1,6 +1,13 @@
-"""Drafters that go by the draft's confidence: chains that stop early, and CaPE's side branches. None needs training.
+"""Drafters that grow trees and chains by the draft's own probabilities. None needs training.
 
-SpecDec++ (arXiv 2405.19715) stops when the chance that any token of the chain is rejected exceeds a threshold, DISCO
+OPT-Tree (arXiv 2406.17276) expands the likeliest nodes of each level, keeps the best `budget` nodes offered, and ends
+when a level raised the expected accepted length by less than a threshold. By the paper the threshold lies between 1 and
+the ratio of a draft pass's time to a target pass's.
+
+Dynamic depth decoding (DDD, arXiv 2409.00142) expands only the likeliest nodes of the newest level, as EAGLE-2 does
+(arXiv 2406.16858), and stops once the probabilities of this beam have a small sum.
+
+SpecDec++ (arXiv 2405.19715) ends a chain when the chance that any of its tokens is rejected exceeds a threshold, DISCO
 (arXiv 2405.04304) when the newest token is likely to be rejected, and AdaEDL (arXiv 2410.18351) when a lower bound on
 acceptance, computed from the draft's entropy, is low. In place of the trained predictors of SpecDec++ and DISCO stands
 the draft's probability of its best candidate. CaPE (arXiv 2402.02082) adds more candidates beside each token of a chain
@@ -9,6 +16,7 @@ the lower that probability is.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 
@@ -17,7 +25,73 @@ from numpy.typing import NDArray
 
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
+from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT
+
+_THRESHOLD = 0.2  # tokens; used without measured pass times
+
+
+class OptTreeDrafter:
+    """Grows the tree with the largest expected accepted length by the draft's own probabilities."""
+
+    def __init__(self, source: CandidateSource, guide: Guide | None = None) -> None:
+        """guide: if given, the threshold is a draft pass's time over a target pass's."""
+        self._source = source
+        self._guide = guide
+
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+        """The tree of the best nodes that were offered, within `limits`."""
+        growth = TreeGrowth(tokens)
+        level, expected = [ROOT], 0.0
+        for _ in range(limits.depth if limits.budget > 1 else 0):
+            below = offer_children(growth, self._source, level)
+            before, expected = expected, _expected_length(growth.scores, limits.budget)
+            if expected - before < self._threshold(len(tokens), len(level)):
+                break
+            # Only nodes among the best can have descendants among them.
+            kept = set(growth.best(range(len(growth.scores)), limits.budget))
+            best = growth.best(kept & set(below), limits.width)
+            level = expandable_of(growth, self._source, best, limits.width)
+            if not level:
+                break
+        return Draft(growth.tree(limits))
+
+    def _threshold(self, ctx: int, width: int) -> float:
+        if self._guide is None:
+            return _THRESHOLD
+        levels = self._guide.levels_row(ctx)
+        return min(float(levels[min(width, len(levels) - 1)]) / self._guide.plain_ms(ctx), 1.0)
+
+
+def _expected_length(scores: Sequence[float], budget: int) -> float:
+    """Sum of the chances of the best `budget` nodes. scores: log chances of all nodes."""
+    return float(np.exp(heapq.nlargest(budget, scores)).sum())
+
+
+BEAM = 10  # nodes, as in EAGLE-2
+_LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
+
+
+class DynamicDepthDrafter:
+    """Expands a beam of the draft's likeliest paths until their probabilities have a small sum."""
+
+    def __init__(self, source: CandidateSource) -> None:
+        self._source = source
+
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+        """The tree of the best nodes that were offered, within `limits`."""
+        growth = TreeGrowth(tokens)
+        beam = [ROOT]
+        for _ in range(limits.depth if limits.budget > 1 else 0):
+            below = offer_children(growth, self._source, beam)
+            beam = growth.best(below, limits.width)
+            if np.exp([growth.scores[n] for n in beam]).sum() < _LEAST_SHARE:
+                break
+            beam = expandable_of(growth, self._source, beam, limits.width)
+            if not beam:
+                break
+        return Draft(growth.tree(limits))
+
 
 Stop = Callable[[NDArray[np.float64], float], bool]
 """(shares, kept) -> whether the chain ends before the next token.

@@ -1,9 +1,10 @@
-"""Node rules by rejection sampling over several candidates. All are lossless.
+"""Acceptance rules for one node, and the two operations on distributions that they consist of. All are lossless.
 
 `speculative_sampling`: one candidate (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 `multi_step`: independent candidates (SpecInfer, arXiv 2305.09781).
 `recursive_rejection`: candidates without replacement (RSD, arXiv 2402.14160).
 `sequoia`: candidates without replacement, then uniformly from the rest (arXiv 2402.12374).
+`k_seq`: independent candidates, each accepted or rejected by the same test (SpecTr, arXiv 2310.15141).
 
 Multi-candidate speculative sampling (arXiv 2401.06706) with and without replacement is the second and the third.
 """
@@ -13,8 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specrun.speculation.papers.distributions import Probabilities, draw, residual
+Probabilities = NDArray[np.float64]
+"""float64[n_vocab], not negative, with the sum 1."""
+
+
+def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
+    """max(p - q, 0), normalised: the distribution to sample from after a draw from q was rejected.
+
+    q: float64[n_vocab], not negative, with any sum. If p - q is nowhere positive, which only happens by rounding when
+    p and q are equal, p is returned.
+    """
+    rest = np.maximum(p - q, 0.0)
+    total = rest.sum()
+    return rest / total if total > 0 else p
+
+
+def draw(p: Probabilities, rng: np.random.Generator) -> int:
+    """Draw a token from p. Rounding of the sum of p never leads to a token of probability 0."""
+    cumulative = np.cumsum(p)
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
 def speculative_sampling(
@@ -89,3 +109,44 @@ def _try_in_turn(
             return token, True
         p = residual(p, q)
     return draw(p, rng), False
+
+
+_PRECISION = 1e-6  # of gamma; a coarser one costs acceptance, not exactness
+
+
+def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
+    """A `NodeRule`: accept the first draw with u < p / (gamma q), else draw from the residual.
+
+    draws: k independent draws from q, duplicates included; k must not depend on what was drawn. The probability to
+    accept one is 1 - (1 - beta)^k with beta = sum(min(q, p / gamma)).
+    """
+    if not draws:
+        return draw(p, rng), False
+    gamma, ratio = _gamma(p, q, len(draws))
+    for token in draws:
+        if rng.random() * gamma * q[token] < p[token]:
+            return token, True
+    return draw(residual(p, ratio * np.minimum(q, p / gamma)), rng), False
+
+
+def _gamma(p: Probabilities, q: Probabilities, k: int) -> tuple[float, float]:
+    """(gamma, ratio(gamma)) for the least gamma in [1, k] at which the residual is nowhere negative.
+
+    That is where ratio(gamma) = (1 - (1 - beta)^k) / beta is at most gamma. As ratio(gamma) never falls with gamma,
+    its value at a gamma on one side of the root lies between gamma and the root, which speeds up the bisection. The
+    end of the interval where the condition holds is returned.
+    """
+    shared = np.flatnonzero((p > 0) & (q > 0))
+    p, q = p[shared], q[shared]
+    low, high = 1.0, float(k)
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        bound = _ratio(p, q, middle, k)
+        low, high = (low, bound) if bound <= middle else (bound, high)
+    return high, _ratio(p, q, high, k)
+
+
+def _ratio(p: NDArray[np.float64], q: NDArray[np.float64], gamma: float, k: int) -> float:
+    """(1 - (1 - beta)^k) / beta as a geometric sum, which is exact for small beta and defined for 0."""
+    rejected = max(1.0 - float(np.minimum(q, p / gamma).sum()), 0.0)
+    return sum(rejected**i for i in range(k))
