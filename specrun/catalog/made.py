@@ -41,15 +41,14 @@ def home(target: Path) -> Path:
 def find(target: Path) -> MadeDraft | None:
     """The draft made from `target`, or None. The draft's file may have been deleted since.
 
-    Where its description is damaged, it is the one file of a draft that lies beside it.
+    If its description is damaged, the only draft that lies beside the description is taken.
     """
+    value = read_entry(target, _ENTRY)
     try:
-        value = read_entry(target, _ENTRY)
-        if value:
-            return MadeDraft(home(target) / value["path"], str(value["how"]))
-    except (KeyError, TypeError):
-        pass
-    return _undescribed(target) if any(folder().glob(f"*/{_ENTRY}")) else None
+        path, how = value["path"], str(value["how"])
+        return MadeDraft(home(target) / path, how)
+    except (KeyError, TypeError):  # damaged, or None
+        return _undescribed(target) if any(folder().glob(f"*/{_ENTRY}")) else None
 
 
 def _undescribed(target: Path) -> MadeDraft | None:
@@ -78,7 +77,7 @@ def remove_entry(target: Path, name: str) -> None:
 
 
 def register(target: Path, draft: MadeDraft) -> None:
-    """Make `draft` the draft of `target`. A previous one in the data folder is deleted. Raises OSError."""
+    """Make `draft` the draft of `target`. A previous draft in the data folder is deleted. Raises OSError."""
     previous = find(target)
     path = draft.path.name if draft.path.parent == home(target) else str(draft.path.absolute())
     write_json(home(target) / _ENTRY, {"path": path, "how": draft.how, "target": str(target)})

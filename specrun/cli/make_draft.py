@@ -16,8 +16,8 @@ from specrun.views import output
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from specrun.making.make import Result
     from specrun.making.measuring import Quality
-    from specrun.making.result import Result
 
 
 def make_draft(
@@ -57,7 +57,7 @@ def make_draft(
 ) -> int:
     """Make a draft from the target's own file, with fewer bits per weight and fewer layers. Downloads nothing.
 
-    Several drafts are made with llama.cpp's quantizer and compared with the target. The one with the highest expected
+    Several drafts are made with llama.cpp's quantizer and compared with the target. The draft with the highest expected
     speed is kept. From then on it drafts for this target in every command without --draft.
 
     Columns of the table: agrees: how often draft and target have the same likeliest token. overlap: how much of the
@@ -75,22 +75,17 @@ def make_draft(
         if not forget_draft(path):
             raise UsageError(f"no draft was made from {path.name}; `specrun models make-draft` makes one")
         return 0
-    return _make(path, target, _usual_draft(target), types, keep_layers, file, json)
+    return _make(path, target, types, keep_layers, file, json)
 
 
-def _usual_draft(target: str | None) -> tuple[Path, str] | None:
-    """File and name of the draft that is used for a target without a made one; None if it is not on this machine."""
+def _usual_draft(target: str | None) -> tuple[Path | None, str]:
+    """File and name of the draft that is used if none was made; None for a file that is not on this machine."""
     from specrun.catalog import embedded, resolve
 
     if target is None:
         return embedded.DRAFT, "the embedded draft"
     draft = resolve.choose(target, None, may_fetch=False).draft
-    return (draft.path, draft.name) if draft and draft.path else None
-
-
-def _option(name: str | None) -> str:
-    """The option ` --target NAME`; empty for the embedded target."""
-    return f" --target {shlex.quote(name)}" if name else ""
+    return (draft.path, draft.name) if draft else (None, "")
 
 
 def forget_draft(target: Path) -> bool:
@@ -111,32 +106,26 @@ def forget_draft(target: Path) -> bool:
 
 
 def _make(
-    path: Path,
-    name: str | None,
-    usual: tuple[Path, str] | None,
-    types: str | None,
-    keep_layers: str | None,
-    file: Path | None,
-    json: bool,
+    path: Path, name: str | None, types: str | None, keep_layers: str | None, file: Path | None, json: bool
 ) -> int:
+    """Make the draft, as the options of the command say, and print the result. Returns the exit code.
+
+    path, name: the target's file, and how the user named it; None for the embedded target.
+    """
+    from specrun.long_run import Run
     from specrun.making import candidates, make
 
     type_names = candidates.parse_types(types) if types is not None else None
     shares = candidates.parse_shares(keep_layers) if keep_layers is not None else None
+    usual, usual_name = _usual_draft(name)
     # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
     with output.progress() as progress, InterruptFlag() as interrupted:
-
-        def show(text: str) -> None:
-            if interrupted():
-                raise KeyboardInterrupt
-            progress(text)
-
+        show = Run(progress, interrupted=interrupted).show
         try:
-            result = make.make_draft(path, type_names, shares, file, usual and usual[0], show, output.note)
+            result = make.make_draft(path, type_names, shares, file, usual, show, output.note)
         except KeyboardInterrupt:
-            output.note("interrupted; no draft was made, and the one used before is still used")
+            output.note("interrupted; no draft was made, and the draft used before is still used")
             return INTERRUPTED_EXIT_CODE
-    usual_name = usual[1] if usual else ""
     if json:
         output.write_json(result.as_json())
     else:
@@ -146,7 +135,7 @@ def _make(
 
 
 def _print_notes(result: Result, name: str | None, usual: str) -> None:
-    """Explain the result. name: of the target; usual: name of the draft used before."""
+    """Explain the result. name: the target's, None for the embedded target. usual: name of the draft used before."""
     assert result.best.quality
     best = result.best.quality.speedup
     if result.remark:
@@ -156,7 +145,8 @@ def _print_notes(result: Result, name: str | None, usual: str) -> None:
     if result.rival and result.rival.speedup > best:
         output.note(f"{usual} is expected to be faster ({result.rival.speedup:.2f} times); --forget goes back to it")
     output.note(f"kept as {result.path}; it drafts from now on unless --draft is given (--forget ends that)")
-    output.note(f"`specrun tune{_option(name)}` measures the real speed and finds the best plan")
+    target = f" --target {shlex.quote(name)}" if name else ""
+    output.note(f"`specrun tune{target}` measures the real speed and finds the best plan")
 
 
 def _table(result: Result, usual: str) -> Table:
@@ -167,7 +157,7 @@ def _table(result: Result, usual: str) -> Table:
     for head in ("size", "agrees", "overlap", "of target", "best tree", "expected"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("")
-    table.add_row("plain decoding", size_text(result.target_bytes), "", "", "", "", "1.00 x", "")
+    table.add_row("plain decoding", size_text(result.target.n_bytes), "", "", "", "", "1.00 x", "")
     for outcome in result.outcomes:
         size = size_text(outcome.n_bytes) if outcome.n_bytes else ""
         remark = "kept" if outcome is result.best else outcome.reason

@@ -1,17 +1,24 @@
-"""The drafts that can be made from a target: with fewer bits per weight, fewer layers, or both."""
+"""The drafts that can be made from a target: with fewer bits per weight, fewer layers, or both.
+
+llama.cpp's quantizer writes them in a child process, so that it can be stopped at any time and its output is captured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from specrun import child_process
 from specrun.errors import UsageError
+from specrun.hardware.cpu import usable_cores
 
 SAME = "same"  # the type that keeps the target's own quantization
 # Names of llama.cpp's quantize tool -> llama_ftype (include/llama.h). Types that need an importance matrix are left
-# out, because users rarely have one.
+# out, because users rarely have such a matrix.
 FILE_TYPES: dict[str, int | None] = {
     "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13, "iq3_s": 26, "q4_0": 2, "q4_1": 3, "q4_k_s": 14, "q4_k_m": 15,
     "iq4_nl": 25, "iq4_xs": 30, "q5_0": 8, "q5_1": 9, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "q8_0": 7, SAME: None,
@@ -29,11 +36,6 @@ class Candidate:
     n_layers: int  # of the target
 
     @property
-    def file_type(self) -> int | None:
-        """The llama_ftype; None keeps the target's types."""
-        return FILE_TYPES[self.type]
-
-    @property
     def dropped(self) -> list[int]:
         """Indices of the layers that are left out, ascending."""
         return sorted(set(range(self.n_layers)) - set(self.kept))
@@ -49,6 +51,29 @@ class Candidate:
         """Name of the draft's file."""
         return f"draft-{self.type}-{len(self.kept)}of{self.n_layers}.gguf"
 
+    def size(self, target: Path, wait: Callable[[], None]) -> int:
+        """Bytes of the weights, without writing them. Raises LlamaError if the quantizer refuses the candidate."""
+        return self._quantize(target, None, wait)
+
+    def write(self, target: Path, destination: Path, wait: Callable[[], None]) -> None:
+        """Write the draft. `wait` is called ten times a second and may raise to stop the quantizer.
+
+        Raises LlamaError if the quantizer refuses the candidate. After an exception an incomplete file may remain.
+        """
+        self._quantize(target, destination, wait)
+
+    def _quantize(self, target: Path, destination: Path | None, wait: Callable[[], None]) -> int:
+        debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
+        request = {
+            "source": str(target),
+            "destination": str(destination) if destination else None,
+            "file_type": FILE_TYPES[self.type],
+            "dropped": self.dropped,
+            "n_threads": usable_cores(),
+            "debug": debug,
+        }
+        return int(child_process.answer("specrun.llama.quantizer", request, "the quantizer", wait, debug)["bytes"])
+
 
 def kept_layers(n_layers: int, share: float) -> tuple[int, ...]:
     """Indices of about `share` of the layers: the first, the last, and others evenly spaced between them."""
@@ -59,7 +84,7 @@ def kept_layers(n_layers: int, share: float) -> tuple[int, ...]:
 def candidates(types: Sequence[str], shares: Sequence[float], n_layers: int) -> list[Candidate]:
     """Every type with every share of the layers, the most layers first; never the target itself."""
     selections = sorted({kept_layers(n_layers, share) for share in shares}, key=len, reverse=True)
-    combinations = [Candidate(name, kept, n_layers) for name in types for kept in selections]
+    combinations = (Candidate(name, kept, n_layers) for name in types for kept in selections)
     return [candidate for candidate in combinations if candidate.name]
 
 

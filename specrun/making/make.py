@@ -1,4 +1,4 @@
-"""Makes the draft of a target: writes and measures one candidate after the other and keeps the best."""
+"""Makes the draft of a target: writes and measures candidates one after the other and keeps the best of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,17 +20,63 @@ from specrun.display_text import size_text
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.locations import file_bytes
 from specrun.long_run import Run
-from specrun.making import quantizing
 from specrun.making.candidates import DEFAULT_SHARES, DEFAULT_TYPES, SAME, Candidate, candidates
 from specrun.making.measuring import Quality, Reference, measure, read_target
 from specrun.making.result import Outcome, Result
 
-CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
+_CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
+_UNQUANTIZED = ("F32", "F16", "BF16")
 _UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process
 _HEADER_BYTES = 64 * 2**20  # upper bound; most of a header is the vocabulary
 _ELSEWHERE = "choose another folder with --output FILE or SPECRUN_DATA_DIR"  # advice for a folder that fails
 
 Show = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result for one candidate."""
+
+    candidate: Candidate
+    n_bytes: int  # of its file; of its weights if it was not written; 0 if unknown
+    quality: Quality | None = None  # None if it was skipped
+    reason: str = ""  # why it was skipped
+
+    def as_json(self) -> dict[str, Any]:
+        value = {"name": self.candidate.name, "type": self.candidate.type, "layers": len(self.candidate.kept)}
+        return value | {"bytes": self.n_bytes} | (self.quality.as_json() if self.quality else {"skipped": self.reason})
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of the whole run."""
+
+    target: GgufFile
+    plain_ms: float  # milliseconds of a target pass over one token, with no draft in memory
+    outcomes: list[Outcome]  # of all candidates, in the order in which they were tried
+    best: Outcome  # the candidate whose draft was kept
+    path: Path  # of the draft that was kept
+    rival: Quality | None  # of the draft that would be used if none were made
+
+    @property
+    def remark(self) -> str | None:
+        """A sentence about the effect of the target's quantization on its drafts; None for an unquantized target."""
+        name, quantization = self.target.path.name, self.target.quantization
+        if all(outcome.candidate.type == SAME for outcome in self.outcomes):
+            return f"{name} is {quantization}: its weights were kept, and layers left out"
+        if quantization not in _UNQUANTIZED:
+            return f"{name} is {quantization} already; drafts made from its F16 file would be better"
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """The values of `--json`: times in milliseconds, shares and chances from 0 to 1."""
+        target = {"path": str(self.target.path), "bytes": self.target.n_bytes, "ms": round(self.plain_ms, 4)}
+        return {
+            "target": target,
+            "draft": {"path": str(self.path), **self.best.as_json()},
+            "candidates": [outcome.as_json() for outcome in self.outcomes],
+            "usual_draft": self.rival.as_json() if self.rival else None,
+        }
 
 
 def make_draft(
@@ -42,7 +92,7 @@ def make_draft(
 
     types, shares: quantizations and shares of the layers to try; None: the defaults.
     output: file of the draft; None: a file in the data folder.
-    usual: the draft that would be used without a made one; it is measured for comparison.
+    usual: the draft that would be used if none were made; it is measured for comparison.
     show: called often with the current activity. An exception that it raises stops the work; the files written so far
     are deleted, and a previously made draft stays.
     note: called with messages for the user.
@@ -60,18 +110,21 @@ def make_draft(
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
             reference = read_target(target, show, note)
             outcomes, best = _tried(file, outcomes, reference, workplace, show)
-            rival = _rival(usual, reference, show) if usual else None
+            rival: Quality | None = None
+            if usual:
+                with suppress(PairError, LlamaError, ModelFileError):  # it cannot draft for the target
+                    rival = measure(usual, reference, lambda text: show(f"{usual.name}: {text}"))
             path = output.absolute() if output else folder / best.candidate.file_name
             workplace.best.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
-            fastest.forget(target)  # it was compared with other drafts than this one
+            fastest.forget(target)  # it was not compared with this draft
     except OSError as error:
         raise SpecrunError(f"{error.filename or folder} cannot be written: {error.strerror}; {_ELSEWHERE}") from error
-    return Result(target, file.quantization, file.n_bytes, reference.plain_ms, outcomes, best, path, rival)
+    return Result(file, reference.plain_ms, outcomes, best, path, rival)
 
 
 class _Workplace:
-    """Paths of two files in the draft's folder: the current candidate and the best one so far.
+    """Paths of two files in the draft's folder: the current candidate and the best candidate so far.
 
     On exit both files are deleted, and the folder too if it was created here. Raises OSError.
     """
@@ -112,19 +165,11 @@ def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] 
 
     Raises SpecrunError if none is left.
     """
-    outcomes: dict[Candidate, Outcome] = {}
-
-    def sized(candidate: Candidate) -> Outcome:
-        if candidate not in outcomes:
-            show(f"looking at {candidate.name}")
-            outcomes[candidate] = _size(file, candidate, show)
-        return outcomes[candidate]
-
+    sized = cache(lambda candidate: _size(file, candidate, show))
     if types is None:
         # The types in which the whole target would be clearly smaller; if there are none, the target's own.
         layers = tuple(range(file.n_layers))
-        whole = [Candidate(name, layers, file.n_layers) for name in DEFAULT_TYPES]
-        types = [candidate.type for candidate in whole if not sized(candidate).reason] or [SAME]
+        types = [name for name in DEFAULT_TYPES if not sized(Candidate(name, layers, file.n_layers)).reason] or [SAME]
     planned = [sized(candidate) for candidate in candidates(types, shares or DEFAULT_SHARES, file.n_layers)]
     if all(outcome.reason for outcome in planned):
         why = f" ({planned[-1].candidate.name}: {planned[-1].reason})" if planned else ""
@@ -136,13 +181,17 @@ def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] 
 
 def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
     """The outcome of a candidate before it is tried, with a reason if the quantizer refuses it or it is too large."""
+
+    def wait() -> None:
+        show(f"looking at {candidate.name}")
+
+    wait()
     try:
-        n_bytes = quantizing.size_of(file.path, candidate, lambda: show(f"looking at {candidate.name}"))
+        n_bytes = candidate.size(file.path, wait)
     except LlamaError as error:
         return Outcome(candidate, 0, reason=f"llama.cpp refused: {error}")
     share = n_bytes / file.n_bytes
-    reason = f"{share:.0%} of the target's size" if share > CLEARLY_SMALLER else ""
-    return Outcome(candidate, n_bytes, reason=reason)
+    return Outcome(candidate, n_bytes, reason=f"{share:.0%} of the target's size" if share > _CLEARLY_SMALLER else "")
 
 
 def _tried(
@@ -154,6 +203,7 @@ def _tried(
     """
     outcomes: list[Outcome] = []
     best: Outcome | None = None
+    fastest_so_far = 0.0
     started, done = time.perf_counter(), 0
     to_try = sum(outcome.n_bytes for outcome in planned if not outcome.reason)
     for i, outcome in enumerate(planned, 1):
@@ -161,11 +211,11 @@ def _tried(
             label = f"{i} of {len(planned)}, {outcome.candidate.name}"
             # Writing and measuring a candidate both take about as long as its bytes.
             seconds = (time.perf_counter() - started) * (to_try - done) / done if done else None
-            shown = show if seconds is None else _with_time_left(show, seconds)
+            shown = show if seconds is None else Run(show).expected_to_take(seconds).show
             done += outcome.n_bytes
             outcome = _try(file, outcome, reference, workplace.candidate, shown, label)
-            if outcome.quality and (best is None or _speedup(outcome) > _speedup(best)):
-                best = outcome
+            if outcome.quality and outcome.quality.speedup > fastest_so_far:
+                best, fastest_so_far = outcome, outcome.quality.speedup
                 workplace.candidate.replace(workplace.best)
         outcomes.append(outcome)
     if best is None:
@@ -174,17 +224,8 @@ def _tried(
     return outcomes, best
 
 
-def _with_time_left(show: Show, seconds: float) -> Show:
-    """The same display, which adds how long the rest takes, if it was `seconds` now."""
-    return Run(show).expected_to_take(seconds).show
-
-
-def _speedup(outcome: Outcome) -> float:
-    return outcome.quality.speedup if outcome.quality else 0.0
-
-
 def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, show: Show, label: str) -> Outcome:
-    """Write and measure one candidate. Returns its outcome with its quality, or with the reason why it has none."""
+    """Write and measure one candidate. The outcome has its quality, or the reason why it could not be measured."""
 
     def wait() -> None:
         show(f"{label}: writing, {min(0.99, file_bytes(path) / outcome.n_bytes):.0%}")
@@ -192,21 +233,13 @@ def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, sho
     path.unlink(missing_ok=True)
     _check_disk(path.parent, outcome.n_bytes + _HEADER_BYTES)
     try:
-        quantizing.write(file.path, path, outcome.candidate, wait)
+        outcome.candidate.write(file.path, path, wait)
         quality = measure(path, reference, lambda text: show(f"{label}: {text}"))
     except (LlamaError, ModelFileError) as error:
         _check_disk(path.parent, outcome.n_bytes - file_bytes(path))  # a full disk fails like a bad model
         reason = str(error).replace(f"{path} ", "").partition(";")[0]  # without the advice, which is for downloads
         return Outcome(outcome.candidate, outcome.n_bytes, reason=reason)
     return Outcome(outcome.candidate, path.stat().st_size, quality)
-
-
-def _rival(usual: Path, reference: Reference, show: Show) -> Quality | None:
-    """The quality of the draft that was used before; None if it cannot draft for the target."""
-    try:
-        return measure(usual, reference, lambda text: show(f"{usual.name}: {text}"))
-    except (PairError, LlamaError, ModelFileError):
-        return None
 
 
 def _check_disk(folder: Path, needed: int) -> None:

@@ -20,7 +20,6 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
-from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.method import OFF
@@ -28,18 +27,19 @@ from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from specrun.tuning.pass_timer import TargetTimer, rounds
+from specrun.tuning.pass_timer import TargetTimer
 
 TEMPERATURE = 0.8  # the default of `specrun generate`
 _TOKENS, _MIN_TOKENS = 64, 8  # that the target writes behind each prompt
 _KEPT = 256  # likeliest tokens kept per position; ignoring the others makes the overlap slightly too low
 _WRITING_SECONDS, _TIMING_SECONDS = 60.0, 10.0  # limits of the whole writing and of each timing
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed target passes
-_WIDTHS = (1, 4, 16)  # tokens of the timed draft passes
+# Tokens of the timed draft passes, in this order. During the first of them a streamed target reads ahead, which delays
+# the smallest pass most: 70 to 125 ms instead of 50 to 60 (a draft of 1.0 GB on an AMD EPYC (Zen 5) with 2 cores).
+_WIDTHS = (16, 4, 1)
 _DEPTH = 16  # levels of the deepest tree that is considered
 _RANKS = 16  # most candidates of a node whose chances are counted
-_ROUNDS = 7  # in which every size is timed once
-_TURNS, _MIN_TURNS = 200, 3  # in which draft and target each run one pass
+_TURNS, _MIN_TURNS = 50, 3  # in which every timed pass runs once
 _CTX = 64  # tokens in the KV cache while passes are timed
 
 
@@ -61,28 +61,8 @@ class Reference:
 
     target: Path
     passages: list[Passage]
-    costs: CostTable  # of the target's passes, measured when only the target was loaded
-
-    @property
-    def plain_ms(self) -> float:
-        """Milliseconds of a target pass over one token."""
-        return self.costs.ms(1, _CTX)
-
-    def best_tree(self, acceptance: Sequence[float], draft: CostTable) -> tuple[TreeShape, float]:
-        """The shape of the fastest tree among those whose passes were timed, and its speedup over plain decoding.
-
-        acceptance: for each k, the chance that the draft's k-th candidate is accepted. draft: times of its passes.
-        """
-        costs = CostModel(self.costs, draft)
-        lengths = sequoia.expected_lengths(acceptance, self.costs.largest, _DEPTH)
-        shapes = [TreeShape.chain(n - 1) for n in self.costs.sizes[1:] if n - 1 <= _DEPTH]
-        shapes += [lengths.shape(n, depth) for n in self.costs.sizes[1:] for depth in range(1, _DEPTH + 1)]
-        speedups = {
-            shape: shape.expected(acceptance) * self.plain_ms / sequoia.pass_ms(shape, costs, _CTX)
-            for shape in shapes
-            if shape.n_nodes > 1
-        }
-        return max(speedups.items(), key=lambda one: one[1])
+    plain_ms: float  # milliseconds of a target pass over one token, with no draft in memory
+    place: tuple[int, int]  # where the weights were meanwhile, as `_place` says it
 
 
 @dataclass(frozen=True)
@@ -92,28 +72,22 @@ class Quality:
     agreement: float  # share of positions where draft and target have the same likeliest token
     overlap: float  # sum over tokens of the smaller of both probabilities at TEMPERATURE, averaged over positions
     ms: float  # of a draft pass over one token
-    cost: float  # the same in target passes
+    cost: float  # the same as a share of a target pass over one token, both models being in memory
     tree: TreeShape  # that is expected to be the fastest
     tokens_per_pass: float  # that it is expected to commit
     speedup: float  # of this tree over plain decoding, estimated without specrun's own overhead
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "agreement": round(self.agreement, 4),
-            "overlap": round(self.overlap, 4),
-            "ms": round(self.ms, 4),
-            "cost": round(self.cost, 4),
-            "nodes": self.tree.n_nodes,
-            "depth": self.tree.depth,
-            "tokens_per_pass": round(self.tokens_per_pass, 3),
-            "expected_speedup": round(self.speedup, 3),
-        }
+        names = ("agreement", "overlap", "ms", "cost", "tokens_per_pass")
+        values: dict[str, Any] = {name: round(getattr(self, name), 4) for name in names}
+        size = {"nodes": self.tree.n_nodes, "depth": self.tree.depth}
+        return values | size | {"expected_speedup": round(self.speedup, 3)}
 
 
 def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], None]) -> Reference:
     """Load the target, time its passes and let it write texts. `show` may raise between two passes to stop this.
 
-    Raises PairError for a recurrent model, ModelFileError or LlamaError for one that cannot be loaded.
+    Raises PairError for a recurrent model, ModelFileError or LlamaError for a model that cannot be loaded.
     """
     show("loading the target")
     with _loaded(path) as model:
@@ -125,13 +99,14 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
                 "a smaller model of its family drafts for it (--draft)"
             )
         prompts = _prompts(model)
-        costs = _costs(model.engine.target, prompts, show)
-        count = int(1e3 * _WRITING_SECONDS / costs.ms(1, _CTX) / len(prompts))
-        count = max(_MIN_TOKENS, min(_TOKENS, count))
-        passages = []
-        for i, prompt in enumerate(prompts, 1):
-            passages.append(_written(model, prompt, count, show, f"text {i} of {len(prompts)} by the target"))
-        return Reference(path, passages, costs)
+        (plain_ms,) = _timed([(_timer(model.engine.target, prompts[0]), 1)], show)
+        in_time = int(1e3 * _WRITING_SECONDS / plain_ms / len(prompts))
+        count = max(_MIN_TOKENS, min(_TOKENS, in_time))
+        passages = [
+            _written(model, prompt, count, show, f"text {i} of {len(prompts)} by the target")
+            for i, prompt in enumerate(prompts, 1)
+        ]
+        return Reference(path, passages, plain_ms, _place(model))
 
 
 def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Quality:
@@ -153,12 +128,36 @@ def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Qu
             shared.append(np.minimum(probabilities, passage.probabilities).sum(axis=1))
         if not all(np.isfinite(sums).all() for sums in shared):
             raise ModelFileError(f"{path.name} computes logits that are not numbers")
-        costs, cost = _draft_costs(reference, model.engine.target, draft, show)
+        target_costs, draft_costs = _costs(model.engine.target, draft, reference.passages[0].prompt, show)
+        # Where the draft leaves the target less memory, plain decoding is faster without it.
+        is_as_alone = _place(model) == reference.place
+    ms_beside, draft_ms = target_costs.ms(1, _CTX), draft_costs.ms(1, _CTX)
+    plain_ms = ms_beside if is_as_alone else reference.plain_ms
     counts = np.bincount(np.concatenate(ranks), minlength=_RANKS)
     acceptance = (counts[:_RANKS] / counts.sum()).tolist()
-    tree, speedup = reference.best_tree(acceptance, costs)
+    tree, speedup = best_tree(acceptance, CostModel(target_costs, draft_costs), plain_ms)
     overlap = float(np.concatenate(shared).mean())
-    return Quality(acceptance[0], overlap, costs.ms(1, _CTX), cost, tree, tree.expected(acceptance), speedup)
+    cost = draft_ms / ms_beside
+    return Quality(acceptance[0], overlap, draft_ms, cost, tree, tree.expected(acceptance), speedup)
+
+
+def best_tree(acceptance: Sequence[float], costs: CostModel, plain_ms: float) -> tuple[TreeShape, float]:
+    """The shape of the fastest tree among those whose passes were timed, and its speedup over plain decoding.
+
+    acceptance: for each k, the chance that the draft's k-th candidate is accepted.
+    costs: times of both models' passes, with both in memory.
+    plain_ms: milliseconds of a pass of plain decoding, for which the target has the draft's memory too.
+    """
+    target = costs.target
+    lengths = sequoia.expected_lengths(acceptance, target.largest, _DEPTH)
+    shapes = [TreeShape.chain(n - 1) for n in target.sizes[1:] if n - 1 <= _DEPTH]
+    shapes += [lengths.shape(n, depth) for n in target.sizes[1:] for depth in range(1, _DEPTH + 1)]
+    speedups = {
+        shape: shape.expected(acceptance) * plain_ms / sequoia.pass_ms(shape, costs, _CTX)
+        for shape in shapes
+        if shape.n_nodes > 1
+    }
+    return max(speedups.items(), key=lambda item: item[1])
 
 
 def _loaded(target: Path, draft: Path | None = None) -> Model:
@@ -168,47 +167,49 @@ def _loaded(target: Path, draft: Path | None = None) -> Model:
 
 def _prompts(model: Model) -> list[list[int]]:
     """Token ids of the calibration prompts, cut off so that the written text fits into the context."""
-    room = model.engine.ctx_size
-    n_max = room - _TOKENS
+    n_max = model.engine.ctx_size - _TOKENS
     if n_max < 1:
-        raise ModelFileError(
-            f"{model.llama_model.name} has a context of {model.engine.ctx_size} tokens, too few to measure"
-        )
+        size = f"a context of {model.engine.ctx_size} tokens"
+        raise ModelFileError(f"{model.llama_model.name} has {size}, too few to measure")
     return [model.prompt_tokens(text.prompt)[:n_max] for text in texts.shipped("calibrate")]
 
 
-def _costs(target: TargetContext, prompts: list[list[int]], show: Callable[[str], None]) -> CostTable:
-    def interrupted() -> bool:
-        show("timing passes of the target")  # it raises once the user has asked for the end
-        return False
-
-    timer = TargetTimer(target, [token for prompt in prompts for token in prompt])
-    run = Run(interrupted=interrupted).stage(_TIMING_SECONDS)
-    return CostTable(rounds(timer, _CTX, _SIZES, _ROUNDS, run).pass_times())
+def _place(model: Model) -> tuple[int, int]:
+    """Where the target's weights are: the number of layers in VRAM, and the bytes that every pass reads from disk."""
+    n_gpu_layers = model.placement.n_gpu_layers if model.placement else 0
+    return n_gpu_layers, model.residency.streamed_bytes
 
 
-def _draft_costs(
-    reference: Reference, target: TargetContext, draft: TargetContext, show: Callable[[str], None]
-) -> tuple[CostTable, float]:
-    """The times of the draft's passes, as if the target's were those of `reference`; and that of one over one token in
-    target passes.
+def _costs(
+    target: TargetContext, draft: TargetContext, text: Sequence[int], show: Callable[[str], None]
+) -> tuple[CostTable, CostTable]:
+    """The times of the target's and the draft's passes, with both models in memory."""
+    of_target, of_draft = _timer(target, text), _timer(draft, text)
+    ms = _timed([*((of_target, n) for n in _SIZES), *((of_draft, n) for n in _WIDTHS)], show)
+    times = [PassTime(n, _CTX, t) for n, t in zip(_SIZES + _WIDTHS, ms, strict=True)]
+    return CostTable(times[: len(_SIZES)]), CostTable(times[len(_SIZES) :])
 
-    Draft and target take turns, so that other load on the machine slows both.
+
+def _timer(context: TargetContext, text: Sequence[int]) -> TargetTimer:
+    timer = TargetTimer(context, text)
+    timer.fill(_CTX)
+    timer.ms(1)  # the first pass after a prompt is slower
+    return timer
+
+
+def _timed(passes: Sequence[tuple[TargetTimer, int]], show: Callable[[str], None]) -> list[float]:
+    """Median milliseconds of passes, given as a timer and a number of tokens.
+
+    They take turns, so that other load on the machine slows all of them alike.
     """
-    timers = [TargetTimer(context, reference.passages[0].prompt) for context in (target, draft)]
-    turn = [(timers[0], 1), *((timers[1], width) for width in _WIDTHS)]
-    times: list[list[float]] = []
-    for timer in timers:
-        timer.fill(_CTX)
-        timer.ms(1)
+    turns: list[list[float]] = []
     end = time.perf_counter() + _TIMING_SECONDS
-    while len(times) < _MIN_TURNS or (len(times) < _TURNS and time.perf_counter() < end):
-        show("timing")
-        times.append([timer.ms(n) for timer, n in turn])
-    plain_ms, *draft_ms = np.median(np.array(times), axis=0).tolist()
-    scale = reference.plain_ms / plain_ms
-    table = CostTable(PassTime(n, _CTX, scale * ms) for n, ms in zip(_WIDTHS, draft_ms, strict=True))
-    return table, draft_ms[0] / plain_ms
+    while len(turns) < _MIN_TURNS or (len(turns) < _TURNS and time.perf_counter() < end):
+        turns.append([])
+        for timer, n in passes:
+            show("timing")
+            turns[-1].append(timer.ms(n))
+    return [float(median) for median in np.median(np.array(turns), axis=0)]
 
 
 def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], None], label: str) -> Passage:

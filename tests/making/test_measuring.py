@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specrun.errors import PairError
-from specrun.making.measuring import Reference, measure, read_target
-from specrun.speculation.planning.costs import CostTable, PassTime
+from specrun.making.measuring import Reference, best_tree, measure, read_target
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from tests.models import random_llama, random_mamba
 
 
@@ -76,16 +77,24 @@ def test_the_best_tree_is_a_chain_if_only_the_best_candidate_is_ever_accepted(
 ) -> None:
     costs = CostTable(PassTime(n, 64, 7.0) for n in (1, 2, 4, 16))
     draft = CostTable([PassTime(1, 64, 7.0 * cost)])
-    tree, found = Reference(Path(), [], costs).best_tree([agreement], draft)
+    tree, found = best_tree([agreement], CostModel(costs, draft), plain_ms=7.0)
     assert found == pytest.approx(speedup)
     assert (tree.depth, tree.n_leaves) == (depth, 1)
 
 
 def test_a_draft_whose_first_candidate_is_worse_wins_with_a_tree_where_large_passes_are_cheap() -> None:
-    cheap = Reference(Path(), [], CostTable(PassTime(n, 64, 100.0) for n in (1, 2, 4, 8, 16, 32, 64)))
-    dear = Reference(Path(), [], CostTable(PassTime(n, 64, 100.0 + 50.0 * n) for n in (1, 2, 4, 8, 16, 32, 64)))
     draft = CostTable(PassTime(n, 64, 1.0) for n in (1, 4, 16))
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    cheap = CostModel(CostTable(PassTime(n, 64, 100.0) for n in sizes), draft)
+    dear = CostModel(CostTable(PassTime(n, 64, 100.0 + 50.0 * n) for n in sizes), draft)
     broad, sharp = [0.6, 0.2, 0.1, 0.05], [0.65]
-    assert cheap.best_tree(broad, draft)[1] > cheap.best_tree(sharp, draft)[1]
-    assert cheap.best_tree(broad, draft)[0].n_leaves > 1
-    assert dear.best_tree(broad, draft)[1] < dear.best_tree(sharp, draft)[1]
+    assert best_tree(broad, cheap, 100.0)[1] > best_tree(sharp, cheap, 100.0)[1]
+    assert best_tree(broad, cheap, 100.0)[0].n_leaves > 1
+    assert best_tree(broad, dear, 150.0)[1] < best_tree(sharp, dear, 150.0)[1]
+
+
+def test_plain_decoding_has_the_memory_that_the_draft_takes(reference: Reference, demo_draft: Path) -> None:
+    # As if every pass of the target read more from disk beside the draft than alone.
+    streamed_less = replace(reference, place=(0, -1), plain_ms=reference.plain_ms / 1000)
+    assert measure(demo_draft, reference, ignore).speedup > 0.1
+    assert measure(demo_draft, streamed_less, ignore).speedup < 0.01

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.making import quantizing
+from specrun.making.candidates import Candidate
 from tests.models import TOKENS, edited, random_bert, random_llama, truncated
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -156,11 +156,11 @@ def test_a_stopped_quantizer_leaves_nothing(
 ) -> None:
     seen: list[int] = []
 
-    def stopped(wide: Path, *_: object, **__: object) -> None:
+    def stopped(_: Candidate, wide: Path, *__: object, **___: object) -> None:
         seen.append(wide.stat().st_size)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(quantizing, "write", stopped)
+    monkeypatch.setattr(Candidate, "write", stopped)
     wide = ["--embd", 256, "--ff", 256, "--heads", 8, "--type", "q4_k_m"]
     assert run(script, source, tmp_path / "wide.gguf", *wide, "--no-check") == 130
     assert seen[0] > 0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import gguf
 
-from specrun.making import quantizing
 from specrun.making.candidates import FILE_TYPES, SAME, Candidate
 from specrun.making.widening.blocks import TYPES, Type
 from specrun.making.widening.recipe import Recipe
@@ -87,7 +86,7 @@ class WiderModel:
         n_layers = self._recipe.target.layers
         try:
             self._write(wide, progress)
-            quantizing.write(wide, partial, Candidate(self.kind, tuple(range(n_layers)), n_layers), wait=lambda: None)
+            Candidate(self.kind, tuple(range(n_layers)), n_layers).write(wide, partial, wait=lambda: None)
             partial.replace(destination)
         finally:
             wide.unlink(missing_ok=True)
