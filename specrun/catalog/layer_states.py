@@ -10,12 +10,12 @@ from specrun.catalog.gguf_file import GgufFile
 _FLOAT_BYTES = 4  # llama.cpp keeps recurrent states in float32
 _RECURRENT = re.compile(r"blk\.(\d+)\.(ssm_|shortconv\.|time_mix_)")
 _ATTENTION = re.compile(r"blk\.(\d+)\.attn_(k|kv_a_mqa|kv_b)\.weight")
-# llm_arch_supports_rs_rollback of llama.cpp: architectures whose states it can keep after each token of a pass.
+# llm_arch_supports_rs_rollback of llama.cpp: architectures of which it can keep the states behind a pass's tokens.
 _WITH_SNAPSHOTS = {
     *("qwen35", "qwen35moe", "qwen4exp", "kimi-k3", "deepseek4", "glm5-next", "nemotron_h", "nemotron_h_moe"),
     *("lfm2", "lfm2moe", "bailingmoe3"),
 }
-# llama.cpp treats these as hybrids, but their states are of another kind. They were not tried, so they decode plainly.
+# Hybrids for llama.cpp whose states are of another kind. No model of theirs was tried, so they are decoded plainly.
 _UNTRIED = {"deepseek4", "minimax-01"}
 
 
