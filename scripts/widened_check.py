@@ -65,9 +65,9 @@ class Readings:
 class Report:
     """How a wide model compares with its source.
 
-    difference: largest one of a logit. spread: standard deviation of the source's logits. added: largest logit of a
-    token that only the wide model has, or None. n_added: how often such a token was the best. partings: for each
-    greedy text that differs, the token where it does and the gap between the source's two best logits there.
+    difference: the largest difference of a logit. spread: standard deviation of the source's logits. added: largest
+    logit of a token that only the wide model has, or None. n_added: how often such a token was the best. partings: for
+    each greedy text that differs, the token where it does and the gap between the source's two best logits there.
     """
 
     n_tokens: int

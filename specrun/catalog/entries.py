@@ -17,27 +17,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# The keys that models.toml may have, with the type of their values.
-_FAMILY_KEYS: dict[str, type] = {
-    "about": str,
-    "companions": list,
-    "architecture": str,
-    "licence": str,
-    "context": int,
-    "trees": bool,
-    "vocabulary": int,
-    "tied": bool,
-}
-_MODEL_KEYS: dict[str, type] = _FAMILY_KEYS | {
-    "family": str,
-    "repo": str,
-    "revision": str,
-    "file": str,
-    "quantization": str,
-    "bytes": int,
-    "drafts": list,
+# The keys that models.toml may have, and the types of their values where these are no texts.
+_FAMILY_KEYS = ("about", "companions", "architecture", "licence", "context", "trees", "vocabulary", "tied")
+_MODEL_KEYS = (
+    *_FAMILY_KEYS,
+    *("family", "repo", "revision", "file", "quantization", "bytes", "drafts", "shape", "verified"),
+)
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("companions", "drafts"), list),
+    **dict.fromkeys(("context", "vocabulary", "bytes"), int),
+    **dict.fromkeys(("trees", "tied", "verified"), bool),
     "shape": dict,
-    "verified": bool,
 }
 _SHAPE_KEYS = ("parameters", "active", "layers", "width", "kv", "experts", "experts_used")
 # What can draft for a family besides the text itself; models.toml explains each.
@@ -54,7 +44,7 @@ _BITS = {
 }
 
 Kind = Literal["dense", "hybrid", "moe"]
-_TABLES: dict[str, dict[str, type]] = {"families": _FAMILY_KEYS, "models": _MODEL_KEYS}
+_TABLES = {"families": _FAMILY_KEYS, "models": _MODEL_KEYS}
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,7 @@ class Entry:
         bits = self._bits
         if not (self.shape and self.vocabulary and bits):
             return 0, 0
-        _, embedding, output = (int(self.vocabulary * self.shape.width * one / 8) for one in bits)
+        _, embedding, output = (int(self.vocabulary * self.shape.width * n / 8) for n in bits)
         return (output if self.tied else embedding), output
 
     @property
@@ -177,16 +167,17 @@ def _check_table(path: Path, table: str, value: Any) -> None:
         raise UsageError(f"{path}: {table} must be a table; got {value!r}")
 
 
-def _check_keys(path: Path, table: str, keys: Any, allowed: dict[str, type]) -> None:
+def _check_keys(path: Path, table: str, keys: Any, allowed: tuple[str, ...]) -> None:
     _check_table(path, table, keys)
     for key, value in keys.items():
         if key not in allowed:
             keys_text = ", ".join(allowed)
             dot = '; a name with a dot must be quoted, as in [models."qwen-0.5b"]' if isinstance(value, dict) else ""
             raise UsageError(f"{path}: {key} in {table} is unknown; keys are {keys_text}{dot}")
-        is_valid = not isinstance(value, list) or all(isinstance(one, str) for one in value)
-        if type(value) is not allowed[key] or not is_valid:
-            raise UsageError(f"{path}: {key} in {table} must be a {allowed[key].__name__}; got {value!r}")
+        is_valid = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+        kind = _TYPES.get(key, str)
+        if type(value) is not kind or not is_valid:
+            raise UsageError(f"{path}: {key} in {table} must be a {kind.__name__}; got {value!r}")
     if unknown := set(keys.get("companions", ())) - set(COMPANIONS):
         raise UsageError(f"{path}: {min(unknown)} in {table} is no companion; those are {', '.join(COMPANIONS)}")
     if "shape" in keys:

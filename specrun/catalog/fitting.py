@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog import cache, heads, pairs, resolve
@@ -34,16 +34,18 @@ def pairs_of(target: Model) -> list[Pair]:
 
     Raises ModelFileError if the target's file is damaged.
     """
-    own: list[Pair] = []
-    if target.path:
-        _read(target.path)
-        if heads.own_head(GgufFile.read(target.path)):
-            own = [Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True)]
-    names = list(resolve.recommended_drafts(target))
-    recommended = [_pair(target, resolve.locate(name), True) for name in names]
-    paths = {resolve.locate(name).path for name in names} | {target.path}
-    others = [model for model in on_this_machine() if model.path not in paths] if target.path else []
-    return recommended + own + [_pair(target, model, False) for model in others if _is_smaller(model, target)]
+    recommended = [resolve.locate(name) for name in resolve.recommended_drafts(target)]
+    found = [_pair(target, model, True) for model in recommended]
+    if target.path is None:
+        return found
+    n_bytes, _ = _read(target.path)
+    if heads.own_head(GgufFile.read(target.path)):
+        found.append(Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True))
+    known = {model.path for model in recommended}
+    for model in on_this_machine():
+        if model.path and model.path not in known and _read(model.path)[0] < n_bytes:
+            found.append(_pair(target, model, False))
+    return found
 
 
 def on_this_machine() -> Iterator[Model]:
@@ -57,28 +59,25 @@ def on_this_machine() -> Iterator[Model]:
         yield resolve.locate(aliases.get((cached.repo, cached.file), f"{cached.repo}/{cached.file}"))
 
 
-def _is_smaller(model: Model, target: Model) -> bool:
-    assert model.path
-    assert target.path
-    return _read(model.path)[0] < _read(target.path)[0]
-
-
 def _pair(target: Model, draft: Model, recommended: bool) -> Pair:
     pair = Pair(target.name, draft.name, recommended, cached=draft.path is not None)
     if target.path is None or draft.path is None:
         return pair
     try:
-        target_vocabulary, draft_vocabulary = _read(target.path)[1], _read(draft.path)[1]
-        file = GgufFile.read(draft.path)
-        head = heads.head_in(file)
+        difference, warnings = _compared(target.path, draft.path)
     except ModelFileError as error:
-        return Pair(target.name, draft.name, recommended, True, True, str(error))
-    if head:
-        difference = heads.difference_of(GgufFile.read(target.path), file, head)
-        return Pair(target.name, draft.name, recommended, True, True, difference)
+        difference, warnings = str(error), ()
+    return replace(pair, checked=True, difference=difference, warnings=warnings)
+
+
+def _compared(target: Path, draft: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Why the draft cannot draft for the target, or else why it may guess badly. Raises ModelFileError."""
+    target_vocabulary, draft_vocabulary = _read(target)[1], _read(draft)[1]
+    file = GgufFile.read(draft)
+    if head := heads.head_in(file):
+        return heads.difference_of(GgufFile.read(target), file, head), ()
     difference = pairs.first_difference(target_vocabulary, draft_vocabulary)
-    warnings = () if difference else pairs.warnings(target_vocabulary, draft_vocabulary)
-    return Pair(target.name, draft.name, recommended, True, True, difference, warnings)
+    return difference, () if difference else pairs.warnings(target_vocabulary, draft_vocabulary)
 
 
 @functools.cache

@@ -140,7 +140,7 @@ class GgufFile:
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int = 0) -> int:
-        """The same, where a number is expected; of a list the largest, and `default` if there is none."""
+        """The value of `key` as a number; the largest number of a list; `default` if the file has no number."""
         value = self.value(key)
         if isinstance(value, list):
             return max((item for item in value if isinstance(item, int)), default=default)
@@ -207,7 +207,7 @@ class GgufFile:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output matrix; with a tied embedding those of the copy that llama.cpp puts on the GPU."""
+        """Bytes of the output matrix; with a tied embedding, bytes of the copy that llama.cpp puts on the GPU."""
         return self._bytes_of(OUTPUT) or self._bytes_of(EMBEDDING)
 
     @property
@@ -238,8 +238,8 @@ def file_identity(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-# The files that were read last: a command needs the header of a model in several places, and a vocabulary takes a tenth
-# of a second to skip.
+# The files that were read last. A command needs a model's header in several places, and skipping a vocabulary takes a
+# tenth of a second.
 _recent: dict[Path, tuple[tuple[tuple[int, ...], ...], GgufFile]] = {}
 _MOST_RECENT = 2  # a target and its draft
 _SETTLED_S = 3.0  # a file that was written to just now may be written to again without a later time stamp
@@ -254,7 +254,7 @@ def _remember(file: GgufFile) -> None:
 
 
 def _signature(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
-    """What changes when a file is written to or replaced, the time of the last change last; empty if one is gone."""
+    """Facts that differ once a file was written to or replaced, its time of change last; empty if a file is gone."""
     try:
         stats = [path.stat() for path in paths]
     except OSError:

@@ -1,11 +1,10 @@
 """The header of a GGUF file: metadata and the list of tensors, without the weights.
 
 gguf's own reader makes a numpy view of every string, which takes 11 seconds with a vocabulary of 150,000 tokens. This
-one skips arrays and decodes them on access. The layout is specified in ggml's docs/gguf.md.
+reader skips arrays and decodes them on access. The layout is specified in ggml's docs/gguf.md.
 
-A file may come from anyone, so what contradicts itself is refused here: counts that the file has no room for, names
-that are there twice, tensors that overlap or lie outside of the file. Nothing is read, and no memory taken, for what a
-count merely promises.
+A file may come from anyone, so contradictions are refused here: counts for which the file has no room, names that occur
+twice, tensors that overlap or lie outside of the file. A count in the file never decides how much memory is taken.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ Buffer = bytes | mmap.mmap
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
-# Types of intermediate results and of tables. llama.cpp would call a kernel for products with them that is not there.
+# Types of intermediate results and of tables. llama.cpp has no kernel for products with them, but would call it.
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 _TABLE = re.compile(r"[a-z]2[a-z]")  # from tokens to experts (`tid2eid`), or to other tokens (`d2t`)
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
-_DEFAULT_ALIGNMENT = 32  # bytes; of the weights, if the file has no general.alignment
+_DEFAULT_ALIGNMENT = 32  # bytes, of the weights where the file has no general.alignment
 _MOST_HEADER_BYTES = 2**28  # a vocabulary of 262,144 tokens with its merges takes 16 MB
-_MOST_KEYS, _MOST_TENSORS = 2**16, 2**18  # real files have up to a hundred and some ten thousand
+_MOST_KEYS, _MOST_TENSORS = 2**16, 2**18  # real files have up to a hundred keys and some ten thousand tensors
 _MOST_STRINGS = 2**24  # in an array
 _LONGEST_KEY = 65535  # bytes
 _LONGEST_TENSOR_NAME = 63  # bytes; GGML_MAX_NAME - 1
@@ -54,8 +53,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 
 _LENGTH = struct.Struct("<Q")
 _TYPE = struct.Struct("<I")
-_TYPE_AND_LENGTH = struct.Struct("<IQ")
-_TYPE_AND_OFFSET = struct.Struct("<IQ")
+_TYPE_AND_NUMBER = struct.Struct("<IQ")  # the number is an array's length or a tensor's offset
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Metadata(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         kind, offset = self._offsets[key]
-        return _decode(self._data, kind, offset)[0]
+        return _decode(self._data, kind, offset)
 
     def __contains__(self, key: object) -> bool:
         return key in self._offsets  # Mapping's own would decode the value
@@ -108,7 +106,7 @@ class Metadata(Mapping[str, Any]):
     def length(self, key: str) -> int:
         """Number of elements of the array `key`; 0 if it is missing or not an array."""
         kind, offset = self._offsets.get(key, (-1, 0))
-        return int(_TYPE_AND_LENGTH.unpack_from(self._data, offset)[1]) if kind == _ARRAY else 0
+        return int(_TYPE_AND_NUMBER.unpack_from(self._data, offset)[1]) if kind == _ARRAY else 0
 
     def is_list_of_strings(self, key: str) -> bool:
         """Whether the value of `key` is an array of strings; it is not decoded."""
@@ -127,7 +125,6 @@ class GgufHeader:
 
     metadata: Metadata
     tensors: tuple[TensorInfo, ...]
-    n_bytes: int  # offset of the weights
     n_file_bytes: int  # size of the complete file
 
 
@@ -207,7 +204,7 @@ def _parse(data: Buffer, name: str) -> GgufHeader:
     start_of_weights = -(-offset // alignment) * alignment
     tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described.values())
     end = _end_of_weights(tensors, alignment, name) if tensors else offset
-    return GgufHeader(metadata, tensors, start_of_weights, end)
+    return GgufHeader(metadata, tensors, end)
 
 
 def broken(name: str, why: str) -> ModelFileError:
@@ -235,7 +232,7 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
         raise ModelFileError(f"{name} has a tensor with {n_dimensions} dimensions ({tensor}); download it again")
     shape = struct.unpack_from(f"<{n_dimensions}Q", data, offset + 4)
     offset += 4 + 8 * n_dimensions
-    kind, start = _TYPE_AND_OFFSET.unpack_from(data, offset)
+    kind, start = _TYPE_AND_NUMBER.unpack_from(data, offset)
     try:
         ggml_type = ggml_types.numbered(kind)
     except ValueError as error:
@@ -245,7 +242,7 @@ def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
     n_bytes = prod(shape) // ggml_type.block * ggml_type.block_bytes
     if not 0 < prod(shape) <= _LARGEST or start + n_bytes > _LARGEST or (shape and shape[0] % ggml_type.block):
         raise broken(name, f"{tensor!r} has an impossible size ({' x '.join(map(str, shape))} of {ggml_type.name})")
-    return TensorInfo(tensor, shape, ggml_type.name, n_bytes, start), offset + _TYPE_AND_OFFSET.size
+    return TensorInfo(tensor, shape, ggml_type.name, n_bytes, start), offset + _TYPE_AND_NUMBER.size
 
 
 def _name(data: Buffer, offset: int, longest: int, name: str) -> tuple[str, int]:
@@ -275,8 +272,8 @@ def _skip(data: Buffer, kind: int, offset: int, name: str) -> int:
         return offset + 8 + int(_LENGTH.unpack_from(data, offset)[0])
     if kind != _ARRAY:
         raise ModelFileError(f"{name} has metadata of an unknown type ({kind}); upgrade specrun or download it again")
-    item, length = _TYPE_AND_LENGTH.unpack_from(data, offset)
-    offset += _TYPE_AND_LENGTH.size
+    item, length = _TYPE_AND_NUMBER.unpack_from(data, offset)
+    offset += _TYPE_AND_NUMBER.size
     if item in _SCALARS:
         return offset + int(length) * struct.calcsize("<" + _SCALARS[item])
     if item != _STRING:  # llama.cpp has no arrays of arrays either
@@ -289,20 +286,18 @@ def _skip(data: Buffer, kind: int, offset: int, name: str) -> int:
     return offset
 
 
-def _decode(data: Buffer, kind: int, offset: int) -> tuple[Any, int]:
-    """The value of type `kind` at `offset`, and the offset at which it ends. `_skip` has checked that it is whole."""
+def _decode(data: Buffer, kind: int, offset: int) -> Any:
+    """The value of type `kind` at `offset`. `_skip` has checked that it is whole."""
     if kind == _STRING:
-        return _string(data, offset)
-    if kind == _ARRAY:
-        item, length = _TYPE_AND_LENGTH.unpack_from(data, offset)
-        offset += _TYPE_AND_LENGTH.size
-        if item in _SCALARS:
-            items = struct.Struct(f"<{length}{_SCALARS[item]}")
-            return list(items.unpack_from(data, offset)), offset + items.size
-        values = []
-        for _ in range(length):
-            value, offset = _string(data, offset)
-            values.append(value)
-        return values, offset
-    scalar = struct.Struct("<" + _SCALARS[kind])
-    return scalar.unpack_from(data, offset)[0], offset + scalar.size
+        return _string(data, offset)[0]
+    if kind != _ARRAY:
+        return struct.unpack_from("<" + _SCALARS[kind], data, offset)[0]
+    item, length = _TYPE_AND_NUMBER.unpack_from(data, offset)
+    offset += _TYPE_AND_NUMBER.size
+    if item in _SCALARS:
+        return list(struct.unpack_from(f"<{length}{_SCALARS[item]}", data, offset))
+    values = []
+    for _ in range(length):
+        value, offset = _string(data, offset)
+        values.append(value)
+    return values

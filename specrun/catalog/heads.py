@@ -72,12 +72,12 @@ class Head:
 
     @property
     def article(self) -> str:
-        """That of the name."""
+        """The article of the name."""
         return article(self.kind)
 
 
 def article(kind: HeadKind) -> str:
-    """The article of the kind's name."""
+    """The article of the kind's name, for people."""
     return "a" if kind == "dflash" else "an"
 
 
@@ -104,8 +104,8 @@ def head_in(file: GgufFile) -> Head | None:
 
 
 def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
-    """Of a DFlash head's file: tokens of a block, the mask token, the row that gives the token behind the root, and
-    whether rows see only those before them. Raises ModelFileError for a file without a mask token, or other sizes.
+    """What a DFlash head's file says of its blocks: (tokens of a block, the mask token, the row that gives the token
+    behind the root, whether a row sees only the rows before it). Raises ModelFileError for impossible values.
     """
     mask, size = file.metadata.get("tokenizer.ggml.mask_token_id"), file.number("block_size", _BLOCK)
     if not isinstance(mask, int) or not 0 <= mask < file.n_vocab:
@@ -149,7 +149,7 @@ def _names(file: GgufFile) -> set[str]:
 
 
 def check_no_head(file: GgufFile) -> None:
-    """Raise ModelFileError for a head where a model is expected, which can write."""
+    """Raise ModelFileError for a head where a model is expected that can write text."""
     if head := head_in(file):
         raise ModelFileError(
             f"{file.path} is {head.article} {head.name}, which writes nothing by itself; give it as --draft"
@@ -173,7 +173,7 @@ def difference_of(target: GgufFile, file: GgufFile, head: Head) -> str | None:
 
 
 def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | None:
-    """The same, by the sizes and kinds of both alone."""
+    """A clause as `difference_of` has it, from sizes and kinds alone."""
     if head.kind == "mtp":
         if target.architecture not in _MTP or file.architecture != target.architecture:
             return one_line(f"its layers are {file.architecture}'s, and the target is {target.architecture}")

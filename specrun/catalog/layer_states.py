@@ -20,7 +20,7 @@ _UNTRIED = {"deepseek4", "minimax-01"}
 
 
 def is_untried(file: GgufFile) -> bool:
-    """Whether the architecture keeps states in a way that nobody has tried to take back."""
+    """Whether nobody has tried yet to roll back the states of this architecture."""
     return file.architecture in _UNTRIED
 
 

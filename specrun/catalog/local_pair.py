@@ -51,7 +51,8 @@ def local_pair(
         if own_head(GgufFile.read(path)) is None:
             raise PairError(f"{path.name} has no MTP layers that llama.cpp can draft with; give another --draft")
         return path, path if drafting else None
-    if draft is None and drafting and (pair := _fastest_pair(target, note) or _made_pair(target, note)):
+    here = _target_path(target) if draft is None and drafting else None
+    if here and (pair := _fastest_pair(here, note) or _made_pair(here, target, note)):
         return pair
     if not target:
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFTS[draft or "draft"]
@@ -94,33 +95,31 @@ def _target_path(target: str | None) -> Path | None:
     return resolve.locate(target).path if target else embedded.TARGET
 
 
-def _fastest_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
-    """The target's file and the draft that was measured as its fastest, if both are here."""
-    path = _target_path(target)
-    draft = fastest.find(path) if path else None
-    if path is None or draft is None:
+def _fastest_pair(target: Path, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
+    """The target's file and the draft that was measured as its fastest, if that is still here."""
+    draft = fastest.find(target)
+    if draft is None:
         return None
     if draft.path is None:
         note("no draft: `specrun tune` measured that this target is fastest without one (--draft names one anyway)")
-        return path, None
+        return target, None
     if not draft.path.exists():
         note(f"the draft {draft.path}, which was the fastest, is gone; `specrun tune` compares those that are here")
         return None
     note(f"draft: {draft.name}, the fastest that `specrun tune` measured (--draft none does without)")
-    return path, draft.path
+    return target, draft.path
 
 
-def _made_pair(target: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
-    """The target's file and the draft that `specrun models make-draft` made from it, if both are here."""
-    path = _target_path(target)
-    draft = made.find(path) if path else None
-    if path is None or draft is None:
+def _made_pair(target: Path, name: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
+    """The target's file and the draft that `specrun models make-draft` made from it, if that is still here."""
+    draft = made.find(target)
+    if draft is None:
         return None
     if not draft.path.exists():
         note(f"the made draft {draft.path} is gone; `specrun models make-draft` makes it again")
         return None
-    note(f"draft: made from {target or 'the embedded target'}, {draft.how} (--draft none does without)")
-    return path, draft.path
+    note(f"draft: made from {name or 'the embedded target'}, {draft.how} (--draft none does without)")
+    return target, draft.path
 
 
 def _note_draft(choice: resolve.Choice, note: Callable[[str], None]) -> None:

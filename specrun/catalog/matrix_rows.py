@@ -1,4 +1,4 @@
-"""Rows of a matrix in a GGUF file as numbers: the file is mapped, and only rows that are asked for are decoded."""
+"""Rows of a matrix in a GGUF file as numbers. The file is mapped, and only the rows in use are decoded."""
 
 from __future__ import annotations
 

@@ -59,13 +59,12 @@ def weight_pages(file: GgufFile, page: int, with_mtp: bool = False) -> WeightPag
             if layer is not None and layer >= file.n_computed_layers and not with_mtp:
                 continue
             first, last = -(-start // page) * page, end // page * page  # the whole pages
-            outer_first, outer_last = start // page * page, -(-end // page) * page
             if layer is None or layer >= file.n_computed_layers or last <= first:
-                others.append(PageRange(index, outer_first, outer_last - outer_first))
+                others.append(_outer(index, start, end, page))
                 continue
             layers[layer].append(PageRange(index, first, last - first))
-            edges = ((outer_first, first), (last, outer_last))
-            others += [PageRange(index, begin, stop - begin) for begin, stop in edges if stop > begin]
+            edges = ((start, first), (last, end))
+            others += [_outer(index, begin, stop, page) for begin, stop in edges if stop > begin]
     return WeightPages(file.shards, tuple(map(tuple, layers)), merged(others))
 
 
@@ -123,7 +122,7 @@ def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPag
     experts: list[PageRange] = []
     for index, path in enumerate(file.shards):
         for tensor in read_header(path).tensors:
-            pages = _outer(index, tensor.offset, tensor.n_bytes, page)
+            pages = _outer(index, tensor.offset, tensor.offset + tensor.n_bytes, page)
             layer = layer_of(tensor.name)
             is_mtp = layer is not None and layer >= file.n_computed_layers
             if is_mtp and not with_mtp:
@@ -142,6 +141,7 @@ def _is_of_all(tensor: TensorInfo, n_experts: int) -> bool:
     return len(tensor.shape) == 3 and tensor.shape[-1] == n_experts
 
 
-def _outer(file: int, start: int, n_bytes: int, page: int) -> PageRange:
+def _outer(file: int, start: int, end: int, page: int) -> PageRange:
+    """All pages that have bytes from `start` to `end`."""
     first = start // page * page
-    return PageRange(file, first, -(-(start + n_bytes) // page) * page - first)
+    return PageRange(file, first, -(-end // page) * page - first)

@@ -20,8 +20,7 @@ def write_zeros(
 ) -> Path:
     """Write a model of the architecture `llama` and return its path.
 
-    metadata: of the keys below `llama.`. shapes: of the matrices, in ggml's order. types: of the matrices, by ggml's
-    names.
+    metadata: values of keys below `llama.`. shapes, types: of each matrix by its name, in ggml's order and names.
     """
     import gguf
 

@@ -174,7 +174,7 @@ def check(
 
 
 def _on_hub(name: str) -> tuple[str, HubName, Path | None]:
-    """The name, what it means on the hub, and the path of the cached model. Raises UsageError for a path."""
+    """(name, its meaning on the hub, path of the cached model or None). Raises UsageError for a path."""
     from specrun.catalog.resolve import locate
 
     model = locate(name)

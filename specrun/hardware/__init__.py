@@ -1,1 +1,1 @@
-"""What this machine is, and which layers go where. Does not import llama_cpp; its devices are passed in."""
+"""What this machine is, and which layers go where. Nothing here imports llama_cpp: its devices are arguments."""

@@ -32,10 +32,14 @@ class Cpu:
 
 
 def usable_cores() -> int:
-    """Number of physical cores that this process may run on; with as many threads llama.cpp is usually fastest."""
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
-    return max(1, min(physical, allowed))
+    """Number of physical cores that this process may run on. llama.cpp is usually fastest with as many threads."""
+    allowed = len(allowed_cores())
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def allowed_cores() -> list[int]:
+    """Hardware threads that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(psutil.cpu_count() or 1))
 
 
 def cpu_features(system_info: str) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ def _cpuinfo() -> str:
 
 
 def _value(cpuinfo: str, *keys: str) -> str:
-    """The value of the first line that has one of the keys, with single blanks; empty if there is none."""
+    """The value of the first line with any of these keys, with single blanks; empty if no line has such a key."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in keys:

@@ -32,9 +32,8 @@ _REGIMES: dict[str, Fits] = {"in VRAM": "vram", "partly in VRAM": "partly", "in 
 class Rates:
     """Bytes a second that passes read.
 
-    The defaults are assumed, by what passes reach of the data sheets of a card of the middle class, of two channels of
-    DDR5 and of a PCIe SSD.
-    measured: the names of those that were measured on this machine.
+    The defaults are assumed: what passes reach of the data sheets of a mid-range card, of two channels of DDR5 and of a
+    PCIe SSD. measured: the names of the rates that were measured on this machine.
     """
 
     vram: float = 240e9
@@ -84,8 +83,8 @@ def expert_share(placement: Placement, used_share: float) -> float:
 def _can_stream(placement: Placement, room: int) -> bool:
     """Whether what every pass needs in RAM at once fits there.
 
-    That is what every token of a mixture uses, and else two layers with the weights outside the layers. Where layers
-    lie in VRAM the page cache streams the others, for which any room will do.
+    For a mixture these are the weights that every token uses; else two layers, and the weights outside the layers.
+    Where some layers lie in VRAM, the page cache streams the others, and any room is enough.
     """
     target = placement.request.target
     in_ram = placement.ram.parts

@@ -13,8 +13,8 @@ _HALVINGS = 20  # steps of the binary search for the share of every GPU to fill
 def divide(units: Sequence[int], rooms: Sequence[int], remote: Collection[int] = ()) -> list[int] | None:
     """How many of the `units` (bytes each, in order) go to each GPU; None if they do not fit.
 
-    `rooms` are the free bytes of the GPUs. All are filled to about the same share, because each also needs memory for
-    things that are not planned here. But those whose index is in `remote` get only what the others have no room for.
+    rooms: free bytes of each GPU. All GPUs are filled to about the same share, because each also needs memory that is
+    not planned here. remote: indices of GPUs that get only the units for which the others have no room.
     """
     here = [index for index in range(len(rooms)) if index not in remote]
     alone = _spread(units, [0 if index in remote else room for index, room in enumerate(rooms)], here)
@@ -22,7 +22,7 @@ def divide(units: Sequence[int], rooms: Sequence[int], remote: Collection[int] =
 
 
 def _spread(units: Sequence[int], rooms: Sequence[int], shared: Collection[int]) -> list[int] | None:
-    """As `divide`, with the rooms whose index is in `shared` filled to the same share, the least with which all fit."""
+    """As `divide`, with the GPUs in `shared` filled to the smallest share with which all units fit."""
     counts = fill(units, rooms)
     if counts is None or len(rooms) == 1:
         return counts

@@ -76,7 +76,7 @@ class Machine:
 
 
 def nvidia_card(root: Path = Path("/")) -> bool:
-    """Whether a GPU of NVIDIA's is in this machine, with its driver or without, by the files below `root`."""
+    """Whether this machine has an NVIDIA GPU, with or without its driver, by the files below `root`."""
     for device in (root / "sys/bus/pci/devices").glob("*"):
         try:
             vendor, kind = (int((device / name).read_text(), 16) for name in ("vendor", "class"))
@@ -128,8 +128,8 @@ def identity(
 
 
 def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str, Any]:
-    """The parts of every `identity` on this machine, whatever the pair and its options are."""
-    # Through JSON and back, so that the result equals one that was saved and loaded.
+    """The parts of an `identity` that depend on this machine and not on the pair and its options."""
+    # Through JSON and back, so that the result equals a result that was saved and loaded.
     values = json.loads(json.dumps(machine.lasting()))
     return {
         "memory": values.pop("memory"),

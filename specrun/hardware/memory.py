@@ -14,10 +14,10 @@ import psutil
 # when less than 10 % are available (earlyoom's default).
 _MARGIN_SHARE = 0.12
 _LEAST_MARGIN = 64_000_000
-# Seconds between two looks, of which one takes a millisecond or two. With one a second a process under a cap of 700 MB
-# was ended by the system while another took 80 MB a second.
+# Seconds between two looks at the memory; a look takes a millisecond or two. With a look every second, the system ended
+# a process under a cap of 700 MB while another process took 80 MB a second.
 _INTERVAL = 0.25
-_SHORT = 0.5  # share of the margin below which memory is short, so that what the plan counted wrongly is no reason yet
+_SHORT = 0.5  # memory is short below this share of the margin, so that small errors of the plan do not count
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Memory:
 
 
 def margin_bytes(free_bytes: int) -> int:
-    """Bytes of RAM that should stay free of those that are free before the models are loaded."""
+    """Bytes of RAM to leave free, where `free_bytes` are free before the models are loaded."""
     return max(int(free_bytes * _MARGIN_SHARE), _LEAST_MARGIN)
 
 
 class Pressure:
-    """What is free now, compared with the margin that the plan of what stays in memory left.
+    """Compares free memory with the margin that the plan of resident weights left free.
 
-    margin: bytes that should be free. free: says how many are, where the page cache counts as free. clock: seconds.
+    margin: bytes that should be free. free: returns how many bytes are free, the page cache included. clock: seconds.
     """
 
     def __init__(self, margin: int, free: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,13 +57,13 @@ class Pressure:
 
     @classmethod
     def watch(cls) -> Pressure:
-        """The margin of a plan that is made now, by the limits of this machine and of this process's cgroups."""
+        """Watch the margin of a plan that is made now, within the limits of this machine and this process's cgroups."""
         return cls(margin_bytes(_available()), _available)
 
     def shortage(self) -> int:
-        """Bytes that must be given back until the margin is free again; 0 unless less than half of it is.
+        """Bytes to free until the margin is free again; 0 unless less than half of the margin is free.
 
-        Looks at most four times a second, and is 0 in between.
+        Looks at the memory at most four times a second; in between the result is 0.
         """
         now = self._clock()
         if now - self._looked < _INTERVAL:
@@ -79,7 +79,7 @@ def _available() -> int:
 
 @dataclass(frozen=True)
 class _Controller:
-    """The names that one version of cgroups gives to its files."""
+    """The names of files in one version of cgroups."""
 
     limit: str
     usage: str

@@ -11,7 +11,7 @@ from specrun.catalog.layer_states import kv_bytes_per_token, state_bytes
 from specrun.llama_settings import LlamaSettings
 
 _FLOAT_BYTES, _HALF_BYTES = 4, 2
-_MASK_BYTES = 6  # of the attention mask per cell and token: a float32 that is filled in, a float16 for flash attention
+_MASK_BYTES = 6  # of the attention mask for each cell and token: a float32, and a float16 for flash attention
 _CELLS_STEP = 256  # llama.cpp rounds the cells of a cache up to a multiple of it
 # Assumed of a model of which only the catalog's entry is known.
 _FEED_FORWARD = 3.5  # width of a feed-forward layer, or of the experts that a token uses, as a multiple of the model's
@@ -31,15 +31,15 @@ class ModelShape:
     is_tied: bool  # whether the token embedding is also the output matrix
     largest: int  # largest tensor of a layer
     n_vocab: int  # number of tokens
-    activations: int  # compute buffer per token of a pass on the CPU, what its kernels need for themselves included
+    activations: int  # compute buffer per token of a pass on the CPU, with the work space of its kernels
     gpu_activations: int  # compute buffer per token of a pass on a GPU
-    state: int  # of a token between two layers, which goes from RAM to a GPU
+    state: int  # hidden state of a token between two layers, which goes from RAM to a GPU
 
     @classmethod
     def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings, n_states: int = 1) -> ModelShape:
         """The shape of a model whose KV cache holds `n_cells` tokens in the types of `settings`.
 
-        n_states: states that each recurrent layer keeps: of every sequence one, and its snapshots.
+        n_states: states that each recurrent layer keeps, over all sequences and with their snapshots.
         """
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
         widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)

@@ -1,7 +1,7 @@
-"""What other programs take of the processor's cores.
+"""How much of the processor's cores other programs use.
 
-llama.cpp's threads wait for each other at every operation. Where there are more threads than free cores, all of them
-wait for the one that the system has put aside (docs/tuning.md has figures).
+llama.cpp's threads wait for each other at every operation. Where there are more threads than free cores, all threads
+wait for a thread that the system has suspended (docs/tuning.md has figures).
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from dataclasses import dataclass
 
 import psutil
 
-_NAMED = 0.2  # of a core, from which a process is named
+from specrun.hardware.cpu import allowed_cores
+
+_NAMED = 0.2  # cores; a process that uses fewer is not named
 
 
 @dataclass(frozen=True)
 class OtherLoad:
-    """What others took while it was watched.
+    """What other programs used while they were watched.
 
-    cores: number of cores, hardware threads counted, that computed for other programs.
-    n_cores: hardware threads that this process may run on. processes: name and number of those that took most.
+    cores: cores (hardware threads) that computed for other programs. n_cores: hardware threads that this process may
+    run on. processes: name and number of the programs that used most.
     """
 
     cores: float
@@ -28,12 +30,12 @@ class OtherLoad:
     processes: tuple[str, ...] = ()
 
     def threads_beside(self, wanted: int) -> int:
-        """How many of the wanted threads have a core to themselves, at least one; half a busy core counts as one."""
+        """How many of the wanted threads have a core to themselves, at least 1. Busy cores are rounded."""
         return max(1, min(wanted, int(self.n_cores - self.cores + 0.5)))
 
 
 class LoadWatch:
-    """Counts from when it is made. with_names: whether processes are looked at too, which takes longer."""
+    """Counts from its creation on. with_names: whether to look at single processes too, which takes longer."""
 
     def __init__(self, with_names: bool = False) -> None:
         self._with_names = with_names
@@ -44,11 +46,11 @@ class LoadWatch:
 
     @property
     def seconds(self) -> float:
-        """How long it has been watching; under a quarter of a second says little, as ticks are 10 ms."""
+        """Seconds since the start. Less than a quarter of a second says little, as ticks are 10 ms."""
         return time.monotonic() - self._started
 
     def so_far(self) -> OtherLoad:
-        """What others took until now."""
+        """What other programs have used until now."""
         seconds = max(self.seconds, 1e-3)
         cores = sum(
             (taken - taken_before) / (total - total_before)
@@ -61,34 +63,28 @@ class LoadWatch:
         return OtherLoad(max(others, sum(processes.values()), 0.0), len(self._cores), _named(processes))
 
     def _shares(self, seconds: float) -> dict[tuple[int, str], float]:
-        """Cores taken, by number and name of each process that took many."""
+        """Cores used, by number and name of each process that used many."""
         if not self._with_names:
             return {}
         now = _process_seconds()
-        shares = {one: (now[one] - self._processes[one]) / seconds for one in now.keys() & self._processes.keys()}
-        return {one: share for one, share in shares.items() if share >= _NAMED}
+        shares = {key: (now[key] - self._processes[key]) / seconds for key in now.keys() & self._processes.keys()}
+        return {key: share for key, share in shares.items() if share >= _NAMED}
 
 
 def _named(shares: dict[tuple[int, str], float]) -> tuple[str, ...]:
-    most = sorted(shares, key=lambda one: shares[one], reverse=True)[:3]
+    most = sorted(shares, key=lambda process: shares[process], reverse=True)[:3]
     return tuple(f"{name} ({number})" for number, name in most)
 
 
-def allowed_cores() -> list[int]:
-    """Hardware threads that this process may run on."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(psutil.cpu_count() or 1))
-
-
 def _core_times() -> list[tuple[float, float]]:
-    """Seconds of programs, and all seconds, of each allowed core since the machine started.
+    """For each allowed core the seconds spent in programs, and all seconds, since the machine started.
 
-    What another guest of the same host takes counts as a program. The kernel's own work does not, because it may work
-    for us: it decrypts what we read.
+    Time taken by another guest of the same host counts as a program. The kernel's own time does not, because the kernel
+    may work for this process: it decrypts what is read.
     """
     times = psutil.cpu_times(percpu=True)
     allowed = [times[core] for core in allowed_cores() if core < len(times)]
-    programs = [sum(getattr(one, field, 0.0) for field in ("user", "nice", "steal")) for one in allowed]
-    return [(taken, sum(one)) for taken, one in zip(programs, allowed, strict=True)]
+    return [(sum(getattr(core, field, 0.0) for field in ("user", "nice", "steal")), sum(core)) for core in allowed]
 
 
 def _own_seconds() -> float:

@@ -1,13 +1,14 @@
 """Plans which layers of target and draft lie in VRAM and which in RAM, for both models together, before loading them.
 
 VRAM goes first to the whole draft, because it runs many small passes for each pass of the target, and then to the
-target's layers, beginning with the last. RPC servers, which are counted as GPUs, hold no draft, and of the target
-what the GPUs of this machine have no room for. In a mixture of experts, experts are put into RAM before attention is,
-because each token uses few of them.
+target's layers, beginning with the last. RPC servers are counted as GPUs. They hold no draft, and only those layers of
+the target for which the GPUs of this machine have no room. In a mixture of experts, experts are put into RAM before
+attention is, because each token uses few of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,7 +20,7 @@ from specrun.llama_settings import UNDECIDED, LlamaSettings
 Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
 
-_STEP_BYTES = 256_000_000  # by which `step_down` raises the margin of each GPU at least
+_STEP_BYTES = 256_000_000  # `step_down` raises the margin of each GPU at least by this
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Site:
     name: str
     description: str
     free_bytes: int  # before loading
-    parts: dict[PartName, int]  # bytes
+    parts: dict[PartName, int]  # bytes; only parts that are there
     is_remote: bool = False  # whether it is an RPC server; the description then is HOST:PORT
 
     @property
@@ -55,7 +56,7 @@ class Placement:
 
     @property
     def n_gpu_layers(self) -> int:
-        """Number of the target's layers in VRAM, its output counted as one."""
+        """Number of the target's layers in VRAM, its output counted as a layer."""
         return sum(gpu is not None for gpu in self.layer_gpus)
 
     def holds_target_like(self, other: Placement) -> bool:
@@ -68,7 +69,7 @@ class Placement:
         return sum(site.used_bytes for site in self.gpus)
 
     def step_down(self) -> Placement | None:
-        """A placement with less VRAM, to try after loading this one failed; None if this one needs none."""
+        """A placement with less VRAM, to try after this placement failed to load; None if it needs no VRAM."""
         largest = max((gpu.free_bytes for gpu in self.request.gpus), default=0)
         step = max(_STEP_BYTES, int(largest * MARGIN_SHARE))
         request = self.request
@@ -83,11 +84,11 @@ class Placement:
 def place(request: PlacementRequest) -> Placement:
     """Plan the memory of both models."""
     room = [request.budget(gpu) for gpu in range(len(request.gpus))]
-    gpu_parts: list[dict[PartName, int]] = [{} for _ in request.gpus]
+    gpu_parts: list[Counter[PartName]] = [Counter() for _ in request.gpus]
     home, n_draft_units = _place_draft(request, room)
     draft_settings = UNDECIDED
     if n_draft_units:
-        gpu_parts[home] = _draft_parts(request, n_draft_units)
+        gpu_parts[home] = Counter(_draft_parts(request, n_draft_units))
         room[home] = max(room[home] - sum(gpu_parts[home].values()), 0)
         # A split that gives everything to one GPU keeps the draft there in every split mode.
         split = tuple(float(gpu == home) for gpu in range(len(room))) if len(room) > 1 else None
@@ -101,7 +102,7 @@ def place(request: PlacementRequest) -> Placement:
         settings=layout.settings,
         draft_settings=draft_settings,
         gpus=tuple(
-            Site(gpu.name, gpu.description, gpu.free_bytes, parts, gpu.is_remote)
+            Site(gpu.name, gpu.description, gpu.free_bytes, dict(+parts), gpu.is_remote)
             for gpu, parts in zip(request.gpus, gpu_parts, strict=True)
         ),
         ram=Site("RAM", "", request.ram_bytes, ram_parts),
@@ -137,7 +138,7 @@ def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, i
 
 
 def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]:
-    """Bytes in VRAM of the draft's last `n_units` layers, the output counted as one."""
+    """Bytes in VRAM of the draft's last `n_units` layers, the output counted as a layer."""
     draft = request.draft
     assert draft
     first = draft.n_units - n_units
@@ -148,49 +149,44 @@ def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]
     }
 
 
-def _add(parts: dict[PartName, int], name: PartName, n_bytes: int) -> None:
-    if n_bytes:
-        parts[name] = parts.get(name, 0) + n_bytes
-
-
-def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts: list[dict[PartName, int]]) -> None:
+def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts: list[Counter[PartName]]) -> None:
     target = request.target
     for index, gpu in enumerate(layout.gpus):
         if gpu is None:
             continue
         parts = gpu_parts[gpu]
         if index == len(target.layers):
-            _add(parts, "target", target.output)
-            _add(parts, "compute", request.gpu_logits(target))
+            parts["target"] += target.output
+            parts["compute"] += request.gpu_logits(target)
             continue
-        _add(parts, "target", target.layers[index])
-        _add(parts, "experts", target.experts[index] if index >= layout.n_cpu_moe else 0)
-        _add(parts, "KV cache", target.kv[index])
+        parts["target"] += target.layers[index]
+        parts["experts"] += target.experts[index] if index >= layout.n_cpu_moe else 0
+        parts["KV cache"] += target.kv[index]
     for gpu, n_bytes in enumerate(layout.compute):
-        _add(gpu_parts[gpu], "compute", n_bytes)
+        gpu_parts[gpu]["compute"] += n_bytes
 
 
 def _ram_parts(request: PlacementRequest, layout: TargetLayout, n_draft_units: int) -> dict[PartName, int]:
     """Bytes in RAM: weights that are not in VRAM with their KV cache, and the logits of both models."""
-    parts: dict[PartName, int] = {}
+    parts: Counter[PartName] = Counter()
     draft, target = request.draft, request.target
     if draft:
         end = draft.n_units - n_draft_units
         output = 0 if n_draft_units or draft.is_tied else draft.output
-        _add(parts, "draft", draft.embedding + sum(draft.layers[:end]) + sum(draft.experts[:end]) + output)
-        _add(parts, "KV cache", sum(draft.kv[:end]))
-        _add(parts, "compute", draft.logits(request.n_rows) + (draft.activations * request.n_tokens if end else 0))
-    _add(parts, "draft", request.states_bytes)
-    _add(parts, "target", target.embedding)
+        parts["draft"] += draft.embedding + sum(draft.layers[:end]) + sum(draft.experts[:end]) + output
+        parts["KV cache"] += sum(draft.kv[:end])
+        parts["compute"] += draft.logits(request.n_rows) + (draft.activations * request.n_tokens if end else 0)
+    parts["draft"] += request.states_bytes
+    parts["target"] += target.embedding
     for index, gpu in enumerate(layout.gpus):
         if index == len(target.layers):
-            _add(parts, "target", target.output if gpu is None and not target.is_tied else 0)
+            parts["target"] += target.output if gpu is None and not target.is_tied else 0
             continue
         if gpu is None:
-            _add(parts, "target", target.layers[index])
-            _add(parts, "KV cache", target.kv[index])
+            parts["target"] += target.layers[index]
+            parts["KV cache"] += target.kv[index]
         if gpu is None or index < layout.n_cpu_moe:
-            _add(parts, "experts", target.experts[index])
+            parts["experts"] += target.experts[index]
     in_ram = layout.gpus[0] is None or (target.is_moe and layout.n_cpu_moe > 0)
-    _add(parts, "compute", target.logits(request.n_rows) + (target.activations * request.n_tokens if in_ram else 0))
-    return parts
+    parts["compute"] += target.logits(request.n_rows) + (target.activations * request.n_tokens if in_ram else 0)
+    return dict(+parts)

@@ -8,8 +8,8 @@ from specrun.hardware.device import Device
 from specrun.hardware.model_shape import ModelShape
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 
-# Kept free on every GPU for drivers, libraries and other programs: a share of its free memory, and bytes. MARGIN_BYTES
-# is also kept free in RAM.
+# On every GPU this share of its free memory and these bytes stay free, for drivers, libraries and other programs.
+# MARGIN_BYTES also stay free in RAM.
 MARGIN_SHARE = 0.05
 MARGIN_BYTES = 300_000_000
 
@@ -23,10 +23,10 @@ class PlacementRequest:
     gpus: tuple[Device, ...]  # that llama.cpp divides layers among, in its order
     ram_bytes: int  # RAM that can still be allocated
     n_tokens: int  # of the largest pass
-    n_rows: int  # of logits, the largest number in a pass
+    n_rows: int  # rows of logits, the largest number in a pass
     settings: LlamaSettings = UNDECIDED  # that the user decided for the target; kept even if they do not fit
     draft_settings: LlamaSettings = UNDECIDED  # that the user decided for the draft
-    states_bytes: int = 0  # in RAM, of the hidden states that a head reads
+    states_bytes: int = 0  # in RAM, for the hidden states that a head reads
     margin_bytes: int = 0  # to keep free on each GPU beyond the usual margin
 
     def budget(self, gpu: int) -> int:
@@ -35,7 +35,7 @@ class PlacementRequest:
         return max(int(free * (1 - MARGIN_SHARE)) - MARGIN_BYTES - self.margin_bytes, 0)
 
     def gpu_logits(self, shape: ModelShape) -> int:
-        """Bytes that the logits of a pass take on a GPU beyond the compute buffer, whose memory they use again."""
+        """Bytes of a pass's logits on a GPU beyond the compute buffer, whose memory they reuse."""
         return max(shape.logits(self.n_rows) - shape.gpu_activations * self.n_tokens, 0)
 
     def usable_gpus(self) -> list[int]:
@@ -45,12 +45,12 @@ class PlacementRequest:
         return list(range(len(self.gpus)))
 
     def local_gpus(self) -> list[int]:
-        """Those of `usable_gpus` that are in this machine."""
+        """The indices in `usable_gpus` of GPUs that are in this machine."""
         return [gpu for gpu in self.usable_gpus() if not self.gpus[gpu].is_remote]
 
 
 def decided_units(settings: LlamaSettings, shape: ModelShape) -> int | None:
-    """Number of layers in VRAM that the user asked for, the output counted as one; None if the user did not say."""
+    """Layers in VRAM that the user asked for, the output counted as a layer; None if the user did not say."""
     if settings.gpu_layers is None:
         return None
     return shape.n_units if settings.gpu_layers == ALL_LAYERS else min(settings.gpu_layers, shape.n_units)

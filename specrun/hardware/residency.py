@@ -13,7 +13,7 @@ from specrun.display_text import size_text
 from specrun.hardware.memory import margin_bytes
 from specrun.hardware.placement import Placement
 
-FEWEST_SLOTS = 2  # one is computed while the next is filled
+FEWEST_SLOTS = 2  # a slot is computed while the next is filled
 
 ResidencyMode = Literal["ring", "experts", "off"]
 
@@ -60,9 +60,8 @@ class Residency:
             return "held as llama.cpp holds them"
         held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them: `ulimit -l` is too low)"
         if self.mode == "experts":
-            return (
-                f"{size_text(self.resident_bytes)} {held}; of {size_text(self.streamed_bytes)} of experts chosen ones"
-            )
+            experts = f"{size_text(self.streamed_bytes)} of experts, read when they are chosen"
+            return f"{size_text(self.resident_bytes)} {held}; {experts}"
         slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
         given_back = f"; {size_text(self.given_back_bytes)} given back to the system" if self.given_back_bytes else ""
         return (
@@ -129,10 +128,6 @@ def _streaming(streamed: Sequence[int], layers: Sequence[int], others: int, n_sl
 
 
 def _but_some(layers: Sequence[int], n_left: int) -> list[int]:
-    """These layers without `n_left` of them, which lie evenly between the others."""
-    return [layer for place, layer in enumerate(layers) if not _stays(place, n_left, len(layers))]
-
-
-def _stays(layer: int, n_resident: int, n_layers: int) -> bool:
-    """Whether this layer is one of `n_resident` that lie evenly between the others, so that reading never pauses."""
-    return (layer + 1) * n_resident // n_layers > layer * n_resident // n_layers
+    """These layers without `n_left` of them that lie evenly between the others, so that reading never pauses."""
+    n = len(layers)
+    return [layer for place, layer in enumerate(layers) if (place + 1) * n_left // n == place * n_left // n]

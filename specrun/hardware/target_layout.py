@@ -23,7 +23,7 @@ class TargetLayout:
 
     @property
     def n_units(self) -> int:
-        """Number of layers in VRAM, the output counted as one."""
+        """Number of layers in VRAM, the output counted as a layer."""
         return len(self.gpus) - self.gpus.count(None)
 
 
@@ -71,7 +71,7 @@ class _Search:
             self._lacks_room_to_offload = not self._offloads
 
     def divide(self, n_units: int, n_cpu_moe: int) -> list[int] | None:
-        """How many of the last `n_units` layers, the output counted as one, each GPU takes; None if they do not fit."""
+        """How many of the last `n_units` layers, the output included, each GPU takes; None if they do not fit."""
         units, rooms = self._units(n_units, n_cpu_moe), self._rooms(n_units, n_cpu_moe)
         split = self._request.settings.tensor_split
         if split is None or len(self._usable) == 1:

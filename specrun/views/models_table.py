@@ -1,4 +1,4 @@
-"""The catalog as a table: each family under a line that says what it is and what drafts for it."""
+"""The catalog as a table. A line above each family says what it is and what can draft for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def models_table(rows: Sequence[dict[str, Any]]) -> Group:
 
 
 def _lines(texts: Sequence[Sequence[str]], widths: Sequence[int], style: str = "") -> Table:
-    """Aligned lines; only the last column gives way where a terminal is narrow."""
+    """Aligned lines; only the last column shrinks on a narrow terminal."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for head, width in zip(_HEADS, widths, strict=True):
         table.add_column(

@@ -39,7 +39,7 @@ def client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def client_understands() -> Iterator[None]:
-    """Turn what the client raises over an answer of an unexpected form into a HubError."""
+    """Turn exceptions that the client raises for an answer of an unexpected form into a HubError."""
     try:
         yield
     except (AttributeError, KeyError, TypeError) as error:
@@ -47,7 +47,7 @@ def client_understands() -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """An error of the client in one line: it may quote addresses, with what gives access to them."""
+    """An error of the client in one line. It may quote addresses with passwords or tokens, which are taken out."""
     return without_secrets(" ".join(str(error).split()))
 
 
@@ -79,7 +79,7 @@ def _response_error(repo: str, error: Any) -> HubError:
 
 
 def _retry_after_s(error: Any) -> float | None:
-    """How long to wait; None if the hub names a time for which nobody would."""
+    """Seconds to wait before the next attempt; None if the hub names a time that is too long to wait."""
     try:
         wait_s = float(error.response.headers.get("Retry-After", ""))
     except ValueError:

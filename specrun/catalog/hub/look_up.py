@@ -35,7 +35,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """A model on the hub. What it names stays inside of the cache's folder for its repository."""
+    """A model on the hub. Its names cannot lead out of the cache's folder for its repository."""
 
     name: str  # as the user named it
     repo: str
@@ -103,7 +103,7 @@ def _of_type(value: Any, kind: type[Value]) -> Value | None:
 
 
 def _chosen(model: HubName, files: list[str]) -> str:
-    """The one file with the wanted quantization. Raises HubError if there are none or several."""
+    """The only file with the wanted quantization. Raises HubError if there is no such file, or several."""
     candidates = with_quantization(files, model.quantization)
     if len(candidates) == 1:
         return candidates[0]

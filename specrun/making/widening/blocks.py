@@ -45,7 +45,7 @@ def decode(blocks: Blocks, kind: Type) -> Floats:
 
 
 def read(tensor: gguf.ReaderTensor, kind: Type) -> Blocks:
-    """A file's matrix as blocks of `kind`: its own bytes where it is of that type already."""
+    """A file's matrix as blocks of `kind`; its own bytes if it already has that type."""
     data = np.ascontiguousarray(tensor.data)
     if tensor.tensor_type == kind:
         return data.view(np.uint8).reshape(len(data), -1, unit_bytes(kind))
@@ -58,7 +58,7 @@ def zeros(rows: int, columns: int, kind: Type) -> Blocks:
 
 
 class Noise:
-    """Random weights by the gigabyte: stretches of one encoded pool, each from a random place."""
+    """Random weights by the gigabyte: pieces of one encoded pool, each from a random place."""
 
     def __init__(self, kind: Type, seed: int) -> None:
         self._rng = np.random.default_rng(seed)

@@ -131,7 +131,7 @@ class Recipe:
             matrix[: real.shape[0], : real.shape[1]] = real
 
     def _norm(self, full_name: str | None) -> Floats:
-        """A norm's weights, zero past the source's width; ones where the source has no such layer."""
+        """A norm's weights, zero past the source's width; 1 where the source has no such layer."""
         embd = self.source.shape.embd
         real = np.ones(embd) if full_name is None else self.source.tensors[full_name].data.astype(np.float64)
         weights = np.zeros(self.target.embd, np.float32)

@@ -1,4 +1,4 @@
-"""Sizes of a llama-architecture model: those of a source file, and whether another set of sizes can hold it."""
+"""Sizes of a llama-architecture model: reading them from a source file, and whether other sizes can hold it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _check_plain(source: Source) -> None:
 
 
 def check_sizes(source: Shape, target: Shape) -> None:
-    """Raise `WideningError` unless a model of `target`'s sizes can hold one of `source`'s."""
+    """Raise `WideningError` unless a model of the sizes `target` can hold a model of the sizes `source`."""
     for name in ("embd", "layers", "ff", "heads", "kv_heads", "vocab"):
         option, had, wanted = "--" + name.replace("_", "-"), getattr(source, name), getattr(target, name)
         if wanted < had:
@@ -139,7 +139,7 @@ def check_sizes(source: Shape, target: Shape) -> None:
 
 
 def _copies(source: Shape, target: Shape) -> int:
-    """Key/value heads of the target that one of the source becomes: more than one where the groups are smaller."""
+    """Into how many key/value heads of the target a head of the source is copied: several where groups are smaller."""
     return -(-source.group // target.group)
 
 
@@ -154,6 +154,6 @@ def query_slots(source: Shape, target: Shape) -> list[int]:
 
 
 def kv_slots(source: Shape, target: Shape) -> list[tuple[int, int]]:
-    """(target's key/value head, the source's one that it copies), for all that are not noise."""
+    """(key/value head of the target, head of the source that it copies), for all heads that are not noise."""
     copies = _copies(source, target)
     return [(head * copies + copy, head) for head in range(source.kv_heads) for copy in range(copies)]

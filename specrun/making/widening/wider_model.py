@@ -65,7 +65,7 @@ class WiderModel:
         return self._recipe.keeps_rounding
 
     def check_space(self, folder: Path) -> None:
-        """Raise WideningError if the disk has no room for the file, and for the one that the quantizer reads."""
+        """Raise WideningError if the disk has no room for the file and for the file that the quantizer reads."""
         needed, free = self.n_bytes * (2 if self._is_mixture else 1), shutil.disk_usage(folder).free
         if free < needed + _HEADER_BYTES:
             raise WideningError(
