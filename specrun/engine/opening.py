@@ -43,12 +43,10 @@ def open_model(
 ) -> Model:
     """Resolve the options, load the model and return it.
 
-    temperature: the temperature of the texts to come, on which the size of trees may depend.
-    fetcher: downloads missing models.
-    note: called with each notice that arises before anything is loaded.
-    largest: a further plan for which the contexts must have room.
-    progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
-    parallel: most texts that are written at the same time.
+    temperature: of the texts to come, on which the size of trees may depend. fetcher: downloads missing models. note:
+        called with each notice that arises before anything is loaded. largest: a further plan for which the contexts
+        must have room. progress: gives the display that shows what is being loaded. Nothing is asked or fetched while
+        it is open. parallel: most texts that are written at the same time.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
@@ -97,7 +95,7 @@ def busy_cores(watch: LoadWatch, options: RunOptions, placement: Placement | Non
     attention of a plain pass in as many parts as there are threads, so the text would depend on what else runs.
 
     watch: made before the model was loaded. options: with the profile, whose threads were chosen on purpose, as the
-    user's are. placement: with a target in VRAM the cores compute next to nothing.
+        user's are. placement: with a target in VRAM the cores compute next to nothing.
     """
     is_decided = options.with_profile.settings.threads is not None
     if is_decided or watch.seconds < _SECONDS_OF_A_LOOK or (placement and placement.regime == "in VRAM"):
