@@ -36,7 +36,7 @@ def of_target(
 ) -> KeptStates | None:
     """The states of a target that follows `plans`; None if it has no recurrent layer.
 
-    Going back to a snapshot is free, but each takes the memory of a state, and every pass, plain ones too, writes a
+    Going back to a snapshot is free, but each takes the memory of a state, and every pass, plain passes too, writes a
     part of each. With a checkpoint, committed tokens are decoded again, which costs little where weights are streamed:
     there memory counts more. A checkpoint costs plain passes nothing, so it is also taken where specrun chooses the
     plan and only draft sources draft, which guess now and then. Padding is dropped after every pass, which only a

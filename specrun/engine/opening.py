@@ -27,7 +27,7 @@ from specrun.speculation.plan import Plan
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
-_SECONDS_OF_A_LOOK = 0.25  # a shorter one says little, because the system counts processor time in steps of 10 ms
+_SECONDS_OF_A_LOOK = 0.25  # a shorter look says little, because the system counts processor time in steps of 10 ms
 
 
 def open_model(
@@ -43,10 +43,12 @@ def open_model(
 ) -> Model:
     """Resolve the options, load the model and return it.
 
-    temperature: of the texts to come, on which the size of trees may depend. fetcher: downloads missing models. note:
-        called with each notice that arises before anything is loaded. largest: a further plan for which the contexts
-        must have room. progress: gives the display that shows what is being loaded. Nothing is asked or fetched while
-        it is open. parallel: most texts that are written at the same time.
+    temperature: of the texts to come, on which the size of trees may depend.
+    fetcher: downloads missing models.
+    note: called with each notice that arises before anything is loaded.
+    largest: a further plan for which the contexts must have room.
+    progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
+    parallel: most texts that are written at the same time.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """

@@ -15,9 +15,11 @@ from specrun.speculation.planning.pass_times import ExpertGrowth
 class RunPlans:
     """The plans of one loaded pair.
 
-    candidates: the plans that can run. profile: what `specrun tune` measured of this pair on this machine; None for
-        nothing. learned: what earlier runs of `auto` learned of it. follow: whether the profile's plans are followed
-        instead of the candidates. experts: those of the target; None for a dense model.
+    candidates: the plans that can run.
+    profile: what `specrun tune` measured of this pair on this machine; None for nothing.
+    learned: what earlier runs of `auto` learned of it; None for nothing.
+    follow: whether the profile's plans are followed instead of the candidates.
+    experts: those of the target; None for a dense model.
     """
 
     def __init__(

@@ -164,8 +164,8 @@ def most_waiting(target: CostTable) -> int:
     number from which a pass of their own is cheaper than to decode them again and again.
 
     With a pass of f + c n milliseconds over n tokens, and a tokens that every pass adds to those that wait, m passes
-    take c a m^2 / 2 longer than without, and then f for the pass of their own. Per pass this is least for m = sqrt(2 f
-    / (c a)). target: the times of its passes.
+    take c a m^2 / 2 longer than without, and then f for the pass of their own. Per pass this is least for
+    m = sqrt(2 f / (c a)). target: the times of its passes.
     """
     ctx = target.times[0].ctx
     plain, larger = target.ms(1, ctx), target.ms(min(_SIZE, target.largest), ctx)
