@@ -1,6 +1,6 @@
 """The prompts that `specrun tune` writes texts from.
 
-The prompts for calibrating, the prompts for validating and those of `specrun bench` are different ones.
+The prompts for calibrating, for validating and of `specrun bench` differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TuningText:
 
 
 def shipped(use: Use) -> list[TuningText]:
-    """The prompts for one use. The kinds take turns, so that the first few prompts are of different kinds."""
+    """The prompts for one use. Their kinds take turns, so that the first few prompts are of different kinds."""
     lines = (files("specrun.engine") / "calibration_texts.jsonl").read_text(encoding="utf-8").splitlines()
     by_kind: dict[str, list[TuningText]] = {}
     for entry in map(json.loads, lines):

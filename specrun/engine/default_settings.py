@@ -29,19 +29,19 @@ def keeps_bits(target: Path) -> bool:
 
 
 def with_defaults(options: RunOptions) -> RunOptions:
-    """The options, with llama.cpp's own settings where bit-exactness is not lost by them.
+    """The options, with llama.cpp's own settings where they do not lose bit-exactness.
 
-    V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights that
-    lie in RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off
-    where a trial on this CPU was faster without. Where RAM has room for the weights twice, large passes take them as
-    they are in the file if a trial was faster so. Weights that are streamed from disk, or of which a GPU holds some,
-    stay as they are in the file.
+    V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights in
+    RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off where a
+    trial on this CPU was faster without. Where RAM has room for the weights twice, large passes take them as they are
+    in the file if a trial was faster so. Streamed weights, and those of which a GPU holds some, stay as they are in the
+    file.
 
     The experts of a mixture are read into memory where that has room for them and for the file in the page cache, so
-    that pages of experts that were not chosen for a while are not dropped for whatever else is read.
+    that the system does not drop pages of experts that were not chosen for a while.
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
-    needs no padding, and what it takes longer for a few tokens is hidden behind the reading.
+    needs no padding, and reading hides what it takes longer for a few tokens.
     """
     try:
         file = GgufFile.read(options.target)
@@ -87,7 +87,7 @@ def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> 
 def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     """Settings that turn flash attention off where that is faster on this CPU, and nothing otherwise.
 
-    decided: what the user has decided of the model. A decision about attention or the types of K and V stays.
+    decided: the user's settings. A decision about attention or the types of K and V stays.
     """
     is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
     if is_open and attention_trial.is_faster_without(file, decided.threads):
@@ -98,8 +98,8 @@ def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
 def order_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     """Settings with which large passes take re-ordered weights from the file, where that is faster on this CPU.
 
-    decided: what the user has decided of the model. Weights that are not re-ordered, or whose file is not mapped, lie
-    in memory once. The experts of a mixture get fewer tokens than a pass has, so for them nothing was tried.
+    decided: the user's settings. Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The
+        experts of a mixture get fewer tokens than a pass has, so nothing was tried for them.
     """
     if decided.repack is False or decided.load_mode not in (None, "auto", "mmap") or file.n_experts:
         return LlamaSettings()

@@ -56,11 +56,10 @@ def make_drafts(
     configured: Callable[[LlamaModel, LlamaSettings, kept_states.KeptStates | None], ContextConfig],
     resources: ExitStack,
 ) -> list[AnyDraft]:
-    """The draft with its context, which `resources` frees. Of a head, the target keeps hidden states from now on.
+    """The draft with its context, which `resources` frees: one for each of the texts that share the target's context.
 
-    There is one for each of the texts that share the target's context.
-
-    plans: those that will run. configured: gives the size of a context.
+    For a head, the target keeps hidden states from now on. plans: those that will run. configured: gives the size of a
+    context.
     """
     n_vocab = min(target.n_vocab, model.n_vocab)
     file = GgufFile.read(model.path)
@@ -89,8 +88,8 @@ def _make_head(
         file = GgufFile.read(model.path)
         whole = Block(*block_of(file))
         block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
-        one = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
-        blocks = BlockContext(model, one, target.context, block.is_causal)
+        of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
+        blocks = BlockContext(model, of_block, target.context, block.is_causal)
         resources.enter_context(blocks)
         block_draft, target.states = dflash_draft(
             blocks, target.context, head.target_layers, n_vocab, block, markov_part(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.resolving import identity_of
@@ -19,9 +18,6 @@ from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
-if TYPE_CHECKING:
-    from cattrs import Converter
-
 _KERNELS: dict[TiledKernels, str] = {
     "auto": "",
     "never": ", because tiled kernels compute none of them",
@@ -33,18 +29,12 @@ _NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of paddin
 
 @dataclass(frozen=True)
 class ExactPasses:
-    """The class of sizes to which the target's passes are padded.
+    """The class of sizes to which the target's passes are padded."""
 
-    sizes: the class; ANY_SIZE where nothing is padded.
-    is_exact: whether passes of these sizes were measured to give a token the same bits.
-    cost: what padding adds to a plain pass, as a share of its time.
-    tiled: which passes llama.cpp's tiled kernels compute.
-    """
-
-    sizes: PassSizes = ANY_SIZE
-    is_exact: bool = False
-    cost: float = 0.0
-    tiled: TiledKernels = "auto"
+    sizes: PassSizes = ANY_SIZE  # the class; ANY_SIZE where nothing is padded
+    is_exact: bool = False  # whether passes of these sizes were measured to give a token the same bits
+    cost: float = 0.0  # what padding adds to a plain pass, as a share of its time
+    tiled: TiledKernels = "auto"  # which passes llama.cpp's tiled kernels compute
 
     def __str__(self) -> str:
         if not self.is_exact:
@@ -67,8 +57,8 @@ class ExactPasses:
 def of_one_cache(target: TargetContext) -> ExactPasses:
     """Passes of fewer than 64 tokens for latent attention, whose K and V are one tensor and so have one type.
 
-    Where types differ, flash attention on the CPU has one kernel for all passes (docs/adr/0002). Here it takes another
-    for 64 tokens and more, and of a target whose weights keep bits in all sizes this bounds trees and nothing else.
+    Where types differ, flash attention on the CPU has one kernel for all passes (docs/adr/0002). With one type it takes
+    another kernel for 64 tokens and more. A target whose weights keep bits in all sizes is exact below that.
     """
     model, settings = target.context.model, target.context.config.settings
     has_kernels = not settings.gpu_layers and settings.flash_attn != "off"
@@ -90,33 +80,27 @@ def measured(
 ) -> ExactPasses:
     """What was measured on the loaded target, by an earlier run or now. Measuring empties the cache.
 
-    The result is kept in a file, because all runs must pad alike: where several classes are about equally fast, another
-    measurement may choose another one.
+    The result is kept in a file, because all runs must pad alike, and another measurement may choose another of several
+    classes that are about equally fast.
 
-    plans: the plans to run. options: what the target was loaded with.
-    placement: where its layers lie; None without a GPU.
+    plans: the plans to run. options: what the target was loaded with. placement: where its layers lie; None without a
+        GPU.
     """
+    from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
+
     # The environment may have chosen other kernels, or another threshold, than those of another run.
-    identity = identity_of(replace(options, draft=None)) | _unless_auto(tiled_kernels.in_use())
+    identity = identity_of(replace(options, draft=None))
+    if tiled_kernels.in_use() != "auto":
+        identity["tiled"] = tiled_kernels.in_use()
     if offload_threshold.in_use() != offload_threshold.DEFAULT:
         identity["offload_min_batch"] = offload_threshold.in_use()
     if placement and placement.n_gpu_layers:
         identity["layers"] = [placement.layer_gpus, placement.n_cpu_moe]
     path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
-    if known := recall(path, lambda value: _converter().structure(value, ExactPasses)):
+    if known := recall(path, lambda value: converter().structure(value, ExactPasses)):
         return known
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
     result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1, tiled_kernels.in_use())
-    remember(path, _converter().unstructure(result))
+    remember(path, converter().unstructure(result))
     return result
-
-
-def _unless_auto(tiled: TiledKernels) -> dict[str, str]:
-    return {} if tiled == "auto" else {"tiled": tiled}
-
-
-def _converter() -> Converter:
-    from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
-
-    return converter()

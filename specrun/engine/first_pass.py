@@ -1,9 +1,9 @@
 """The first passes of a model on devices that it was never computed on, made in a process of their own.
 
-A driver may crash in a kernel that no other program has asked it for. So where a GPU is to hold layers, and this model
-was neither tuned nor tried with this build of llama.cpp, these devices and their driver, a child process loads the pair
-and makes passes of several sizes. If it crashes, others of llama.cpp's settings are tried in turn. What works is kept
-in `first-passes` in the data folder, and later runs begin with it.
+A driver may crash in a kernel that no other program has used. So where a GPU is to hold layers, and this model was
+neither tuned nor tried with this build of llama.cpp, these devices and their driver, a child process loads the pair and
+makes passes of several sizes. If it crashes, others of llama.cpp's settings are tried in turn. The result is kept in
+`first-passes` in the data folder, and later runs begin with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.tree import TokenTree
 
-# What may be to blame, and the settings that do without it.
+# What may crash, and the settings that do without it.
 _WAYS: Sequence[tuple[str, LlamaSettings]] = (
     ("", UNDECIDED),
     ("flash attention", LlamaSettings(flash_attn="off")),
@@ -43,17 +43,17 @@ _WAYS: Sequence[tuple[str, LlamaSettings]] = (
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the passes that are made
 _BEHIND = (20, 600)  # tokens before them: llama.cpp has other kernels of attention for long contexts
 _DRAFTED = 4  # tokens of a chain that the draft drafts
-# Other values of these take the same kernels, and one trial is enough for all.
+# Settings whose other values take the same kernels, so that one trial is enough for all.
 _ALIKE = {"threads", "threads_batch", "batch_size", "ubatch_size", "gpu_layers", "tensor_split", "n_cpu_moe"}
 _TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the first passes have shown. without: what crashed, empty for nothing. why: how the process ended."""
+    """What the first passes have shown."""
 
-    without: str
-    why: str
+    without: str  # what crashed; empty for nothing
+    why: str  # how the process ended
 
     @property
     def change(self) -> LlamaSettings:
@@ -64,8 +64,7 @@ class Known:
 def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOptions, list[str]]:
     """The options, without what crashes with this model on these devices, and notices about it.
 
-    show: shows that it is being tried. Raises CrashError if everything crashes that the user's decisions allow, and the
-    errors of `plan_placement`.
+    Raises CrashError if everything crashes that the user's decisions allow, and the errors of `plan_placement`.
     """
     placement = plan_placement(options)
     if options.profile or not placement or not placement.vram_bytes:
@@ -106,7 +105,7 @@ def _known(value: Any) -> Known | None:
 
 
 def _tried(options: RunOptions, show: Callable[[str], None]) -> Known | None:
-    """What crashes; None if the pair cannot be loaded, for which loading it gives the reason."""
+    """What crashes; None if the pair cannot be loaded, which loading it explains."""
     why = ""
     for name, change in _WAYS:
         if not _is_open(options, change):
@@ -129,7 +128,7 @@ def _is_open(options: RunOptions, change: LlamaSettings) -> bool:
     settings, draft = options.settings, options.draft_settings
     if change.flash_attn and not {settings.type_v or "f16", draft.type_v or "f16"} <= set(FLOAT_CACHE_TYPES):
         return False
-    return all(change.over(one) == one.over(change) for one in (settings, draft))
+    return all(change.over(given) == given.over(change) for given in (settings, draft))
 
 
 def _without(options: RunOptions, change: LlamaSettings) -> RunOptions:
@@ -146,9 +145,7 @@ def _run_apart(options: RunOptions) -> None:
 
 
 def serve(request: str) -> None:
-    """In the child: run the pair of the options in `request`, which is JSON, and print an object, with `error` if that
-    fails.
-    """
+    """In the child: run the pair of the options in `request`, and print an object as JSON, with `error` if it fails."""
     from specrun.profiles.codec import converter
 
     child_process.end_with_parent(lambda: None)

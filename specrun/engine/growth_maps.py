@@ -32,13 +32,13 @@ Vectors = tuple[list[float], list[float]]
 def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) -> Plan:
     """The plan with the size or tree shape that the profile gives it; plans of other methods stay as they are.
 
-    is_open: whether the profile also chooses budget and depth; if not, the plan's are the bounds of its shape.
+    is_open: whether the profile also chooses budget and depth; if not, the plan's own are the bounds of its shape.
     """
     method = plan.method
     if is_open and method.is_adaptive:
         tuned = profile.at(temperature)
         run = (tuned.plan, *(expected.plan for expected in tuned.expected))
-        return next((one.follows(plan.method) for one in run if one.method.is_adaptive), plan)
+        return next((followed.follows(plan.method) for followed in run if followed.method.is_adaptive), plan)
     if not _lacks_shape(plan) or not profile.acceptance:
         return plan
     acceptance = _saved(profile, temperature)[method.samples]
@@ -56,14 +56,14 @@ def with_acceptance(
 ) -> tuple[TreeShape, list[float]]:
     """The shape of a plan of Sequoia's methods, and the acceptance vector that belongs to it.
 
-    A plan without a shape gets the best one within its bounds. The vector is the profile's, or measured now.
+    A plan without a shape gets the best shape within its bounds. The vector is the profile's, or measured now.
     """
     acceptance = _acceptance(engine, profile, temperature)[plan.method.samples]
     return plan.shape or _best(plan, acceptance, engine), acceptance
 
 
 def shaped(engine: Engine, profile: Profile | None, plans: Sequence[Plan], temperature: float) -> list[Plan]:
-    """The plans, where those of Sequoia's methods that lacked a shape have one as from `with_acceptance`."""
+    """The plans, with a shape as from `with_acceptance` for each of Sequoia's methods that lacked it."""
     if not any(map(_lacks_shape, plans)):
         return list(plans)
     vectors = _acceptance(engine, profile, temperature)
@@ -86,8 +86,8 @@ def _saved(profile: Profile, temperature: float) -> Vectors:
 
 
 def _acceptance(engine: Engine, profile: Profile | None, temperature: float) -> Vectors:
-    """Positional acceptance from the profile. Without one it is measured along what the target writes after a few
-    calibration prompts; the texts are short, and `specrun tune` measures more of them.
+    """Positional acceptance from the profile, or measured along short texts that the target writes after a few
+    calibration prompts. `specrun tune` measures more of them.
     """
     if profile and profile.acceptance:
         return _saved(profile, temperature)

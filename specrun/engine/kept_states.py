@@ -1,4 +1,4 @@
-"""How many recurrent states a context keeps, so that its cache can take back what was not accepted."""
+"""How many recurrent states a context keeps, so that its cache can be rolled back to what was accepted."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ from specrun.speculation.method import Plan
 
 # All chosen by hand.
 _MOST_SNAPSHOTS = 8  # of a plan that specrun chooses; each makes every pass a little longer (docs/hybrids.md)
-_MOST_ASKED_FOR = 32  # of a plan that the user chose; for longer paths, which copy text, the checkpoint bounds nothing
-_FEWEST = 4  # with fewer snapshots than that, and than the plans' depth, the checkpoint is better
-_SHARE = 0.1  # snapshots take at most this share of the weights' bytes in RAM,
-_STREAMED_SHARE = 0.01  # and this share of streamed weights, as what they take would have to be streamed, too
-_SMALL = 64_000_000  # bytes that they may take in any case
+_MOST_ASKED_FOR = 32  # of a plan that the user chose; a checkpoint, which has no such bound, serves longer paths
+_FEWEST = 4  # with fewer snapshots than this, and than the plans' depth, a checkpoint is better
+_SHARE = 0.1  # most that snapshots take, as a share of the bytes of weights in RAM
+_STREAMED_SHARE = 0.01  # and of streamed weights, as more of them is streamed where snapshots take memory
+_SMALL = 64_000_000  # bytes that snapshots may take in any case
 
 
 @dataclass(frozen=True)
 class KeptStates:
-    """The states of a context with recurrent layers.
+    """The states of a context with recurrent layers."""
 
-    n_sequences: sequences, each with a state: the text's, and the checkpoint's if there is one.
-    n_snapshots: further states of the last pass.
-    """
-
-    n_sequences: int = 1
-    n_snapshots: int = 0
+    n_sequences: int = 1  # sequences, each with a state: the text's, and the checkpoint's if there is one
+    n_snapshots: int = 0  # further states of the last pass
 
     @property
     def n_states(self) -> int:
-        """All states, the copy of the one behind the prompt included."""
+        """All states, the copy of the state behind the prompt included."""
         return self.n_sequences * (1 + self.n_snapshots) + 1
 
 
@@ -40,14 +36,14 @@ def of_target(
 ) -> KeptStates | None:
     """The states of a target that follows `plans`; None if it has no recurrent layer.
 
-    Snapshots are free to go back to, but each takes the memory of a state, and every pass, plain ones too, writes a
+    Going back to a snapshot is free, but each takes the memory of a state, and every pass, plain passes too, writes a
     part of each. With a checkpoint, committed tokens are decoded again, which costs little where weights are streamed:
     there memory counts more. A checkpoint costs plain passes nothing, so it is also taken where specrun chooses the
     plan and only draft sources draft, which guess now and then. Padding is dropped after every pass, which only a
     checkpoint allows in passes of every size.
 
     pads: whether passes are padded. is_streamed: whether the weights do not fit into RAM. has_draft: whether a draft
-    model or a head drafts.
+        model or a head drafts.
     """
     if is_untried(file):
         return KeptStates()
@@ -71,6 +67,6 @@ def of_target(
 def of_draft(file: GgufFile) -> KeptStates | None:
     """The states of a draft, which returns to the committed text before each tree; None without a recurrent layer.
 
-    A draft drafts in passes over single tokens, of which snapshots take back nothing.
+    A draft drafts in passes over single tokens, which snapshots of the last pass cannot roll back.
     """
     return KeptStates(n_sequences=2) if recurrent_layers(file) or is_untried(file) else None

@@ -30,9 +30,9 @@ from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.planning.pass_times import ExpertGrowth, LearnedTimes
 
-# Greedy texts and sampled ones differ in acceptance; temperatures above 0 differ little.
+# Greedy and sampled texts differ in acceptance; temperatures above 0 differ little.
 _TEMPERATURES = (0.0, 0.8)
-_SECONDS_BETWEEN = 60.0  # time after which another text in the same process is begun with what was learned kept
+_SECONDS_BETWEEN = 60.0  # after so long the next text in the same process begins by keeping what was learned
 
 
 def chooser(
@@ -44,9 +44,8 @@ def chooser(
 ) -> ByTemperature:
     """A controller of `plans`.
 
-    begin_with: pass times, calibration and rates to begin with; None for nothing.
-    padding: the sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt.
-    experts: those of the target; None if it is no mixture.
+    begin_with: pass times, calibration and rates to begin with; None for nothing. prompt_pass: most tokens of one pass
+        over a prompt. experts: those of the target; None for a dense model.
     """
     if begin_with and begin_with.origin == "tuned":
         guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
@@ -81,21 +80,16 @@ def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, expert
 
 @dataclass
 class Learner:
-    """Keeps what a model's runs teach.
+    """Keeps what a model's runs teach."""
 
-    options: what the user asks for, on which its fingerprint depends.
-    settings: the target's settings that are in use. They are kept, but never change those of a later run.
-    note: called with a sentence if it cannot be kept.
-    """
-
-    options: RunOptions
-    settings: LlamaSettings
-    note: Callable[[str], None]
+    options: RunOptions  # what the user asks for, on which the fingerprint depends
+    settings: LlamaSettings  # of the target, in use; they are kept, but never change those of a later run
+    note: Callable[[str], None]  # called with a sentence if it cannot be kept
     _kept_at: float = field(default_factory=time.monotonic)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What it depends on, as for a profile of `specrun tune`."""
+        """What the learned facts depend on, as for a profile of `specrun tune`."""
         return identity_of(self.options)
 
     @property
@@ -113,7 +107,7 @@ class Learner:
         return learned if learned and learned.settings == self.settings else None
 
     def keep_now_and_then(self, plans: PlanChooser) -> None:
-        """Keep what was learned if that was not done for a while."""
+        """Keep what was learned if that was not done for a minute."""
         if time.monotonic() > self._kept_at + _SECONDS_BETWEEN:
             self.keep(plans)
 

@@ -20,7 +20,6 @@ from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
-from specrun.hardware.residency import Residency
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, library, offload_threshold
 from specrun.llama.context import ContextConfig
 from specrun.llama.target import target_lanes
@@ -63,12 +62,6 @@ class LoadedPair:
     def model(self) -> LlamaModel:
         """The target's model."""
         return self.target.context.model
-
-    @property
-    def residency(self) -> Residency:
-        """How the target's weights in RAM are held now."""
-        weights = self.target.context.weights
-        return weights.residency if weights else Residency()
 
 
 def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:

@@ -37,11 +37,12 @@ class LocalFits:
     def of(self, entry: Entry | None, path: Path | None) -> Fit | None:
         """How a model fits, with its recommended draft; None if too little is known of it.
 
-        path: its file, whose header tells more than the catalog; None if it is not here.
+        path: its file, whose header tells more than the catalog; None if it is not on this machine.
         """
         target, used_share = _shape_of_file(path) if path else (None, 1.0)
         if target is None and entry:
-            target, used_share = expected_shape(entry, CELLS), _used_share(entry)
+            target, shape = expected_shape(entry, CELLS), entry.shape
+            used_share = shape.experts_used / shape.experts if shape and shape.experts else 1.0
         if target is None:
             return None
         draft = self._draft_of(entry) if entry else None
@@ -58,7 +59,7 @@ class LocalFits:
 
     @property
     def explanation(self) -> str:
-        """What `fits` and the rates rest on, for people."""
+        """What `fits` and the rates are computed from, for people."""
         gpus = ", ".join(f"{size_text(gpu.free_bytes)} of {gpu.name}" for gpu in self.gpus)
         memory = (
             f"{gpus} and {size_text(self.ram_bytes)} of RAM are" if gpus else f"{size_text(self.ram_bytes)} of RAM is"
@@ -80,7 +81,3 @@ def _shape_of_file(path: Path) -> tuple[ModelShape | None, float]:
         return None, 1.0  # `specrun models info` says what is wrong with it
     share = file.n_experts_used / file.n_experts if file.n_experts else 1.0
     return ModelShape.of(file, CELLS, UNDECIDED), share
-
-
-def _used_share(entry: Entry) -> float:
-    return entry.shape.experts_used / entry.shape.experts if entry.shape and entry.shape.experts else 1.0

@@ -38,11 +38,11 @@ from specrun.speculation.planning.costs import most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.sources.source_set import SourceSet
 
-_MOST_GRAMMARS = 16  # that are kept for further texts; a server gets new ones without end
+_MOST_GRAMMARS = 16  # kept for further texts; a server gets ever new grammars
 
 
 class Model:
-    """A loaded target and, if a plan needs one, its draft. Use it in a `with` statement, or close it.
+    """A loaded target and, if a plan needs it, its draft. Use it in a `with` statement, or close it.
 
     notices: sentences for the user, one for each difference from what the options ask.
     engine: the decode loop.
@@ -53,24 +53,18 @@ class Model:
     Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
 
-    engine: Engine
-    lanes: Lanes
-    plans: RunPlans
-    exactness: ExactPasses
-
     def __init__(
         self, options: RunOptions, learner: Learner | None = None, show: Callable[[str], None] = unseen
     ) -> None:
-        """learner: keeps what the runs teach, and knows what earlier ones taught; None for neither.
-
-        show: shows what is being loaded.
+        """learner: keeps what the runs teach, and knows what earlier runs taught; None for neither. show: shows what is
+        being loaded.
         """
         options = options.with_profile
         self._learner = learner
         self._pair = load_pair(options, show)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
-        self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the one used last at the end
+        self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the last used at the end
         self._completions: WeakSet[Completion] = WeakSet()
         try:
             self._make_ready(options)
@@ -100,8 +94,8 @@ class Model:
         self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
 
     def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
-        """An engine for each text that can be written at a time. sources: those of the first one; the others draft from
-        their own texts only, as a datastore need not be in memory more than once.
+        """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
+        from their own texts only, as a datastore need not be in memory twice.
         """
         pair = self._pair
         is_shared = not self.exactness.sizes.in_order and self.exactness.sizes != PLAIN_ONLY
@@ -136,7 +130,8 @@ class Model:
     @property
     def residency(self) -> Residency:
         """How the target's weights in RAM are held now."""
-        return self._pair.residency
+        weights = self._pair.target.context.weights
+        return weights.residency if weights else Residency()
 
     @property
     def weights_notice(self) -> str | None:
@@ -191,8 +186,8 @@ class Model:
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
         """A completion, not written yet.
 
-        plans: what chooses each pass's plan; None is this model's own chooser. engine: the one of `lanes` that writes
-        it; None is the first.
+        plans: what chooses each pass's plan; None is this model's own chooser. engine: of `lanes`, which writes it;
+            None is the first.
         """
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
@@ -244,7 +239,7 @@ class Model:
             self._grammars[gbnf] = Grammar(gbnf, self.llama_model)
         self._grammars.move_to_end(gbnf)
         in_use = {completion.request.gbnf for completion in self._completions if not completion.is_over}
-        for old in [one for one in self._grammars if one not in in_use and one != gbnf]:
+        for old in [text for text in self._grammars if text not in in_use and text != gbnf]:
             if len(self._grammars) > _MOST_GRAMMARS:
                 self._grammars.pop(old).close()
         return self._grammars[gbnf]

@@ -27,7 +27,7 @@ from specrun.speculation.method import Plan
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
-_SECONDS_OF_A_LOOK = 0.25  # a shorter one says little, because the system counts processor time in steps of 10 ms
+_SECONDS_OF_A_LOOK = 0.25  # a shorter look says little, because the system counts processor time in steps of 10 ms
 
 
 def open_model(
@@ -43,7 +43,7 @@ def open_model(
 ) -> Model:
     """Resolve the options, load the model and return it.
 
-    temperature: the temperature of the texts to come, on which the size of trees may depend.
+    temperature: of the texts to come, on which the size of trees may depend.
     fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
     largest: a further plan for which the contexts must have room.
@@ -97,7 +97,7 @@ def busy_cores(watch: LoadWatch, options: RunOptions, placement: Placement | Non
     attention of a plain pass in as many parts as there are threads, so the text would depend on what else runs.
 
     watch: made before the model was loaded. options: with the profile, whose threads were chosen on purpose, as the
-    user's are. placement: with a target in VRAM the cores compute next to nothing.
+        user's are. placement: with a target in VRAM the cores compute next to nothing.
     """
     is_decided = options.with_profile.settings.threads is not None
     if is_decided or watch.seconds < _SECONDS_OF_A_LOOK or (placement and placement.regime == "in VRAM"):

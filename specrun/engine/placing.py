@@ -83,9 +83,13 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
     head = drafting_head(file, draft) if draft else None
     of_head = _head_bytes(head, draft, config, options.all_plans(options.plans)) if head and draft else 0
     draft = None if head and head.is_own else draft  # its layers are counted as the target's
+
+    def shape(file: GgufFile, settings: LlamaSettings, states: KeptStates | None) -> ModelShape:
+        return ModelShape.of(file, config.n_ctx, settings, states.n_states if states else 1)
+
     return PlacementRequest(
-        target=ModelShape.of(file, config.n_ctx, options.settings, states.n_states if states else 1),
-        draft=_shape_of_draft(draft, config.n_ctx, options.draft_settings) if draft else None,
+        target=shape(file, options.settings, states),
+        draft=shape(draft, options.draft_settings, kept_states.of_draft(draft)) if draft else None,
         gpus=tuple(gpus),
         ram_bytes=Memory.read().available_bytes,
         n_tokens=config.n_batch,
@@ -94,11 +98,6 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         draft_settings=options.draft_settings,
         states_bytes=of_head,
     )
-
-
-def _shape_of_draft(file: GgufFile, n_cells: int, settings: LlamaSettings) -> ModelShape:
-    states = kept_states.of_draft(file)
-    return ModelShape.of(file, n_cells, settings, states.n_states if states else 1)
 
 
 def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:

@@ -26,14 +26,12 @@ _REJECTION_DRAWS = 4  # without replacement
 class PositionalMeter:
     """Sums up acceptance by the rank of a child, over all positions of all texts, at one temperature.
 
-    sampling: the sampling parameters.
-    n_positions: positions measured so far.
     match: float64[MAX_RANK], sums of the chance that sample and match accepts the k-th child.
     sampled: float64[MAX_RANK], sums of the chance that the k-th draw without replacement is accepted.
     """
 
     sampling: SamplingParameters
-    n_positions: int = 0
+    n_positions: int = 0  # positions measured so far
     match: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
     sampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import ExpertPages, WeightPages, expert_pages, n_bytes, weight_pages
+from specrun.catalog.weight_pages import ExpertPages, expert_pages, n_bytes, weight_pages
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import place
-from specrun.hardware.residency import FEWEST_SLOTS, ResidencyPlan, RingSettings, plan_residency, room_for_weights
+from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
@@ -25,43 +26,26 @@ from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
 
+Reader = StreamedWeights | ExpertWeights
+
 
 @dataclass(frozen=True)
 class Streaming:
-    """What is to be streamed.
+    """What is to be streamed: nothing if all fits, if the user does not want it, or if it is impossible."""
 
-    ring: how it is read.
-    pages, plan, pressure: layers; None if everything fits, if the user does not want it, or if it is impossible.
-    experts, n_used: those of a mixture, and how many of a layer a token uses; None and 0 likewise.
-    notice: a sentence for the user if it is impossible.
-    """
-
-    ring: RingSettings = field(default_factory=RingSettings)
-    pages: WeightPages | None = None
-    plan: ResidencyPlan | None = None
-    pressure: Pressure | None = None
-    experts: ExpertPages | None = None
-    n_used: int = 0
-    notice: str | None = None
+    reader: Callable[[], Reader] | None = None  # makes what reads the weights of a loaded model, or CannotStreamError
+    notice: str | None = None  # a sentence for the user if it is impossible
 
     @property
     def is_wanted(self) -> bool:
         """Whether anything is to be streamed."""
-        return bool(self.plan or self.experts)
-
-    def weights(self) -> StreamedWeights | ExpertWeights | None:
-        """What reads them, for a model that is loaded; None if nothing is streamed. Raises CannotStreamError."""
-        if self.experts:
-            return ExpertWeights(self.experts, self.n_used, self.ring)
-        if self.pages and self.plan and self.pressure:
-            return StreamedWeights(self.pages, self.plan, self.ring, self.pressure)
-        return None
+        return self.reader is not None
 
 
-def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool) -> Streaming:
-    """What is to be streamed, by the memory that is free before the models are loaded.
+def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
+    """What is to be streamed. Call it before the model is loaded, because memory is measured now.
 
-    settings: those that the target will be loaded with. with_mtp: whether its MTP layers will be.
+    settings: what the target will be loaded with. with_mtp: whether its MTP layers will be.
     """
     if options.residency == "off":
         return Streaming()
@@ -88,29 +72,27 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool)
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
     ring = replace(options.ring, n_slots=plan.n_slots)
-    return Streaming(ring, pages, plan, pressure) if plan.streamed else Streaming()
+    return Streaming(partial(StreamedWeights, pages, plan, ring, pressure)) if plan.streamed else Streaming()
 
 
 def _of_mixture(experts: ExpertPages, n_used: int, room: int, ring: RingSettings) -> Streaming:
+    """n_used: experts of a layer that a token uses."""
     if not experts.layers:
         raise CannotStreamError("its experts lie in the file in an unknown way")
     if n_bytes(experts.dense) > room:
         raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-    return Streaming(ring, experts=experts, n_used=n_used)
+    return Streaming(partial(ExpertWeights, experts, n_used, ring))
 
 
 def target_context(
     model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
 ) -> tuple[LlamaContext, str | None]:
-    """The context, and a notice if its weights should be streamed and cannot be.
-
-    resources: frees what is made here.
-    """
+    """The context, which `resources` frees, and a notice if its weights should be streamed and cannot be."""
     notice = streaming.notice
     try:
         with ExitStack() as made:
-            weights = streaming.weights()
-            if weights:
+            if streaming.reader:
+                weights = streaming.reader()
                 made.enter_context(weights)
                 context = made.enter_context(LlamaContext(model, config, weights))
                 if isinstance(weights, ExpertWeights):
@@ -135,7 +117,7 @@ def room_in_ram(options: RunOptions, gpus: Sequence[Device]) -> int | None:
 
 
 def _check(settings: LlamaSettings) -> None:
-    """Raises CannotStreamError if the weights are of a kind, or in a place, that is not known here."""
+    """Raise CannotStreamError for weights of a kind, or in a place, that specrun cannot stream."""
     if sys.platform != "linux":
         raise CannotStreamError("streaming them needs Linux")
     if settings.gpu_layers:

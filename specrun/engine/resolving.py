@@ -84,7 +84,7 @@ def _subject(options: RunOptions) -> lookup.Subject:
 def with_profile(
     options: RunOptions, speculation: SpeculationOptions, temperature: float, note: Callable[[str], None]
 ) -> RunOptions:
-    """The options with the profile of this pair on this machine, if there is one.
+    """The options with the profile of this pair on this machine, if it exists.
 
     The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
     `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
@@ -115,9 +115,9 @@ def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOpti
 
 
 def _of_target(subject: lookup.Subject) -> Profile | None:
-    """The newest profile of the target with any draft, reduced to what it says of the target alone.
+    """The newest profile of the target with any draft, without what it says of the draft.
 
-    Its settings make the text without a draft the same as the text with one.
+    With its settings, a text is the same with and without a draft.
     """
     profile = profile_files.of_target(lookup.identify(subject))
     return profile.without_draft() if profile else None

@@ -19,49 +19,31 @@ from specrun.speculation.shape import MAX_LEAVES
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
 _MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand
 _MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
-# Leaf paths of a tree that each further text may have, and all of them together; chosen by hand, as each takes an id of
-# a sequence and a row of logits.
+# Most leaf paths of the tree of each further text, and of all of them: each takes a sequence id and a row of logits.
+# Chosen by hand.
 _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS = 16, 64
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to load and how to run it.
+    """What to load and how to run it."""
 
-    target: the target's GGUF file.
-    draft: the draft's GGUF file; None drafts from the text itself or not at all.
-    plans: the plan to follow, or several, of which the fastest is chosen while writing.
-    largest: a further plan for which the contexts must have room; None for none.
-    ctx_size: tokens of prompt and answer together; None is what the model was trained for, at most 4096.
-    settings: llama.cpp's settings for the target, as far as they are decided; specrun chooses the others.
-    draft_settings: the same for the draft.
-    profile: the profile of this pair on this machine, whose settings fill those that are not decided; None for none.
-    follow: whether to follow the profile's plans instead of `plans`.
-    exact: whether every pass must give a token the same bits as without speculation.
-    datastore: a file of `specrun datastore` to draft from; None for none.
-    history: whether to draft from earlier sessions and save this one.
-    residency: whether specrun streams weights that do not fit into RAM ("auto", where it can), or not ("off").
-    ring: how weights that it streams are read; with a profile, as that says.
-    overlap: whether to draft while the target's passes run; None does as the plan says.
-    parallel: most texts that are written at the same time, within one context.
-    """
-
-    target: Path
-    draft: Path | None
-    plans: tuple[Plan, ...]
-    largest: Plan | None = None
-    ctx_size: int | None = None
-    settings: LlamaSettings = UNDECIDED
-    draft_settings: LlamaSettings = UNDECIDED
-    profile: Profile | None = None
-    follow: bool = True
-    exact: bool = False
-    datastore: Path | None = None
-    history: bool = False
-    residency: ResidencyChoice = "auto"
-    ring: RingSettings = field(default_factory=RingSettings)
-    overlap: bool | None = None
-    parallel: int = 1
+    target: Path  # the target's GGUF file
+    draft: Path | None  # the draft's GGUF file; None drafts from the text itself or not at all
+    plans: tuple[Plan, ...]  # the plan to follow, or several, of which the fastest is chosen while writing
+    largest: Plan | None = None  # a further plan for which the contexts must have room; None for none
+    ctx_size: int | None = None  # tokens of prompt and answer; None: as the model was trained for, at most 4096
+    settings: LlamaSettings = UNDECIDED  # for the target, as far as decided; specrun chooses the others
+    draft_settings: LlamaSettings = UNDECIDED  # the same for the draft
+    profile: Profile | None = None  # of this pair on this machine; it fills settings that are not decided
+    follow: bool = True  # whether to follow the profile's plans instead of `plans`
+    exact: bool = False  # whether every pass must give a token the same bits as without speculation
+    datastore: Path | None = None  # a file of `specrun datastore` to draft from; None for none
+    history: bool = False  # whether to draft from earlier sessions and save this one
+    residency: ResidencyChoice = "auto"  # whether specrun streams weights that do not fit into RAM, where it can
+    ring: RingSettings = field(default_factory=RingSettings)  # how it reads them; a profile has its own
+    overlap: bool | None = None  # whether to draft while the target's passes run; None: as the plan says
+    parallel: int = 1  # most texts that are written at the same time, within one context
 
     @property
     def with_profile(self) -> RunOptions:
@@ -95,7 +77,7 @@ class RunOptions:
         # Two paths are compared where the sizes of exact passes are measured.
         n_leaves = max(n_leaves, 2 if self.pads else 1)
         lanes = _lanes(n_leaves, self.parallel) if self.parallel > 1 and states is None else ()
-        # Each of several texts has a further sequence, for cells that it gave up.
+        # Each of several texts has a further sequence, for cells that it has freed.
         n_seq_max = states.n_sequences if states else sum(lanes) + len(lanes) or min(n_leaves, MAX_LEAVES)
         n_outputs = max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0)
         # The trees of a pass have no more nodes than it has rows of logits, however many texts there are.
@@ -110,13 +92,13 @@ class RunOptions:
         )
 
     def all_plans(self, plans: Sequence[Plan]) -> Sequence[Plan]:
-        """`plans`, and `largest` if there is one: those for which contexts must have room."""
+        """`plans`, and `largest` if there is one: the plans for which contexts must have room."""
         return [*plans, self.largest] if self.largest else plans
 
 
 def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:
-    """Most leaf paths of the trees of `n` texts that share a context. The first one, which is written alone most of
-    the time, gets as many as its trees can have, the others fewer.
+    """Most leaf paths of the trees of `n` texts that share a context. The first text, which is alone most of the time,
+    gets as many as its trees can have, the others fewer.
     """
     others = min(n_leaves, _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS // (n - 1), (MAX_LEAVES - n) // n)
     return (min(n_leaves, MAX_LEAVES - n - others * (n - 1)), *[others] * (n - 1))

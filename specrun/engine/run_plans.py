@@ -19,7 +19,7 @@ class RunPlans:
     profile: what `specrun tune` measured of this pair on this machine; None for nothing.
     learned: what earlier runs of `auto` learned of it; None for nothing.
     follow: whether the profile's plans are followed instead of the candidates.
-    experts: those of the target; None if it is no mixture.
+    experts: those of the target; None for a dense model.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RunPlans:
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.
 
-        A single plan that needs a tree shape gets one, for which short texts may be written first.
+        A single plan that needs a tree shape gets it, for which short texts may be written first.
         """
         if len(self.candidates) > 1 or self._follows_profile:
             return self._auto
@@ -68,7 +68,7 @@ class RunPlans:
         return self._fixed[temperature]
 
     def shaped(self, plans: Sequence[Plan], temperature: float) -> list[Plan]:
-        """The plans; those that need a tree shape and have none get one, if there is a draft model."""
+        """The plans; where a tree shape is needed and missing, it is computed, if there is a draft model."""
         if self._engine.draft is None:
             return list(plans)
         return growth_maps.shaped(self._engine, self.profile, plans, temperature)

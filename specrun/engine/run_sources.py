@@ -12,8 +12,12 @@ from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
 from specrun.llama import LlamaModel
 from specrun.locations import data_dir, private_folder, set_aside
-from specrun.speculation.sources import NgramPool, PromptLookup, Source, SuffixAutomaton, TokenRecycling
+from specrun.speculation.sources.lookahead import NgramPool
+from specrun.speculation.sources.ngram import PromptLookup
+from specrun.speculation.sources.recycling import TokenRecycling
+from specrun.speculation.sources.source import Source
 from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 
 _FINGERPRINT_DIGITS = 16
 
@@ -31,9 +35,8 @@ class RunSources:
     """All draft sources of a loaded model; `set` holds them."""
 
     def __init__(self, model: LlamaModel, store: Path | None, history: bool, note: Callable[[str], None]) -> None:
-        """store: a file of `specrun datastore`; None for none.
-        history: whether to draft from earlier sessions, and let `close` save this one.
-        note: called with a message about each file of earlier sessions that cannot be used.
+        """store: a file of `specrun datastore`; None for none. history: whether to draft from earlier sessions, and let
+        `close` save this one. note: called with a message about each file of earlier sessions that cannot be used.
 
         Raises DraftSourceError for a datastore that cannot be used.
         """

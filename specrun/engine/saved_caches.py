@@ -1,4 +1,4 @@
-"""Copies of both KV caches outside of llama.cpp, so that several texts can go on in turn without being read again."""
+"""Copies of both KV caches in memory, so that several texts can go on in turn without being read again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from specrun.llama.held_text import HeldText, SavedText
 
 @dataclass(frozen=True, eq=False)
 class SavedCaches:
-    """A text as both models hold it.
-
-    draft: None without a draft model, and for a head or a draft with recurrent layers, which read the text again.
-    """
+    """A text as both models hold it."""
 
     target: SavedText
+    # None without a draft model, and for a head or a draft with recurrent layers, which read the text again.
     draft: SavedDraft | None
 
     @property
@@ -38,10 +36,7 @@ def size(engine: Engine) -> int:
 
 
 def save(engine: Engine) -> SavedCaches | None:
-    """A copy of what the caches hold, to be called between texts; None after a pass that failed.
-
-    Raises LlamaError if llama.cpp fails.
-    """
+    """A copy of what the caches hold between texts; None after a pass that failed. Raises LlamaError."""
     target = engine.target.save()
     if target is None:
         return None
@@ -49,7 +44,7 @@ def save(engine: Engine) -> SavedCaches | None:
 
 
 def restore(engine: Engine, saved: SavedCaches) -> None:
-    """Let the caches of the same engine hold what was saved. Raises LlamaError if llama.cpp fails."""
+    """Let the caches of the same engine hold what was saved. Raises LlamaError."""
     engine.target.restore(saved.target)
     if saved.draft and isinstance(engine.draft, DraftContext):
         engine.draft.restore(saved.draft)

@@ -33,12 +33,12 @@ def acceptance_vector(acceptance: Sequence[float]) -> Chances:
 @dataclass(frozen=True)
 class TreeShape:
     """The shape of a tree that is the same in every pass. The i-th child of a node is the draft's i-th candidate after
-    that node.
+    it.
 
     parents: the parent of every node in depth-first order, best-ranked child first; parents[0] == -1.
 
-    The methods take an acceptance vector (`acceptance_vector`); ranks beyond its end have the chance 0.
-    Raises ValueError for parents that are not those of a tree in depth-first order.
+    Methods take an acceptance vector (`acceptance_vector`); ranks beyond its end have the chance 0. Raises ValueError
+    for parents that are not those of a tree in depth-first order.
     """
 
     parents: tuple[int, ...]
@@ -159,7 +159,7 @@ class TreeShape:
         """The sub-tree of at most `max_nodes` nodes (the root always stays) and `max_depth` levels.
 
         Nodes keep their ranks, so a node is kept only with its parent and the siblings before it. The nodes with the
-        highest chances under `acceptance` stay, or without one the first nodes in depth-first order.
+        highest chances under `acceptance` stay, or without it the first nodes in depth-first order.
         """
         if self.n_nodes <= max_nodes and self.depth <= max_depth:
             return self
@@ -190,15 +190,14 @@ class TreeShape:
         }
 
     def as_text(self, acceptance: Sequence[float]) -> str:
-        """`as_json` with one line per key."""
+        """`as_json` with a line for each key."""
         lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in self.as_json(acceptance).items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, value: object) -> TreeShape:
-        """The tree of a growth map. Only "children" is required.
-
-        Raises ValueError for a value that is not a growth map, or whose other entries contradict "children".
+        """The tree of a growth map. Only "children" is required. Raises ValueError for a value that is not a growth
+        map, or whose other entries contradict "children".
         """
         children = value.get("children") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(children, list) or any(type(n) is not int for n in children):
@@ -221,11 +220,11 @@ class TreeShape:
 
 
 def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
-    """The widest tree within the bounds in which all nodes of a level have the same number of children, as papers that
-    draw trees at random use.
+    """The widest tree within the bounds in which all nodes of a level have the same number of children, as in papers
+    that draw trees at random.
 
-    It starts as a chain of `depth` tokens (fewer if `budget` is smaller). As long as the bounds allow, the first level
-    that can takes one more child to each node; no level gets more than the level before it.
+    It starts as a chain of `depth` tokens (fewer if `budget` is smaller). As long as the bounds allow, each node of the
+    first level that can takes another child; no level gets more than the level before it.
     """
 
     def fits(counts: list[int]) -> bool:

@@ -184,7 +184,7 @@ def test_the_class_that_is_measured_at_load_is_exact_and_kept(
         (PLAIN_ONLY, "speculation is off"),
         (PassSizes(1, 1, 5), "1 to 5 tokens"),
         (PassSizes(8, 4), "8 or more tokens in multiples of 4; a plain pass takes 50% longer"),
-        (PassSizes(8, 8, 8, in_order=True), "8 tokens, of which only the first path of a tree is exact; a plain pass"),
+        (PassSizes(8, 8, 8, in_order=True), "8 tokens, and only the first path of a tree is exact; a plain pass"),
         (ANY_SIZE, ""),
     ],
     ids=str,

@@ -29,7 +29,8 @@ def build(
     """Write a datastore of UTF-8 text files to `path` and return its number of tokens; each takes 8 bytes on disk.
 
     At most MAX_TOKENS tokens fit. Sorting a million takes about half a second and 50 MB. fingerprint: of the tokenizer.
-    Raises UsageError for a text file that cannot be used or too much text, and DraftSourceError if the disk refuses.
+    Raises UsageError for a text file that cannot be used or too much text, and DraftSourceError if it cannot be
+    written.
     """
     if not texts:
         raise UsageError("a datastore needs at least one text file")

@@ -28,11 +28,11 @@ class History:
     """The texts of earlier sessions with one tokenizer.
 
     texts: int32 arrays, oldest first. problem: one line that says why an existing file is not used, or "". A damaged
-    file is set aside, and the next `add` begins a new one.
+        file is set aside, and the next `add` begins a new one.
     """
 
     def __init__(self, folder: Path, fingerprint: str, max_tokens: int = MAX_TOKENS) -> None:
-        """Read the file in `folder` for the tokenizer with this fingerprint, if there is one. Raises nothing."""
+        """Read the file in `folder` for the tokenizer with this fingerprint, if it exists. Raises nothing."""
         name = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
         self.path = folder / f"history-{name}.tokens"
         self._fingerprint = fingerprint
@@ -42,8 +42,7 @@ class History:
     def add(self, tokens: Sequence[int]) -> None:
         """Add a text behind those in the file, which other sessions may have extended meanwhile.
 
-        The oldest texts are dropped until at most `max_tokens` are left. Raises DraftSourceError if the file cannot be
-        written.
+        The oldest texts are dropped until at most `max_tokens` are left. Raises DraftSourceError.
         """
         newest = np.asarray(tokens[-self._max_tokens :], np.int32)
         with token_files.alone(self.path):

@@ -39,8 +39,8 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
 def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
     """The table that `save` wrote.
 
-    Raises DamagedTokensError if the file is damaged or belongs to another tokenizer, DraftSourceError if it cannot be
-    read.
+    Raises DamagedTokensError for a file that is damaged or belongs to another tokenizer, DraftSourceError if it cannot
+    be read.
     """
     header, values = token_files.read(path, _MAGIC, _KIND)
     token_files.check_tokenizer(path, header, fingerprint)
@@ -49,4 +49,6 @@ def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -
         raise DamagedTokensError(f"{path} was made for another vocabulary than this target's; make it again")
     if ((values < 0) | (values >= n_vocab)).any():
         raise DamagedTokensError(f"{path} is damaged: it holds tokens outside the vocabulary")
-    return TokenRecycling.from_rows(n_vocab, values[:n], values[n:].reshape(n, N_SUCCESSORS), max_rows)
+    table = TokenRecycling(n_vocab, max_rows)
+    table.take_rows(values[:n], values[n:].reshape(n, N_SUCCESSORS))
+    return table

@@ -36,10 +36,9 @@ class DamagedTokensError(DraftSourceError):
 def write(
     path: Path, magic: bytes, header: dict[str, Any], arrays: Sequence[Int32Array], private: bool = False
 ) -> None:
-    """Write a file atomically; if that fails, what was at `path` stays.
+    """Write a file atomically; if that fails, what was at `path` stays. Raises DraftSourceError.
 
-    magic: 16 bytes. private: make the file readable by its owner only, whatever the umask. Raises DraftSourceError if
-    the file cannot be written.
+    magic: 16 bytes. private: make the file readable by its owner only, whatever the umask.
     """
     text = json.dumps({**header, "int32s": sum(array.size for array in arrays)}).encode()
     text += b" " * (-(_PREFIX + len(text)) % _ALIGNMENT)
@@ -54,10 +53,7 @@ def write(
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Inside the block, no other process changes `path`, whose folder is made private to the user.
-
-    Raises DraftSourceError if that is impossible.
-    """
+    """Inside the block no other process changes `path`, whose folder is made private. Raises DraftSourceError."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(private_folder(path.parent)))
@@ -70,7 +66,7 @@ def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Arra
     """The header of a file and int32[int32s], the values of all its arrays, mapped read-only.
 
     kind: names the expected kind of file in the error message. Raises DamagedTokensError for a file of another kind, or
-    one that is not as long as its header says, and DraftSourceError for one that cannot be read.
+        one that is not as long as its header says, and DraftSourceError for one that cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -14,16 +14,11 @@ _UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True):
 
 @dataclass(frozen=True)
 class ExpectedPlan:
-    """A plan, and the rate that measurements let expect of it.
+    """A plan, and the rate that measurements let expect of it."""
 
-    plan: the plan.
-    tokens_per_second: its expected rate.
-    error: the standard error of that rate, in tokens per second.
-    """
-
-    plan: Plan
-    tokens_per_second: float
-    error: float
+    plan: Plan  # the plan
+    tokens_per_second: float  # its expected rate
+    error: float  # the standard error of that rate, in tokens per second
 
 
 def untried(plans: Sequence[Plan], plain: float = 1.0) -> list[ExpectedPlan]:

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 MAX_RANK = 16  # ranks that are counted, from 0
 _RANK_STARTS = (0, 1, 2, 3, 4, 8)  # first rank of each bucket
 _DEPTH_STARTS = (1, 2, 4)  # first depth of each bucket
-# Edges of the bins of the draft's probability, and about the mean probability in each bin.
+# Edges of the bins of the draft's probability, and about the mean of each bin.
 _PROBABILITY_EDGES = (0.005, 0.02, 0.05, 0.1, 0.18, 0.28, 0.4, 0.52, 0.64, 0.76, 0.86, 0.94, 0.985)
 _BIN_MEANS = np.array([0.002, 0.01, 0.033, 0.073, 0.14, 0.23, 0.34, 0.46, 0.58, 0.7, 0.81, 0.9, 0.965, 0.995])
 _SHAPE = (len(_DEPTH_STARTS), len(_RANK_STARTS), len(_BIN_MEANS))
@@ -66,7 +66,7 @@ class Calibration:
     def chances(self, depth: int, probabilities: Floats) -> Floats:
         """float64[k]: the chance that each child is accepted given that its parent is. It never rises with the rank.
 
-        depth: that of the children, 1 below the root. probabilities: float64[k], the draft's, likeliest child first.
+        depth: of the children, 1 below the root. probabilities: float64[k], the draft's, likeliest child first.
         """
         ranks = _RANK_BUCKET[: len(probabilities)]
         # Interpolate between the means of two bins, or all nodes of a cell would have the same chance.
@@ -78,10 +78,10 @@ class Calibration:
         return np.minimum.accumulate(chances)
 
     def expected_gain(self, depth: int, reached: float, floor: float) -> float:
-        """Expected value of the sum of max(chance - floor, 0) over the children of a node, in accepted tokens.
+        """Expected sum of max(chance - floor, 0) over the children of a node, in accepted tokens.
 
-        It is taken over all probabilities that the draft may give, as it has not computed the children yet. depth: that
-        of the children. reached: chance that the node itself is accepted.
+        The draft has not computed the children yet, so the mean is over all probabilities that it may give. depth: of
+        the children. reached: chance that the node itself is accepted.
         """
         bucket = _depth_bucket(depth)
         return float((self._expected[bucket] * np.maximum(reached * self._chances[bucket] - floor, 0.0)).sum())
@@ -90,7 +90,7 @@ class Calibration:
         """Count the children of an accepted node.
 
         probabilities: as in `chances`. matched: rank of the accepted child, or None. recent: true while generating,
-        when counts fade; false for texts.
+            when counts fade; false for texts.
         """
         probabilities = probabilities[:MAX_RANK]
         cells = np.searchsorted(_PROBABILITY_EDGES, probabilities, side="right")

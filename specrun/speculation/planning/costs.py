@@ -20,7 +20,7 @@ Milliseconds = NDArray[np.float64]
 
 _CTX_STEP = 64  # tokens; context lengths are rounded to multiples of this, so that rows can be cached
 
-# Of `most_waiting`, chosen by hand.
+# For `most_waiting`, chosen by hand.
 _ACCEPTED = 2.0  # tokens that a partly rejected pass commits
 _SIZE = 16  # tokens of a pass that tells what a further token costs
 _BOUNDS = (2, 48)
@@ -51,11 +51,10 @@ class PassTime:
 class CostTable:
     """Milliseconds of a pass as a function of its tokens n and the context length.
 
-    The context length with the most sizes is the base. At another one, the difference from the base is interpolated
-    between the sizes measured there and beyond them grows in proportion to n. Between context lengths times are
-    interpolated, and beyond the longest extrapolated, linearly.
-
-    Where passes are padded, the time for n tokens is that of the padded pass.
+    The context length with the most sizes is the base. At other lengths, the difference from the base is interpolated
+    between the sizes measured there, and beyond them grows in proportion to n. Between context lengths times are
+    interpolated, and beyond the longest extrapolated, linearly. Where passes are padded, the time for n tokens is that
+    of the padded pass.
 
     times: all measured points, by context length and size.
     padding: the sizes that passes are padded to.
@@ -161,7 +160,8 @@ class CostModel:
 
 
 def most_waiting(target: CostTable) -> int:
-    """The number of waiting tokens from which a pass of their own is cheaper than to decode them again and again.
+    """How many committed tokens may wait for a pass where a cache that is rolled back has to decode them again: the
+    number from which a pass of their own is cheaper than to decode them again and again.
 
     With a pass of f + c n milliseconds over n tokens, and a tokens that every pass adds to those that wait, m passes
     take c a m^2 / 2 longer than without, and then f for the pass of their own. Per pass this is least for

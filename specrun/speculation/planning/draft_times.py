@@ -1,9 +1,8 @@
-"""Current times of draft passes: a cost table corrected by the drafting of this run, or what this alone tells."""
+"""Current times of draft passes: a cost table corrected by this run's passes, or what these passes alone tell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -14,25 +13,11 @@ _NEWEST_WEIGHT = 0.15  # weight of the newest pass in the factor on a table
 _BOUNDS = (0.1, 10.0)  # bounds of one pass's measured drafting time divided by the expected one
 
 _MOST_WIDTH = 32  # nodes of the widest draft pass that is planned
-_FIRST_MS = (1.5, 0.1)  # milliseconds of a draft pass and of each of its nodes, our own work included, and
-_FIRST_SHARES = (0.03, 0.003)  # shares of a plain pass on top of them, before any draft pass was made
+# Before any draft pass was made: milliseconds of a draft pass and of each of its nodes, our own work included, and
+# shares of a plain pass on top of them.
+_FIRST_MS, _FIRST_SHARES = (1.5, 0.1), (0.03, 0.003)
 _FIRST_WEIGHT = 0.03  # passes that these first guesses count as
 _DECAY = 0.97  # factor on what is known after each pass with drafting, so that about the last 30 count
-
-
-class DraftTimes(Protocol):
-    """The times of draft passes, our own work included."""
-
-    def row(self, ctx: int, plain_ms: float) -> Milliseconds:
-        """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens.
-
-        plain_ms: milliseconds of plain decoding for one token.
-        """
-        ...
-
-    def record(self, widths: Sequence[int], ctx: int, plain_ms: float, ms: float) -> None:
-        """Learn that draft passes over so many nodes each took `ms` together."""
-        ...
 
 
 class TabledDraftTimes:
@@ -43,9 +28,13 @@ class TabledDraftTimes:
         self._slowness = 1.0
 
     def row(self, ctx: int, plain_ms: float) -> Milliseconds:  # noqa: ARG002 - the tables know more
+        """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens, our own
+        work included. plain_ms: milliseconds of plain decoding for one token.
+        """
         return self._costs.levels_row(ctx) * self._slowness
 
     def record(self, widths: Sequence[int], ctx: int, plain_ms: float, ms: float) -> None:  # noqa: ARG002
+        """Learn that draft passes over so many nodes each took `ms` together."""
         row = self._costs.levels_row(ctx)
         expected = float(sum(row[min(width, len(row) - 1)] for width in widths))
         if expected > 0:
@@ -82,8 +71,8 @@ class LearnedDraftTimes:
         guess = np.asarray(self._known or np.asarray(_FIRST_MS) + np.asarray(_FIRST_SHARES) * plain_ms)
         spread = float(guess @ self._products @ guess)
         if spread > 0:
-            guess = guess * float(guess @ self._sums) / spread  # of the right size, its proportions kept
-        # Errors are relative, so a slow pass counts no more than a fast one.
+            guess = guess * float(guess @ self._sums) / spread  # scaled, with its proportions
+        # Errors are relative, so slow passes count no more than fast passes.
         weight = _FIRST_WEIGHT / np.square(guess)
         both = np.linalg.solve(self._products + np.diag(weight), self._sums + weight * guess)
         return max(float(both[0]), 0.01 * guess[0]), max(float(both[1]), 0.01 * guess[1])
@@ -99,3 +88,6 @@ class LearnedDraftTimes:
         shares = np.array([len(widths), sum(widths)]) / ms
         self._products = _DECAY * self._products + np.outer(shares, shares)
         self._sums = _DECAY * self._sums + shares
+
+
+DraftTimes = TabledDraftTimes | LearnedDraftTimes

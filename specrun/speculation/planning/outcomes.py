@@ -17,8 +17,8 @@ NextTokens = Callable[[Sequence[int]], Candidates]
 def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.0) -> Iterator[tuple[int, ...]]:
     """Yield the token sequences that a pass over `tree` may commit, likeliest first, down to the chance `least_chance`.
 
-    A sequence consists of a path of drafted tokens and one token that no child there holds. By the scores of the tree
-    a path ends at a node with the chance that the node is accepted and none of its children is; the draft's candidates
+    A sequence consists of a path of drafted tokens and one token that no child there holds. By the scores of the tree a
+    path ends at a node with the chance that the node is accepted and none of its children is; the draft's candidates
     after the node share that chance. `next_tokens` is called for a node only when it is needed, so each further item
     may take a draft pass.
     """

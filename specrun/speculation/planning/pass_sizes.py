@@ -20,19 +20,16 @@ class PassSizes:
     A matrix kernel computes a row in the same way in passes of all these sizes. So a token's logits are the same bits
     in all passes if each is padded to a size of one class.
 
-    least: tokens of the smallest pass; a multiple of `multiple`.
-    multiple: every size is a multiple of it.
-    most: tokens of the largest pass; None for no bound.
-    in_order: whether this holds only for tokens that follow their predecessors in consecutive cells of the KV cache.
-        GPUs add up attention in groups of cells, so a token behind a rejected branch gets other last bits. Of a tree,
-        only nodes in consecutive cells and the token after them may then be committed.
-
     Raises ValueError for impossible numbers.
+
+    in_order: whether this holds only for tokens that follow their predecessors in consecutive cells of the KV cache.
+        GPUs add up attention in groups of cells, so a token behind a rejected branch gets other last bits. Then only
+        a tree's nodes in consecutive cells and the token after them may be committed.
     """
 
-    least: int = 1
-    multiple: int = 1
-    most: int | None = None
+    least: int = 1  # tokens of the smallest pass; a multiple of `multiple`
+    multiple: int = 1  # every size is a multiple of it
+    most: int | None = None  # tokens of the largest pass; None for no bound
     in_order: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +66,7 @@ class PassSizes:
         return isinstance(n, int) and 0 < n == self.largest(n)
 
     def __str__(self) -> str:
-        return self._numbers + (", of which only the first path of a tree is exact" if self.in_order else "")
+        return self._numbers + (", and only the first path of a tree is exact" if self.in_order else "")
 
     @property
     def _numbers(self) -> str:
@@ -91,7 +88,7 @@ def tokens_of(n: int) -> float:
 
 def best_rate(sizes: PassSizes, ms: Mapping[int, float]) -> float:
     """Tokens per millisecond of the fastest pass, with a draft of usual quality. ms: milliseconds of a pass by size."""
-    return max((tokens_of(n) / one for n, one in ms.items() if n in sizes), default=0.0)
+    return max((tokens_of(n) / of_pass for n, of_pass in ms.items() if n in sizes), default=0.0)
 
 
 def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
@@ -100,10 +97,9 @@ def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
 
 
 def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
-    """The classes that fit the measured groups of sizes with the same bits.
+    """The classes that fit the measured groups of sizes with the same bits; each measured size is in a group.
 
-    A class has no bound if it holds for all larger sizes that were measured. Of single sizes, powers of two are taken.
-    groups: each measured size is in one of them.
+    A class has no bound if it holds for all larger sizes that were measured. Powers of two are taken as single sizes.
     """
     measured = sorted(size for group in groups for size in group)
     found: list[PassSizes] = []
@@ -114,7 +110,7 @@ def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
             if widest.is_single:
                 is_wanted = least == 1 or (least in _MULTIPLES and len(group) == 1)
             else:
-                is_wanted = all((one.multiple, one.most) != (widest.multiple, widest.most) for one in found)
+                is_wanted = all((known.multiple, known.most) != (widest.multiple, widest.most) for known in found)
             if is_wanted and least <= MOST_PADDED:
                 found.append(widest)
     return found

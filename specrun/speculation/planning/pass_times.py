@@ -23,19 +23,17 @@ _LEARNED_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48
 _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
-_SLOW_MS = 100.0  # one plain pass of so many milliseconds tells enough; of shorter ones the first may be cold
+_SLOW_MS = 100.0  # a plain pass of so many milliseconds tells enough; the first of shorter passes may be cold
 _SAME = 0.01  # a table in which no time is wrong by more than this share is not made again
 _PROMPT_PASS = 512  # tokens of a prompt that llama.cpp computes at once, by its own default
 
 
 class PassTimes:
-    """A cost table times two factors.
+    """A cost table times two factors. `sizes` are those that a planner may choose.
 
     One factor says how slow the machine is now, as other programs, heat and the file cache change its speed. The other
     corrects the entry of a size, padding included, relative to the other sizes; it is 1 until a pass of that size was
     run.
-
-    sizes: the sizes that a planner may choose.
     """
 
     def __init__(self, table: CostTable) -> None:
@@ -109,9 +107,9 @@ class ExpertGrowth:
 class LearnedTimes(PassTimes):
     """Times of passes without a table: they begin with what earlier runs learned, or with nothing.
 
-    A size that was run has its own time. Sizes between known ones are interpolated, and those beyond them rise more
+    A size that was run has its own time. Sizes between known ones are interpolated, and times beyond them rise more
     slowly: pass times are concave, so both are more optimistic than the truth, a planner tries the size if it could
-    pay, and the pass corrects it. Reading a prompt tells the time of a large pass for nothing.
+    pay, and the pass corrects it. Reading a prompt tells the time of a large pass at no cost.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
@@ -125,10 +123,9 @@ class LearnedTimes(PassTimes):
         prompt_pass: int = _PROMPT_PASS,
         experts: ExpertGrowth | None = None,
     ) -> None:
-        """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count.
-
-        padding: the sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt.
-        experts: those of a mixture.
+        """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count. padding: the
+        sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt. experts: those of a
+        mixture.
         """
         end = _LEARNED_SIZES[-1]
         self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
@@ -209,7 +206,7 @@ class LearnedTimes(PassTimes):
         return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
 
     def _of_mixture(self, experts: ExpertGrowth, points: dict[int, float]) -> CostTable:
-        """points: milliseconds by size, of those that are known."""
+        """points: milliseconds by size, where known."""
         known = dict(points)
         if self._known and self._prompt and self._prompt[0] > max(known):
             known[self._prompt[0]] = self._prompt[1]

@@ -36,18 +36,12 @@ def deepest(costs: CostModel, acceptance: Sequence[float]) -> int:
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """The bounds of the plans to consider.
+    """The bounds of the plans to consider."""
 
-    costs: measured costs of passes.
-    largest: most nodes of a tree.
-    ctx: context length, in tokens, at which costs are compared.
-    acceptance: for each k, the chance that the draft's k-th candidate is the accepted one.
-    """
-
-    costs: CostModel
-    largest: int
-    ctx: int
-    acceptance: Sequence[float]
+    costs: CostModel  # measured costs of passes
+    largest: int  # most nodes of a tree
+    ctx: int  # context length, in tokens, at which costs are compared
+    acceptance: Sequence[float]  # for each k, the chance that the draft's k-th candidate is the accepted one
 
     @property
     def depth(self) -> int:
@@ -55,7 +49,7 @@ class PlanSpace:
         return deepest(self.costs, self.acceptance)
 
     def depths(self, wanted: Sequence[int]) -> list[int]:
-        """Those of `wanted` that could pay."""
+        """The depths among `wanted` that could pay."""
         return [depth for depth in wanted if depth <= self.depth]
 
     @property

@@ -1,15 +1,15 @@
-"""Chances of guessed tokens: several distributions combined into one, and what the noise of sampling tells of it.
+"""Chances of guessed tokens: several distributions combined into one, and what the noise of sampling tells about them.
 
 Each opinion alone is calibrated: of the tokens to which a draft model or a draft source gives 50 %, about half come.
 Together they say more: a token that several name nearly always comes, and a token that one names and another does not
-seldom comes. If their errors are independent, chances multiply (a logarithmic opinion pool, or product of experts).
-The weight of a named token is
+seldom comes. If their errors are independent, chances multiply (a logarithmic opinion pool, or product of experts). The
+weight of a named token is
 
     BASE * product over opinions of (chance / BASE if the opinion names it, else passed_over * rest) ** trust
 
 where rest is the chance that an opinion leaves to tokens it does not name. The weight of all tokens that no opinion
-names is the product of rest ** trust. Chances are weights divided by the sum of all weights.
-`scripts/bench_sources.py` measures the effect.
+names is the product of rest ** trust. Chances are weights divided by the sum of all weights. `scripts/bench_sources.py`
+measures the effect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Opinion:
 
 
 def pooled(opinions: Sequence[Opinion]) -> dict[int, float]:
-    """The pooled chance of every named token. Opinions without tokens are ignored; a single one is not changed."""
+    """The pooled chance of every named token. Opinions without tokens are ignored; a single opinion stays as it is."""
     opinions = [opinion for opinion in opinions if opinion.chances]
     if len(opinions) < 2:
         return dict(opinions[0].chances) if opinions else {}

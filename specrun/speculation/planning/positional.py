@@ -1,7 +1,7 @@
 """Sequoia's positional acceptance (arXiv 2402.12374): p_k, the chance that the k-th child is the accepted one.
 
-It is the mean over the positions of a text of a vector computed from the logits of target and draft there. That vector
-is an expected value over the noise or the draws, not one outcome.
+It is the mean over the positions of a text of a vector computed from the logits of target and draft there: an expected
+value over the noise or the draws, not one outcome.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def without_replacement(p: Distribution, q: Distribution, rng: np.random.Generat
     """float64[MAX_RANK] of one position: the chance that the k-th draw without replacement is accepted, by the rules of
     Sequoia and recursive rejection.
 
-    The chance that the next draw is accepted is computed exactly; the mean over `n_draws` samples is taken only over
-    which tokens were rejected before it.
+    The chance that the next draw is accepted is computed exactly; the mean over `n_draws` samples is only over which
+    tokens were rejected before it.
     """
     tokens = np.union1d(p.tokens, q.tokens)
     total = np.zeros(MAX_RANK)

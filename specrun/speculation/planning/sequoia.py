@@ -37,15 +37,14 @@ class BestLengths:
     lengths: NDArray[np.float64]
 
     def fewest(self, n_nodes: int, depth: int) -> int:
-        """The fewest nodes that reach lengths[n_nodes][depth]; further ones would have the chance 0."""
+        """The fewest nodes that reach lengths[n_nodes][depth]; further nodes would have the chance 0."""
         return int(np.searchsorted(self.lengths[:, depth], self.lengths[n_nodes, depth]))
 
     def shape(self, n_nodes: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
-        """The best tree within these bounds, without nodes of chance 0.
+        """The best tree within these bounds, without nodes of chance 0. Raises ValueError for `max_leaves` below 1.
 
         It is optimal if the best tree without a bound on leaves has at most `max_leaves`. Otherwise it is optimal but
-        for the last few nodes if the acceptance vector falls, and may be worse if not. Raises ValueError for
-        `max_leaves` below 1.
+        for the last few nodes if the acceptance vector falls, and may be worse if not.
         """
         if max_leaves < 1:
             raise ValueError(f"no tree has {max_leaves} leaves")
@@ -76,8 +75,8 @@ def expected_lengths(
 ) -> BestLengths:
     """The tables for all trees of up to `max_nodes` nodes (root included) and `max_depth` levels below the root.
 
-    Ranks beyond the vector's end, or in its trailing zeros, get no node. Raises ValueError for max_nodes < 1,
-    max_depth < 0 or an invalid vector.
+    Ranks beyond the vector's end, or in its trailing zeros, get no node. Raises ValueError for max_nodes < 1, max_depth
+    < 0 or an invalid vector.
     """
     if max_nodes < 1 or max_depth < 0:
         raise ValueError(f"no tree has at most {max_nodes} nodes and {max_depth} levels")

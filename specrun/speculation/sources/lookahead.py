@@ -2,7 +2,7 @@
 
 Lookahead fills the pool from Jacobi iterations. Here it is filled from the target's choices after the nodes of checked
 trees, rejected branches included. The phrases of Ouroboros (arXiv 2402.13720) are the same structure, filled the same
-way, so one pool serves for both methods.
+way, so one pool serves both methods.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Prompt lookup decoding: guess what followed the most recent occurrence of the last few tokens.
-
-llama.cpp calls this n-gram speculation.
+"""Prompt lookup decoding, n-gram speculation in llama.cpp: guess what followed the last few tokens' most recent
+occurrence.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ LONGEST = 3  # tokens of the longest n-gram
 class PromptLookup:
     """A source over the committed text: for n = 3, 2, 1, the token after the last n tokens' most recent occurrence.
 
-    Each token of a drafted path is looked up anew, so a path may continue from one occurrence at another.
+    Each token of a drafted path is looked up anew, so a path may go on at another occurrence.
     Evidence: `2 * (n - 1)` for a match of n tokens, plus 1 for the first guess.
     """
 
@@ -42,7 +41,7 @@ class PromptLookup:
         self._text = recent
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """At most one token for each n, that of the longest n first."""
+        """At most one token for each n, longest n first."""
         context = last_tokens(self._text, path, LONGEST)
         guesses: dict[int, Guess] = {}
         for start in range(len(context)):

@@ -58,12 +58,12 @@ class TokenRecycling:
             self._last = tokens[-1]
 
     def learn(self, tokens: Int32Array, top: Int32Array) -> None:
-        """Take in what a pass computed.
+        """Learn from a pass.
 
-        tokens: int32[n], the token of each node; of equal tokens the last counts. top: int32[n, 8], the likeliest next
-        tokens after each node, likeliest first.
+        tokens: int32[n], the token of each node; the last of equal tokens counts. top: int32[n, 8], the likeliest next
+            tokens after each node, likeliest first.
         """
-        # np.unique gives the first place of each token, which in reversed order is the last one.
+        # np.unique gives the first place of each token, which is the last place before the order was reversed.
         distinct, places = np.unique(tokens[::-1], return_index=True)
         self.take_rows(distinct, top[::-1][places])
 
@@ -79,19 +79,10 @@ class TokenRecycling:
         return [Guess(token, N_SUCCESSORS - 1 - rank) for rank, token in enumerate(successors)]
 
     def rows(self) -> tuple[Int32Array, Int32Array]:
-        """int32[n] tokens that have a row, in the order in which they got it, and int32[n, 8], their successors."""
+        """int32[n] tokens that have a row, the oldest row first, and int32[n, 8], their successors."""
         n = len(self)
         order = np.arange(self._n_learned - n, self._n_learned) % max(self._max_rows, 1)
         return self._tokens[order], self._successors[order]
-
-    @classmethod
-    def from_rows(
-        cls, n_vocab: int, tokens: Int32Array, successors: Int32Array, max_rows: int = MAX_ROWS
-    ) -> TokenRecycling:
-        """The table with these `rows`."""
-        table = cls(n_vocab, max_rows)
-        table.take_rows(tokens, successors)
-        return table
 
     def take_rows(self, tokens: Int32Array, top: Int32Array) -> None:
         """Set the rows of `tokens`, which must be distinct. top: int32[n, 8], their successors."""

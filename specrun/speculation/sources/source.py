@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
-
-State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,7 @@ class Source(Protocol):
         ...
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """At most `count` (1 or more) distinct tokens that could follow the committed text and the drafted `path`, best
-        first.
-        """
+        """At most `count` (1 or more) distinct tokens that could follow the committed text and `path`, best first."""
         ...
 
 
@@ -77,28 +73,6 @@ PRIOR = np.concatenate([_SHORT + (_LONG - _SHORT) * min(i / 5, 1.0) for i in ran
 
 Measured for matches of one token (`_SHORT`) and of eight and more (`_LONG`), interpolated between them.
 """
-
-
-class PathStates(Generic[State]):
-    """A cache of a source's states after drafted paths; each follows from the state of the path one token shorter."""
-
-    def __init__(self, start: State, step: Callable[[State, int], State]) -> None:
-        """start: the state after the committed text. step: maps a state and the next token to the next state."""
-        self._step = step
-        self._states: dict[tuple[int, ...], State] = {(): start}
-
-    def restart(self, start: State) -> None:
-        """The committed text has changed; `start` is the state after it."""
-        self._states = {(): start}
-
-    def after(self, path: Sequence[int]) -> State:
-        """The state after `path`."""
-        key = tuple(path)
-        state = self._states.get(key)
-        if state is None:
-            state = self._step(self.after(key[:-1]), key[-1])
-            self._states[key] = state
-        return state
 
 
 def last_tokens(text: Sequence[int], path: Sequence[int], count: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Several draft sources as one: their guesses are pooled by how often each class of evidence has been right."""
+"""Several draft sources together: their guesses are pooled by how often each class of evidence has been right."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from specrun.speculation.tree import TokenTree
 _PRIOR_WEIGHT = 4.0  # number of guesses that the prior chance of a class counts as
 _DECAY = 0.99  # factor on counts after each pass, so that about the last hundred passes count
 _MOST = 0.98  # largest sum of one source's chances of siblings
-# Most sources look at the same text, so two that agree say little more than one, and a source with weak guesses should
-# not outvote a strong one. The trust in a source is its share of all sources' chances to this power; at 1 all sources
-# together count as one opinion.
+# Most sources look at the same text, so two that agree say little more than a single source, and weak guesses should
+# not outvote strong guesses. The trust in a source is its share of all sources' chances to this power; at 1 all sources
+# together count as a single opinion.
 _TRUST_POWER = 0.7
 _PASSED_OVER = 0.4  # `Opinion.passed_over` of every source
 _ROWS_LEARNED = 64  # most nodes of one pass that sources learn from
@@ -60,7 +60,7 @@ class SourceSet:
         """Begin to draft after the committed text `tokens`; a text that does not continue the last one is a new text.
 
         names: the sources to use. permitted: if given, forbidden tokens are not guessed. noise: what the target adds to
-        its logits; None when greedy.
+            its logits; None when greedy.
         """
         if list(tokens[: len(self._text)]) != self._text:
             if self._history:
@@ -110,7 +110,9 @@ class SourceSet:
         return sorted(all_chances.items(), key=lambda item: -item[1])[:count]
 
     def finished_texts(self) -> list[list[int]]:
-        """All texts so far, the current one included; finished ones only with `history`, and they are then released."""
+        """The texts so far, the current one last; without `history` it is the only one. Finished ones are then
+        released.
+        """
         texts = [*self._finished, self._text] if self._text else self._finished
         self._finished = []
         return texts
@@ -123,7 +125,7 @@ class SourceSet:
             if isinstance(source, TokenRecycling):
                 on_path = set(accepted.path)
                 nodes = [node for node in range(len(tree)) if node not in on_path][: _ROWS_LEARNED - len(on_path)]
-                nodes += accepted.path  # last, because of equal tokens the last counts
+                nodes += accepted.path  # last, because the last of equal tokens counts
                 top = np.array([filters.top_k(rows[node], N_SUCCESSORS) for node in nodes], np.int32)
                 source.learn(tree.tokens[nodes], top)
             elif isinstance(source, NgramPool):

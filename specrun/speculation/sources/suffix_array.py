@@ -1,21 +1,20 @@
 """A suffix array over a large fixed text, and a source that looks up in it what followed the end of the current text.
 
-For a fixed text it replaces a suffix automaton, which takes about 500 bytes a token in Python. A suffix array takes 8,
-of which 4 are the text's own, and numpy sorts a million tokens in half a second.
+In Python a suffix automaton takes about 500 bytes a token. For a fixed text a suffix array takes 8, of which 4 are the
+text's own, and numpy sorts a million tokens in half a second.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, PathStates, base_evidence, shares
+from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, base_evidence, shares
 
 MAX_MATCH = 16  # tokens of the longest match
 
@@ -39,9 +38,6 @@ Ranges = tuple[Range, ...]
 
 Followers = tuple[tuple[int, int], ...]
 """(token, share) of the tokens that followed a phrase, best first; for shares see `source.py`."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -107,14 +103,15 @@ class SuffixArraySource:
         # Single items of a memoryview are read several times as fast as those of an array.
         self._text, self._sorted = memoryview(self._tokens.data), memoryview(self._order.data)
         self._everything: Range = (0, 0, len(self._sorted))
-        self._cached_ranges: OrderedDict[tuple[Range, int], Range] = OrderedDict()
-        self._cached_followers: OrderedDict[Range, Followers] = OrderedDict()
+        # The text is fixed and short matches recur often.
+        self._followers = lru_cache(_MAX_CACHED)(self._count_followers)
+        self._narrowed = lru_cache(_MAX_CACHED)(self._narrow)
         self._committed: Ranges = ()
-        self._paths: PathStates[Ranges] = PathStates((), self._step)
+        self._after = cache(self._ranges_after)  # until the text goes on
 
     def reset(self) -> None:
         self._committed = ()
-        self._paths.restart(())
+        self._after.cache_clear()
 
     def extend(self, tokens: Sequence[int]) -> None:
         # Earlier tokens are too far back to be part of a match.
@@ -123,22 +120,22 @@ class SuffixArraySource:
             tokens = tokens[-MAX_MATCH:]
         for token in tokens:
             self._committed = self._step(self._committed, token)
-        self._paths.restart(self._committed)
+        self._after.cache_clear()
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Tokens that followed the longest suffix, then those that followed shorter ones; for each suffix the most
-        frequent first, and of equally frequent ones the one that occurred last.
+        """Tokens that followed the longest suffix, then the followers of shorter ones; for each suffix the most
+        frequent first, and the latest of equally frequent ones.
         """
         guesses: dict[int, Guess] = {}
         n_longer = 0
         is_longest = True
-        for match in self._paths.after(path):
+        for match in self._after(tuple(path)):
             n_occurrences = match[2] - match[1]
             if n_occurrences == n_longer:
                 continue  # the same occurrences as those of the longer match
             n_longer = n_occurrences
             evidence = _EVIDENCE[match[0]]
-            for token, share in self._followers(match):
+            for token, share in self._followers(*match):
                 if token not in guesses:
                     guesses[token] = Guess(token, evidence + (share if is_longest else SHORTER))
                     if len(guesses) == count:
@@ -146,19 +143,12 @@ class SuffixArraySource:
             is_longest = is_longest and not guesses
         return list(guesses.values())
 
-    def _followers(self, match: Range) -> Followers:
-        """The followers of a match, counted over at most 128 of its occurrences."""
-        followers = self._cached_followers.get(match)
-        if followers is None:
-            followers = self._count_followers(*match)
-            _cache(self._cached_followers, match, followers)
-        return followers
-
     def _count_followers(self, length: int, start: int, stop: int) -> Followers:
+        """The followers of a match, counted over at most 128 of its occurrences."""
         if stop - start == 1:
             token = self._text[self._sorted[start] + length]
             return () if token == SEPARATOR else ((token, ONCE),)
-        # Occurrences are sorted by their next token, so evenly spaced ones are a fair sample and equal tokens adjoin.
+        # Occurrences are sorted by their next token, so evenly spaced samples are fair and equal tokens adjoin.
         n = min(stop - start, _MAX_SAMPLES)
         positions = self._order[start + np.arange(n) * (stop - start) // n]
         tokens = self._tokens[positions + length]
@@ -173,20 +163,21 @@ class SuffixArraySource:
         ranked = [entry for entry in ranked if entry[2] != SEPARATOR]
         return tuple(zip([token for *_, token in ranked], shares([count for count, *_ in ranked]), strict=True))
 
+    def _ranges_after(self, path: tuple[int, ...]) -> Ranges:
+        """The ranges after a drafted path."""
+        return self._step(self._after(path[:-1]), path[-1]) if path else self._committed
+
     def _step(self, ranges: Ranges, token: int) -> Ranges:
         """The ranges after one more token: each range so far, and that of the empty phrase, narrowed by the token."""
         longer = []
         for before in (*ranges, self._everything):
             if before[0] < MAX_MATCH:
-                narrowed = self._cached_ranges.get((before, token))
-                if narrowed is None:
-                    narrowed = self._narrowed(*before, token)
-                    _cache(self._cached_ranges, (before, token), narrowed)
+                narrowed = self._narrowed(*before, token)
                 if narrowed[1] < narrowed[2]:
                     longer.append(narrowed)
         return tuple(longer)
 
-    def _narrowed(self, length: int, start: int, stop: int, token: int) -> Range:
+    def _narrow(self, length: int, start: int, stop: int, token: int) -> Range:
         """The part of a range whose phrases are followed by `token`; it may be empty."""
         text, order = self._text, self._sorted
 
@@ -199,10 +190,3 @@ class SuffixArraySource:
         if near < stop and following(order[near]) == token:
             near = stop
         return length + 1, start, bisect_right(order, token, start, near, key=following)
-
-
-def _cache(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    """Add an entry, dropping the oldest of a full cache. The text is fixed and short matches recur often."""
-    if len(cache) >= _MAX_CACHED:
-        cache.popitem(last=False)
-    cache[key] = value

@@ -8,10 +8,11 @@ states a token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
-from specrun.speculation.sources.source import N_EVIDENCE, SHORTER, Guess, PathStates, base_evidence, shares
+from specrun.speculation.sources.source import N_EVIDENCE, SHORTER, Guess, base_evidence, shares
 
-# Tokens of the longest match. Longer ones predict no better, and in a text of one repeated token cost O(n) a token.
+# Tokens of the longest match. Longer ones predict no better, and cost O(n) a token in a text that repeats a token.
 MAX_MATCH = 32
 
 # Followers rank by count / (age + _AGE_OFFSET), where age is the distance in tokens to the last occurrence. The first
@@ -27,16 +28,15 @@ Match = tuple[int, int]
 
 
 class SuffixAutomaton:
-    """A source over the committed text, prompt and output.
-
-    Evidence: see `source.py`.
-    """
+    """A source over the committed text, prompt and output. Evidence: see `source.py`."""
 
     name = "suffix automaton"
     n_evidence = N_EVIDENCE
 
     def __init__(self) -> None:
-        self._paths: PathStates[Match] = PathStates((_ROOT, 0), self._step)
+        # Both hold until the text goes on.
+        self._after = cache(self._match_after)
+        self._followers = cache(self._rank_followers)
         self.reset()
 
     def reset(self) -> None:
@@ -50,8 +50,9 @@ class SuffixAutomaton:
         self._n_tokens = 0
         # The state and length of the longest suffix of up to MAX_MATCH + 1 tokens.
         self._suffix, self._suffix_length = _ROOT, 0
-        self._paths.restart((_ROOT, 0))
-        self._cached_followers: dict[int, list[tuple[int, int]]] = {}
+        self._end: Match = (_ROOT, 0)  # of the committed text
+        self._after.cache_clear()
+        self._followers.cache_clear()
 
     def __len__(self) -> int:
         """Number of committed tokens."""
@@ -66,12 +67,13 @@ class SuffixAutomaton:
         for token in tokens:
             self._append(token)
             self._count_suffixes(token)
-        self._paths.restart(self._bounded(self._suffix, self._suffix_length))
-        self._cached_followers = {}
+        self._end = self._bounded(self._suffix, self._suffix_length)
+        self._after.cache_clear()
+        self._followers.cache_clear()
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Tokens that followed the longest suffix, best-ranked first, then those that followed shorter ones."""
-        state, length = self._paths.after(path)
+        """Tokens that followed the longest suffix, best-ranked first, then the followers of shorter suffixes."""
+        state, length = self._after(tuple(path))
         # The last occurrence of a suffix is the end of the text, which nothing follows yet.
         while state != _ROOT and not self._next[state]:
             state = self._link[state]
@@ -89,19 +91,17 @@ class SuffixAutomaton:
             length = self._length[state]
         return list(guesses.values())
 
-    def _followers(self, state: int) -> list[tuple[int, int]]:
-        """(token, share) of the tokens that followed a state's substrings, best-ranked first."""
-        followers = self._cached_followers.get(state)
-        if followers is None:
-            followers = self._cached_followers[state] = self._rank_followers(state)
-        return followers
-
     def _rank_followers(self, state: int) -> list[tuple[int, int]]:
+        """(token, share) of the tokens that followed a state's substrings, best-ranked first."""
         counts, last_ends, now = self._count, self._last_end, self._n_tokens + _AGE_OFFSET
         following = self._next[state].items()
         ranked = [(counts[after] / (now - last_ends[after]), counts[after], token) for token, after in following]
         ranked.sort(reverse=True)
         return list(zip([token for _, _, token in ranked], shares([n for _, n, _ in ranked]), strict=True))
+
+    def _match_after(self, path: tuple[int, ...]) -> Match:
+        """The match after a drafted path."""
+        return self._step(self._after(path[:-1]), path[-1]) if path else self._end
 
     def _step(self, match: Match, token: int) -> Match:
         """The longest suffix of the match and one more drafted `token` that occurs in the committed text."""

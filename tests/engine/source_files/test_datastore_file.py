@@ -9,8 +9,7 @@ import pytest
 
 from specrun.engine.source_files import datastore_file
 from specrun.errors import DraftSourceError, UsageError
-from specrun.speculation.sources import SuffixArraySource
-from specrun.speculation.sources.suffix_array import SuffixArray
+from specrun.speculation.sources.suffix_array import SuffixArray, SuffixArraySource
 
 
 def tokenize(text: str) -> list[int]:

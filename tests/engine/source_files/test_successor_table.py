@@ -9,8 +9,7 @@ import pytest
 
 from specrun.engine.source_files import successor_table
 from specrun.errors import DraftSourceError
-from specrun.speculation.sources import TokenRecycling
-from specrun.speculation.sources.recycling import N_SUCCESSORS
+from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 
 N_VOCAB = 300
 

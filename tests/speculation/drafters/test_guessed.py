@@ -13,8 +13,9 @@ from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.guessed import GuessedDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sources import PromptLookup, SuffixAutomaton
+from specrun.speculation.sources.ngram import PromptLookup
 from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.speculation.drafters.test_drafters import N_VOCAB, TableDraft, guide, limits
 

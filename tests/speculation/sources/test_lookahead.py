@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from specrun.speculation.sources import Guess, NgramPool
-from specrun.speculation.sources.lookahead import LENGTH, PER_KEY
+from specrun.speculation.sources.lookahead import LENGTH, PER_KEY, NgramPool
+from specrun.speculation.sources.source import Guess
 from tests.speculation.sources.naive import random_text
 
 

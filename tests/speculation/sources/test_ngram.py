@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from specrun.speculation.sources import Guess, PromptLookup
-from specrun.speculation.sources.ngram import LONGEST
+from specrun.speculation.sources.ngram import LONGEST, PromptLookup
+from specrun.speculation.sources.source import Guess
 from tests.speculation.sources.naive import matches, random_text
 
 

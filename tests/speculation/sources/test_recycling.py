@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.sources import Guess, TokenRecycling
-from specrun.speculation.sources.recycling import N_SUCCESSORS
+from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
+from specrun.speculation.sources.source import Guess
 
 N_VOCAB = 300
 
@@ -78,7 +78,8 @@ def test_a_table_made_from_the_rows_of_another_goes_on_alike(max_rows: int) -> N
     rng = np.random.default_rng(2)
     table = TokenRecycling(N_VOCAB, max_rows)
     table.learn(*rows(rng, 50))
-    again = TokenRecycling.from_rows(N_VOCAB, *table.rows(), max_rows)
+    again = TokenRecycling(N_VOCAB, max_rows)
+    again.take_rows(*table.rows())
     for _ in range(30):
         for token in range(N_VOCAB):
             assert guessed(again, token) == guessed(table, token)

@@ -9,8 +9,11 @@ import pytest
 
 from specrun.sampling import SharedNoise
 from specrun.speculation.sample_and_match import Accepted
-from specrun.speculation.sources import Guess, NgramPool, SuffixAutomaton, TokenRecycling
+from specrun.speculation.sources.lookahead import NgramPool
+from specrun.speculation.sources.recycling import TokenRecycling
+from specrun.speculation.sources.source import Guess
 from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 from specrun.speculation.tree import ROOT, TokenTree
 
 N_VOCAB = 40

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.sources import Guess, SuffixArraySource, suffix_array
-from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
-from specrun.speculation.sources.suffix_array import MAX_MATCH, SEPARATOR, SuffixArray
+from specrun.speculation.sources import suffix_array
+from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, Guess, base_evidence
+from specrun.speculation.sources.suffix_array import MAX_MATCH, SEPARATOR, SuffixArray, SuffixArraySource
 from tests.speculation.sources.naive import matches, random_text
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.sources import Guess, SuffixAutomaton
-from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, base_evidence
-from specrun.speculation.sources.suffix_automaton import MAX_MATCH
+from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, Guess, base_evidence
+from specrun.speculation.sources.suffix_automaton import MAX_MATCH, SuffixAutomaton
 from tests.speculation.sources.naive import matches, random_text
 
 
