@@ -98,7 +98,7 @@ def last() -> LastConversation:
         return read(paths[0])
     except DamagedConversationError as error:
         raise SpecrunError(
-            f"{paths[0]} is damaged, and {set_aside(paths[0])}; the same command goes on with the one before"
+            f"{paths[0]} is damaged, and {set_aside(paths[0])}; the same command goes on with the conversation before"
         ) from error
 
 

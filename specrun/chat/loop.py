@@ -249,7 +249,7 @@ class ChatLoop:
             self._note("no token tree was drafted for the last answer")
         else:
             token_bytes = self._model.llama_model.token_bytes
-            self._notes.print(tree_view.draw(drafted, lambda token: token_bytes(token, special=True)))
+            self._notes.print(tree_view.pass_tree(drafted, lambda token: token_bytes(token, special=True)))
 
 
 def _is_command(message: str) -> bool:

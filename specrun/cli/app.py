@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -36,14 +36,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(generate)
-app.command()(chat)
-app.command()(serve)
-app.command()(tune)
-app.command()(verify)
-app.command()(doctor)
-app.command()(datastore)
+_COMMANDS: tuple[Callable[..., Any], ...] = (demo, generate, chat, serve, tune, verify, doctor, datastore)
+for command in _COMMANDS:
+    app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(methods.app, name="methods")
 app.add_typer(models.app, name="models")

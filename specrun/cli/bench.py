@@ -36,7 +36,7 @@ class BenchOptions:
     )] = None
     methods: Annotated[str, typer.Option(
         "--methods", metavar="LIST",
-        help="Rows beside off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all."
+        help="Rows besides off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all."
     )] = "chain,tree,auto"
     datastore: Datastore = None
     growth_map: GrowthMap = None
@@ -44,10 +44,10 @@ class BenchOptions:
         "--sweep", help="Measure each row's method on a grid of budgets and depths instead."
     )] = False
     budgets: Annotated[str | None, typer.Option(
-        "--budgets", metavar="LIST", help="Nodes of the trees of that grid, such as 4,16,64.", show_default=False
+        "--budgets", metavar="LIST", help="The grid's budgets: nodes of a tree, such as 4,16,64.", show_default=False
     )] = None
     depths: Annotated[str | None, typer.Option(
-        "--depths", metavar="LIST", help="Drafted tokens on a path in that grid, such as 4,8.", show_default=False
+        "--depths", metavar="LIST", help="The grid's depths: drafted tokens on a path, such as 4,8.", show_default=False
     )] = None
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False
@@ -74,7 +74,7 @@ class ResultOptions:
         "--output", "-o", help="Format of the result on stdout."
     )] = "table"
     share: Annotated[bool, typer.Option(
-        "--share", help="One row and a footnote to paste for others instead of the table."
+        "--share", help="Print one row and a footnote to paste for others, instead of the table."
     )] = False
     plot: Annotated[Path | None, typer.Option(
         "--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False

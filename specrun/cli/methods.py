@@ -73,7 +73,7 @@ def growth_map(
     from specrun.engine import growth_maps
     from specrun.locations import whole_file
     from specrun.speculation.registry import find
-    from specrun.views import plot_file, shape_view
+    from specrun.views import plot_file, tree_view
 
     if not find(method).wants_shape:
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
@@ -87,7 +87,7 @@ def growth_map(
         with output.progress() as show:
             show("measuring how often each child of a node is accepted")
             shape, acceptance = growth_maps.with_acceptance(model.engine, plans.profile, plans.candidates[0], temp)
-    output.print_table(shape_view.ShapeView(shape, acceptance))
+    output.print_table(tree_view.ShapeView(shape, acceptance))
     if save:
         try:
             with whole_file(save.absolute()) as file:
@@ -95,4 +95,4 @@ def growth_map(
         except OSError as error:
             raise UsageError(f"{save} cannot be written: {error.strerror}") from error
     if plot:
-        shape_view.draw(shape, acceptance, plot)
+        tree_view.draw(shape, acceptance, plot)

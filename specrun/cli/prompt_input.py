@@ -47,8 +47,8 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
 def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
     """The prompts of JSONL files, or of stdin as they arrive. `argument` is put before each prompt, with a newline.
 
-    A line is an object with `prompt` and optionally `id`. A bad line is yielded with its `error`, and the next one is
-    read. Raises PromptError at once, before the first line, if there is no input or a file cannot be read.
+    A line is an object with `prompt` and optionally `id`. A bad line is yielded with its `error`, and reading goes on.
+    Raises PromptError at once, before the first line, if there is no input or a file cannot be read.
     """
     prefix = f"{argument}\n" if argument and argument != STDIN else ""
     lines: list[Iterable[bytes]] = [read_bytes(file, PromptError).splitlines() for file in files if str(file) != STDIN]

@@ -27,7 +27,7 @@ class VerifyOptions:
 
     prompts: Annotated[Path | None, typer.Option(
         metavar="FILE", show_default=False,
-        help='Your own prompts: JSONL of {"prompt"}. By default one that is shipped for each of six kinds of text.'
+        help='Your own prompts: JSONL of {"prompt"}. By default a prompt that is shipped for each of six kinds of text.'
     )] = None
     temp: Annotated[str, typer.Option(
         "--temp", metavar="LIST", help="Temperatures: 0 always takes the likeliest token."
@@ -52,8 +52,8 @@ def verify(
 ) -> None:
     """Does it change the answers? Writes the same texts with and without speculation, and compares them.
 
-    Where two texts part, the target's own logits say by how much. It is measured how far the size of a pass moves the
-    logits: a smaller gap is a near-tie that rounding decided, a larger one is an error and ends with exit code 11. With
+    Where two texts part, the target's own logits say by how much. How far the size of a pass moves logits is measured
+    too: a smaller gap is a near-tie that rounding decided, a larger gap is an error and ends with exit code 11. With
     --exact every difference is an error. With auto, a plan that drafts in every pass is compared as well.
     """
     from specrun.bench import bench_prompts

@@ -63,7 +63,7 @@ def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
 
 
 def grammar_text(root: str, rules: Mapping[str, str]) -> str:
-    """The grammar with this expression as its root, and these rules besides those of JSON."""
+    """The grammar with this expression as its root, these rules, and the rules of JSON."""
     return "\n".join(f"{name} ::= {rule}" for name, rule in ({"root": root} | dict(rules) | _PRIMITIVES).items()) + "\n"
 
 
@@ -231,7 +231,7 @@ class _Converter:
 
 
 def _types(schema: Mapping[str, Any], keys: set[str], at: str) -> list[str]:
-    """The types that a schema allows: those it names, or the one that its keywords belong to."""
+    """The types that a schema allows: the types it names, or the type that its keywords belong to."""
     unknown = keys - {"type"}.union(*KEYWORDS.values(), *REFUSED.values())
     if unknown:
         _refuse(at, f"{min(unknown)} is not supported")

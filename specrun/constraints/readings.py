@@ -76,7 +76,7 @@ class _Walk:
         return max((sum(ways) for ways in groups.values()), default=1)
 
     def _beginnings(self, schema: Any, i: int, depth: int) -> set[Any]:
-        """What the texts of alternative `i` begin with; those of two alternatives differ if these do."""
+        """What the texts of alternative `i` begin with. Alternatives with different beginnings have different texts."""
         schema = self._followed(schema)
         if not isinstance(schema, dict) or not depth:
             return {*KEYWORDS}
@@ -139,7 +139,7 @@ def _inner(schema: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def _object_beginnings(schema: Mapping[str, Any]) -> Iterable[Any]:
-    """An object that begins with a constant is told apart by it."""
+    """What an object can begin with. A constant as its first value tells it from other objects."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict) or not properties or not isinstance(required, list):
         return ["object"]

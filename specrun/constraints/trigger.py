@@ -1,25 +1,20 @@
-"""Grammars that count from a certain text on: a model may reason or talk before it writes what must be well-formed."""
+"""Where a grammar begins to apply: a model may reason or talk before it writes what must be well-formed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Before the reasoning, in it, behind it, and where the grammar counts.
+# Before the reasoning, in it, behind it, and where the grammar applies.
 _BEGINNING, _REASONING, _FREE, _BOUND = range(4)
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """Where a grammar begins to count.
+    """Where a grammar begins to apply: behind `text`."""
 
-    text: behind the first occurrence of this; empty: at once, or directly behind the reasoning that the prompt began.
-    reasoning: the markers around reasoning at the beginning, in which `text` does not count; None for models without.
-    is_open: whether the prompt ended within the reasoning.
-    """
-
-    text: str
-    reasoning: tuple[str, str] | None = None
-    is_open: bool = False
+    text: str  # if empty, the grammar applies at once, or directly behind the reasoning that the prompt began
+    reasoning: tuple[str, str] | None = None  # the markers around reasoning at the beginning, where `text` is ignored
+    is_open: bool = False  # whether the prompt ended within the reasoning
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class Progress:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the grammar counts from here on."""
+        """Whether the grammar applies from here on."""
         return self.stage == _BOUND
 
 
@@ -53,7 +48,7 @@ class TriggerReader:
         return (self._text or self._close)[-1]
 
     def after(self, progress: Progress, data: bytes) -> tuple[Progress, bytes]:
-        """The progress after further bytes, and those of them that are behind the trigger, where it was reached."""
+        """The progress after further bytes, and the bytes that are behind the trigger, if it was reached."""
         data = progress.held + data
         stage = progress.stage
         if stage == _BEGINNING:

@@ -17,7 +17,7 @@ from specrun.speculation.method import OFF
 PROMPT = "def read_config(path):"
 N_TOKENS = 160
 _N_WARM = 2  # tokens that are written before, so that all weights are in memory when the clock starts
-_TRIED = 8  # tokens of the pass whose cost is told where speculation does not pay
+_TRIED = 8  # tokens of the pass whose cost is reported where speculation does not pay
 _HARDLY_ANY = 1.2  # tokens a pass; with fewer, nearly all passes were plain
 _PAYS = 1.1  # times plain decoding's rate; machines vary by less from run to run
 
@@ -45,7 +45,7 @@ class Comparison:
         self.fast = model.complete(request)
 
     def write(self, interrupted: Callable[[], bool] = never) -> Iterator[Step]:
-        """Write the plain text, then the other one. Raises KeyboardInterrupt once `interrupted` returns True."""
+        """Write both texts, the plain text first. Raises KeyboardInterrupt once `interrupted` returns True."""
         self._model.complete(self._warm_up, FixedPlan(OFF.plan())).run()
         for which, completion in enumerate((self.plain, self.fast)):
             self._model.engine.reset()

@@ -36,12 +36,12 @@ _SPARE = 100_000_000  # bytes that stay free for metadata and for others
 
 @dataclass(frozen=True)
 class Widening:
-    """How one of the embedded models is widened: the sizes that change, and the type of the matrices."""
+    """How an embedded model is widened."""
 
     name: str
     source: Path
-    sizes: Mapping[str, int]
-    kind: str
+    sizes: Mapping[str, int]  # the sizes that change
+    kind: str  # the type of the matrices
 
 
 _TARGET_SIZES = {"embd": 1024, "layers": 24, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000}

@@ -1,4 +1,4 @@
-"""A request for text: the one value that goes from the command line or the Python API down to the decode loop."""
+"""A request for text: the single value that goes from the command line or the Python API down to the decode loop."""
 
 from __future__ import annotations
 
@@ -13,28 +13,17 @@ from specrun.sampling import SamplingParameters
 
 @dataclass(frozen=True)
 class Request:
-    """What to write.
+    """What to write."""
 
-    prompt: token ids to continue.
-    sampling: how tokens are chosen.
-    max_tokens: most tokens to write; None is no limit.
-    stops: the answer ends before the first of these texts.
-    gbnf: the grammar that the answer must match, in GBNF; None allows every text.
-    trigger: where in the answer the grammar begins to apply; None is its beginning.
-    shown: control tokens whose names are part of the text, for models that mark parts of an answer with them.
-    ignore_eos: whether end-of-generation tokens count as text and do not end it.
-    logprobs: number of likeliest tokens whose log-probability is reported with each written token's own; None reports
-        none at all.
-    """
-
-    prompt: list[int] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)  # token ids to continue
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
-    max_tokens: int | None = None
-    stops: tuple[str, ...] = ()
-    gbnf: str | None = None
-    trigger: Trigger | None = None
-    shown: frozenset[int] = frozenset()
-    ignore_eos: bool = False
+    max_tokens: int | None = None  # most tokens to write; None is no limit
+    stops: tuple[str, ...] = ()  # the answer ends before the first of these texts
+    gbnf: str | None = None  # the grammar that the answer must match; None allows every text
+    trigger: Trigger | None = None  # where in the answer the grammar begins to apply; None is its beginning
+    shown: frozenset[int] = frozenset()  # control tokens that mark parts of an answer, and whose names are in the text
+    ignore_eos: bool = False  # whether end-of-generation tokens count as text and do not end it
+    # How many of the likeliest tokens are reported with each written token, with log-probabilities; None is no report.
     logprobs: int | None = None
 
 

@@ -12,12 +12,12 @@ Result = TypeVar("Result")
 
 
 def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
-    """The command as typer shall see it: a parameter that is a dataclass is replaced by one option for each field.
+    """The command for typer: a parameter that is a dataclass is replaced by one option for each field.
 
         @expanded
         def chat(target: Target = None, *, machine: MachineOptions) -> None: ...
 
-    Annotations and defaults of the fields are those of the options.
+    The options have the annotations and defaults of the fields.
     """
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Decorator for a function that takes options as `**options`: shows those of the groups in its signature."""
+    """Decorator for a function that takes options as `**options`: shows the options of the groups in its signature."""
 
     def shown(function: Callable[..., Result]) -> Callable[..., Result]:
         signature = inspect.signature(function)

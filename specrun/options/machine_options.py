@@ -128,7 +128,7 @@ class MachineOptions:
         "--no-op-offload", help="Multiply weights that are in RAM on the CPU only, never on the GPU."
     )] = False
     exact: Annotated[bool, _option(
-        "--exact", help="Pad every pass, plain ones too, to sizes that give a token's logits the same bits."
+        "--exact", help="Pad every pass, also of plain decoding, to sizes that give a token's logits the same bits."
     )] = False
     # fmt: on
 

@@ -23,10 +23,8 @@ Target = Annotated[str | None, _option(
 class ModelOptions:
     """The options as the user gave them.
 
-    target: None is the embedded pair.
-    draft: None is the draft that is usual for the target (see `local_pair`), "none" is no draft. `specrun tune` also
-        takes a comma-separated list.
-    pull: whether to download missing models without asking.
+    target: None is the embedded pair. draft: None is the usual draft of the target (see `local_pair`), "none" is no
+    draft. `specrun tune` also takes a comma-separated list.
     """
 
     target: Target = None
@@ -35,7 +33,7 @@ class ModelOptions:
         "--draft", "-md", envvar="SPECRUN_DRAFT", metavar="MODEL",
         help="A small model with the same tokenizer, a head that was trained for the target, mtp for the "
         "target's own MTP layers, or none; without --target: draft or eagle3. By default the fastest that "
-        "`specrun tune` measured, else the one that the catalog recommends."
+        "`specrun tune` measured, else the draft that the catalog recommends."
     )] = None
     # fmt: on
     pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False

@@ -95,7 +95,7 @@ class SpeculationOptions:
         return self.speculate == "auto" and self.method is None and self.is_open
 
     def plans(self) -> tuple[Plan, ...]:
-        """The plan of the options; with `auto`, the plans to choose from. Raises UsageError for impossible ones."""
+        """The plan of the options; with `auto`, the plans to choose from. Raises UsageError for impossible options."""
         from specrun.speculation.drafters.chain import CHAIN
         from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
         from specrun.speculation.drafters.guessed import DRAFTLESS

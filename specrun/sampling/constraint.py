@@ -1,7 +1,7 @@
 """Constraints on what may be written: logits of forbidden tokens become minus infinity before any filter.
 
 A grammar checks a token in a fraction of a microsecond, but a vocabulary may have 152k tokens. So tokens are checked
-from the likeliest down, until those that are left cannot change what the filters keep.
+from the likeliest down, until the unchecked tokens cannot change what the filters keep.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Distribution:
 
 
 class Sampler:
-    """The one rule by which target and draft choose tokens.
+    """The rule by which target and draft choose tokens.
 
     A sampled token is a function of its logits, its absolute position (the number of tokens before it), the seed and,
     with penalties or a constraint, the tokens before it. It does not depend on how the logits were computed.
@@ -184,7 +184,7 @@ class Sampler:
         """Ids that pass the filters, ascending.
 
         Without top-k and top-p, tokens whose score is more than `margin` below the likeliest token's are left out too.
-        At margin 0 this changes no sample, as those tokens cannot win.
+        At margin 0 this changes no sample, because such tokens cannot win.
         """
         if self.parameters.top_k == 0 and self.parameters.top_p == 1:
             return self._within_reach(logits, position, margin)

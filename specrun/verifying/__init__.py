@@ -1,1 +1,1 @@
-"""`specrun verify`: whether texts with speculation are those of plain decoding, or differ by rounding only."""
+"""`specrun verify`: whether texts with speculation equal plain decoding's, or differ by rounding only."""

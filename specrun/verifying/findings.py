@@ -17,20 +17,15 @@ Outcome = Literal["identical", "near-tie", "different", "same distribution", "ot
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where the text with speculation leaves the plain one.
+    """Where the text with speculation leaves the plain text."""
 
-    at: index of the first token of the answer that differs, from 0.
-    gap: how far the target's logits there, in plain decoding, are from giving the other token (`near_ties.gap`); None
-        if one text only ends earlier.
-    explained: largest gap that batched arithmetic explains; 0 where passes are bit-exact.
-    plain, speculated: both texts around it, some tokens before and behind.
-    """
-
-    at: int
+    at: int  # index of the first token of the answer that differs, from 0
+    # How far the target's logits there are, in plain decoding, from giving the other token (`near_ties.gap`); None if
+    # one text only ends earlier.
     gap: float | None
-    explained: float
-    plain: str
-    speculated: str
+    explained: float  # largest gap that batched arithmetic explains; 0 where passes are bit-exact
+    plain: str  # the plain text around it, some tokens before and behind
+    speculated: str  # the same of the text with speculation
 
     @property
     def is_near_tie(self) -> bool:
@@ -40,14 +35,10 @@ class Divergence:
 
 @dataclass(frozen=True)
 class SeedTest:
-    """How often a method wrote each beginning of an answer, over many seeds.
+    """How often a method wrote each beginning of an answer, over many seeds."""
 
-    observed: int64[n], seeds that began in each way; the last entry counts what the target would never write.
-    expected: float64[n], the counts by the target's own distribution.
-    """
-
-    observed: tuple[int, ...]
-    expected: tuple[float, ...]
+    observed: tuple[int, ...]  # seeds that began in each way; the last entry counts what the target would never write
+    expected: tuple[float, ...]  # the counts by the target's own distribution
 
     @property
     def p_value(self) -> float:
@@ -57,28 +48,19 @@ class SeedTest:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one prompt at one temperature with one plan.
+    """What came of one prompt at one temperature with one plan."""
 
-    kind, prompt: the kind of text and the prompt.
-    temperature, seed: of all compared texts; for a test over seeds the first seed.
-    plan: the name of the plan that speculated; is_lossy: whether it changes the distribution by design.
-    n_tokens, n_passes: tokens of the text with speculation, and target passes that wrote them.
-    n_drafted: number of these passes whose tree had more than the root.
-    divergence: None where the texts are the same, and for a test over seeds.
-    test: None where texts are compared.
-    """
-
-    kind: str
+    kind: str  # of the text
     prompt: str
     temperature: float
-    seed: int
-    plan: str
-    n_tokens: int = 0
-    n_passes: int = 0
-    n_drafted: int = 0
-    is_lossy: bool = False
-    divergence: Divergence | None = None
-    test: SeedTest | None = None
+    seed: int  # the first, for a test over seeds
+    plan: str  # the name of the plan that speculated
+    n_tokens: int = 0  # of the text with speculation
+    n_passes: int = 0  # target passes that wrote it
+    n_drafted: int = 0  # number of these passes whose tree had more than the root
+    is_lossy: bool = False  # whether the plan changes the distribution by design
+    divergence: Divergence | None = None  # None where the texts are the same, and for a test over seeds
+    test: SeedTest | None = None  # None where texts are compared
 
     @property
     def outcome(self) -> Outcome:
@@ -136,20 +118,20 @@ def verdict(findings: Sequence[Finding]) -> str:
     compared = [finding for finding in drafted if not finding.test]
     tests = [finding.test for finding in drafted if finding.test]
     answer = "No, apart from rounding" if any(finding.divergence for finding in compared) else "No"
-    parts = [*([_of_texts(compared)] if compared else []), *([_of_tests(tests)] if tests else [])]
+    parts = [*([_about_texts(compared)] if compared else []), *([_about_tests(tests)] if tests else [])]
     n_off = len(findings) - len(drafted)
     rest = f" In {n_off} more, speculation turned itself off, because it did not pay." if n_off else ""
     return f"{answer}: {'; '.join(parts)}.{rest}"
 
 
-def _of_texts(compared: Sequence[Finding]) -> str:
+def _about_texts(compared: Sequence[Finding]) -> str:
     ties = [finding.divergence for finding in compared if finding.divergence]
     n, n_ties = len(compared), len(ties)
     rate = sum(finding.n_tokens for finding in compared) / sum(finding.n_passes for finding in compared)
     if not ties:
         which = f"all {n} texts" if n > 1 else "the one text"
         return f"{which} with speculation came out the same, at {rate:.1f} tokens a pass"
-    widest = max(ties, key=lambda one: one.gap or 0.0)
+    widest = max(ties, key=lambda tie: tie.gap or 0.0)
     return (
         f"{n - n_ties} of {n} texts with speculation came out the same, at {rate:.1f} tokens a pass, and {n_ties} "
         f"{'parts' if n_ties == 1 else 'part'} where two tokens were nearly equal (by {widest.gap:.2g} at most, where "
@@ -157,7 +139,7 @@ def _of_texts(compared: Sequence[Finding]) -> str:
     )
 
 
-def _of_tests(tests: Sequence[SeedTest]) -> str:
+def _about_tests(tests: Sequence[SeedTest]) -> str:
     least, n = min(test.p_value for test in tests), sum(tests[0].observed)
     return (
         f"over {n} seeds, answers begin as often with each token as the target alone begins them (smallest p-value of "

@@ -34,19 +34,13 @@ _LOGITS_OF_A_GAP = 2
 
 @dataclass(frozen=True)
 class VerifySettings:
-    """What is compared.
+    """What is compared."""
 
-    sampling: of all texts, with each of `temperatures` in turn.
-    max_tokens: most tokens of a text.
-    n_seeds: for methods that keep only the distribution.
-    raw: whether prompts are continued as they are, without the chat template.
-    """
-
-    sampling: SamplingParameters
+    sampling: SamplingParameters  # of all texts, with each of `temperatures` in turn
     temperatures: tuple[float, ...]
-    max_tokens: int
-    n_seeds: int
-    raw: bool = False
+    max_tokens: int  # most tokens of a text
+    n_seeds: int  # for methods that keep only the distribution
+    raw: bool = False  # continue the prompts as they are, without the chat template
 
 
 @dataclass

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def as_json(completion: Completion) -> dict[str, Any]:
-    """The object that `--json` prints. Times are in seconds, except for those under `ms_per_pass`."""
+    """The object that `--json` prints. Times are in seconds, or in milliseconds under `ms_per_pass`."""
     s = completion.statistics
     return {
         "text": completion.text,

@@ -20,7 +20,7 @@ from specrun.views.answer_report import status
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8
 _MOST_OF_THE_TIME = 0.05  # that drawing may take
-_MOST_RENDERED = 8000  # characters of an unfinished block; of a longer one only the end is shown until it is complete
+_MOST_RENDERED = 8000  # characters of an unfinished block; only the end of a longer block is shown until it is complete
 _BELOW = 2  # lines of the screen that are kept for the status
 
 
@@ -28,7 +28,7 @@ class AnswerView(Protocol):
     """Shows one answer after the other."""
 
     def show(self, pieces: Iterable[str], completion: Completion) -> None:
-        """Show the pieces as they come. `completion` is what they come from; its statistics may be shown as well."""
+        """Show the pieces as they come. `completion` gives them; its statistics may be shown as well."""
         ...
 
 
@@ -49,7 +49,7 @@ class PlainAnswers:
 
 
 class LiveAnswers:
-    """Writes finished parts of an answer once and for all, and draws below them the part at hand and how fast it goes.
+    """Prints finished parts of an answer, and draws below them the unfinished part and how fast it goes.
 
     console: a terminal.
     markdown: whether answers are Markdown. Else every line is shown as it is.
@@ -77,7 +77,7 @@ class LiveAnswers:
             self._console.print()
 
     def _print(self, text: str, is_first: bool) -> None:
-        """Print a part for good. Blocks of Markdown have an empty line between them."""
+        """Print a finished part. Blocks of Markdown have an empty line between them."""
         if not self._markdown:
             self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
             return
@@ -118,7 +118,7 @@ class _Answer:
         yield Text(status(self._completion, self._started), style="dim", no_wrap=True, overflow="ellipsis")
 
     def _drawn(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        """The last lines of the part at hand, as many as fit above the status."""
+        """The last lines of the unfinished part, as many as fit above the status."""
         text = self.pending[-_MOST_RENDERED:]
         if not text.strip():
             return []
@@ -132,8 +132,8 @@ class _Answer:
 def finished_blocks(text: str) -> int:
     """Length of the beginning of a Markdown text that consists of whole blocks, whatever follows.
 
-    A block ends with an empty line, or with the end of a fenced block, before a line that is not indented. Such a line
-    has to be there: an indented one would belong to the same list.
+    A block ends with an empty line, or with the end of a fenced block, before a line that is not indented. Without such
+    a line the block may go on: an indented line would belong to the same list.
     """
     fence, end, position = "", 0, 0
     candidate: int | None = None

@@ -6,14 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.table import Table
 
 from specrun.bench.rows import Row
 from specrun.display_text import rate_text
-
-Format = Literal["table", "md", "csv", "json", "jsonl"]
 
 _HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "by depth", "predicted", "first",
          "memory")  # fmt: skip
@@ -33,8 +31,8 @@ def as_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def as_text(rows: Sequence[Row], form: Format) -> str:
-    """The rows as text that programs read; `form` is any format but the table."""
+def as_text(rows: Sequence[Row], form: str) -> str:
+    """The rows as text that programs read. form: json, jsonl, csv or md."""
     objects = [row.as_json() for row in rows]
     if form == "json":
         return json.dumps(objects, indent=1) + "\n"

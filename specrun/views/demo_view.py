@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from specrun.demo.comparison import PROMPT, Comparison, Step
-from specrun.engine.completion import Completion
 
 _NAMES = ("plain", "specrun")
 _STYLES = ("yellow", "green")
@@ -40,16 +39,12 @@ def show(comparison: Comparison, steps: Iterable[Step], console: Console) -> Non
 
 def lines(comparison: Comparison) -> str:
     """A line of figures for each text."""
-    texts = zip(_NAMES, (comparison.plain, comparison.fast), strict=True)
-    return "".join(f"{name:<8} {_figures(completion)}\n" for name, completion in texts)
-
-
-def _figures(completion: Completion) -> str:
-    s = completion.statistics
-    return (
-        f"{s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
-        f"{s.tokens_per_pass:.2f} tokens a pass"
-    )
+    text = ""
+    for name, completion in zip(_NAMES, (comparison.plain, comparison.fast), strict=True):
+        s = completion.statistics
+        figures = f"{s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s"
+        text += f"{name:<8} {figures}, {s.tokens_per_pass:.2f} tokens a pass\n"
+    return text
 
 
 class _View:
@@ -78,7 +73,14 @@ class _View:
             height = height // 2 - _BORDERS
         width = (options.max_width // 2 if is_wide else options.max_width) - _BORDERS - 2
         panels = [self._panel(which, width, max(min(height, _MOST_LINES), 1), console) for which in range(2)]
-        yield _side_by_side(panels) if is_wide else Group(*panels)
+        if not is_wide:
+            yield Group(*panels)
+            return
+        grid = Table.grid(expand=True)
+        for _ in panels:
+            grid.add_column(ratio=1)
+        grid.add_row(*panels)
+        yield grid
 
     def _panel(self, which: int, width: int, height: int, console: Console) -> Panel:
         text = Text(self._texts[which])
@@ -99,11 +101,3 @@ class _View:
         if not s.passes:
             return "reading the prompt"
         return f"{s.seconds:.1f} s · {s.tokens_per_second:.1f} tokens/s · {s.tokens_per_pass:.1f} a pass"
-
-
-def _side_by_side(panels: list[Panel]) -> RenderableType:
-    grid = Table.grid(expand=True)
-    for _ in panels:
-        grid.add_column(ratio=1)
-    grid.add_row(*panels)
-    return grid

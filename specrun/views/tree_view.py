@@ -1,21 +1,143 @@
-"""Drawing a token tree, with the path that the target accepted."""
+"""Token trees as pictures: the tree of a pass in the terminal, a static tree there or in a file."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from rich.tree import Tree
 
 from specrun.engine.statistics import Pass
+from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
+from specrun.views.plot_file import check, new_figure, save
+
+_MAX_NODES = 64  # nodes of a tree that is drawn node by node in the terminal
+_MAX_WIDTH = 100  # characters of a line
+_BAR_WIDTH = 50  # characters of the bar of the widest level
+_CELL = 5  # characters of a node: the branch that leads to it, and two digits
+_FIRST_OF_ONE, _FIRST, _NEXT, _LAST = "\u2500\u2500\u2500", "\u2500\u252c\u2500", " \u251c\u2500", " \u2514\u2500"
+_PAST, _NOTHING = " \u2502 ", "   "
+_ASCII = str.maketrans({"\u2500": "-", "\u252c": "+", "\u2502": "|", "\u251c": "+", "\u2514": "`", "\u2588": "#"})
+
+_INCHES_PER_LEAF, _MIN_INCHES, _MAX_INCHES = 0.2, 3.0, 12.0  # height of the figure
+_MIN_CHANCE = 1e-3  # chances below it have the same colour
+_COLOURS = "viridis_r"
 
 
-def draw(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
+def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
+    """The size of the tree, and the tokens that a pass over it is expected to commit."""
+    sizes = ", ".join(
+        (_count(shape.n_nodes, "node", "nodes"), f"{shape.depth} deep", _count(shape.n_leaves, "leaf", "leaves"))
+    )
+    return f"{sizes}, {shape.expected(acceptance):.2f} tokens a pass expected"
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
+
+
+class ShapeView:
+    """Draws a tree from left to right with the chance of every node in percent, at most 100 columns wide.
+
+    A tree that is too large for that is drawn as a bar for each level. Without Unicode the lines are plain ASCII.
+    """
+
+    def __init__(self, shape: TreeShape, acceptance: Sequence[float]) -> None:
+        self._shape = shape
+        self._acceptance = acceptance
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, _MAX_WIDTH)
+        drawn = self._shape.n_nodes <= _MAX_NODES and _CELL * self._shape.depth + 1 <= width
+        for line in _tree(self._shape, self._acceptance) if drawn else _levels(self._shape, self._acceptance, width):
+            yield Text(line.translate(_ASCII) if options.ascii_only else line, no_wrap=True)
+        yield Text(caption(self._shape, self._acceptance))
+
+
+def _tree(shape: TreeShape, acceptance: Sequence[float]) -> list[str]:
+    """A line for each leaf, with the chance of each node in percent; a first child is right of its parent."""
+    labels = ["o", *(f"{min(round(100 * chance), 99):2}" for chance in shape.chances(acceptance)[1:].tolist())]
+    children: list[list[int]] = [[] for _ in labels]
+    for node, parent in enumerate(shape.parents[1:], start=1):
+        children[parent].append(node)
+    blocks: list[list[str]] = [[] for _ in labels]
+    for node in reversed(range(shape.n_nodes)):
+        blocks[node] = _beside(labels[node], [blocks[child] for child in children[node]])
+    return blocks[ROOT]
+
+
+def _beside(label: str, blocks: Sequence[list[str]]) -> list[str]:
+    """The lines of a node: its label, and right of it the lines of its sub-trees, one below the other."""
+    if not blocks:
+        return [label]
+    lines: list[str] = []
+    for i, block in enumerate(blocks):
+        is_last = i == len(blocks) - 1
+        if i == 0:
+            lead = label + (_FIRST_OF_ONE if is_last else _FIRST)
+        else:
+            lead = " " * len(label) + (_LAST if is_last else _NEXT)
+        below = " " * len(label) + (_NOTHING if is_last else _PAST)
+        lines += [lead + block[0], *(below + line for line in block[1:])]
+    return lines
+
+
+def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> list[str]:
+    """A line for each level: its nodes, as a number and as a bar, and how many of them are expected to be accepted."""
+    chances = shape.chances(acceptance)
+    head = "level  nodes  expected  "
+    unit = max(min(_BAR_WIDTH, max_width - len(head)), 1) / max(shape.widths)
+    lines = [head.rstrip()]
+    for depth, level in enumerate(shape.levels):
+        bar = "\u2588" * max(round(unit * len(level)), 1)
+        lines.append(f"{depth:>5}  {len(level):>5}  {chances[list(level)].sum():>8.2f}  {bar}")
+    return lines
+
+
+def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
+    """Draw the tree to `path` (.png, .svg or .pdf), from left to right; a first child is right of its parent.
+
+    Raises UsageError if it cannot be written.
+    """
+    check(path)
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LogNorm
+
+    figure = new_figure(8, min(max(_INCHES_PER_LEAF * shape.n_leaves, _MIN_INCHES), _MAX_INCHES))
+    axes: Any = figure.subplots()
+    leaves_before = accumulate((count == 0 for count in shape.child_counts[:-1]), initial=0)
+    places = list(zip(shape.depths, leaves_before, strict=True))
+    norm = LogNorm(_MIN_CHANCE, 1)
+    chances = shape.chances(acceptance).clip(min=_MIN_CHANCE)
+    # The lines to siblings overlap at their beginning; the likeliest is drawn last, on top.
+    order = sorted(range(1, shape.n_nodes), key=lambda node: chances[node])
+    edges = [_elbow(places[shape.parents[node]], places[node]) for node in order]
+    axes.add_collection(LineCollection(edges, array=chances[order], cmap=_COLOURS, norm=norm, linewidths=1, zorder=1))
+    dots = axes.scatter(*zip(*places, strict=True), s=12, c=chances, cmap=_COLOURS, norm=norm)
+    figure.colorbar(dots, label="chance to be accepted", extend="min")
+    axes.invert_yaxis()
+    axes.set_yticks([])
+    axes.set_xticks(range(0, shape.depth + 1, max(shape.depth // 12, 1)))
+    axes.set_xlabel("level")
+    axes.set_title(caption(shape, acceptance), fontsize="medium")
+    save(figure, path)
+
+
+def _elbow(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[float, float]]:
+    middle = (start[0] + end[0]) / 2
+    return [start, (middle, start[1]), (middle, end[1]), end]
+
+
+def pass_tree(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
     """The tree of one pass. Accepted nodes are bold and say so; the others are dim and show their expected chance.
 
-    Everything that the colour says a word says too, and cyan beside grey is told apart by colour-blind people as well.
+    Words say everything that the colours say, and colour-blind people can tell cyan from grey.
     """
     tree, accepted = drafted.tree, set(drafted.accepted.path)
 

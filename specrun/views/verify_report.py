@@ -20,14 +20,11 @@ def report(findings: Sequence[Finding]) -> RenderableType:
     for name in ("kind", "T", "plan", "tokens", "a pass", "result", ""):
         table.add_column(name, justify="right" if name in ("T", "tokens", "a pass") else "left")
     for finding in findings:
-        figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{_rate(finding):.1f}"]
+        rate = finding.n_tokens / max(finding.n_passes, 1)
+        figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{rate:.1f}"]
         outcome = Text(finding.outcome, style=_STYLES.get(finding.outcome, "green"))
         table.add_row(Text(finding.kind), *figures, outcome, _reason(finding))
     return Group(table, *(_parting(one, one.divergence) for one in findings if one.divergence))
-
-
-def _rate(finding: Finding) -> float:
-    return finding.n_tokens / max(finding.n_passes, 1)
 
 
 def _reason(finding: Finding) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from specrun.errors import UsageError
 from specrun.speculation.planning.sequoia import best_shape
 from specrun.speculation.shape import TreeShape
-from specrun.views.shape_view import ShapeView, caption, draw
+from specrun.views.tree_view import ShapeView, caption, draw
 
 SMALL = TreeShape((-1, 0, 1, 1, 3, 0, 5))
 ACCEPTANCE = [0.6, 0.2, 0.1, 0.05]
