@@ -22,7 +22,6 @@ from specrun.locations import file_bytes
 from specrun.long_run import Run
 from specrun.making.candidates import DEFAULT_SHARES, DEFAULT_TYPES, SAME, Candidate, candidates
 from specrun.making.measuring import Quality, Reference, measure, read_target
-from specrun.making.result import Outcome, Result
 
 _CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
 _UNQUANTIZED = ("F32", "F16", "BF16")

@@ -130,7 +130,7 @@ async def _additions(
 
 
 def _finish_name(completion: Completion, has_calls: bool) -> FinishName:
-    """OpenAI's name for why an answer ended. An answer that was interrupted is cut short, as a long one is."""
+    """OpenAI's name for why an answer ended. An interrupted answer is cut short, as a long answer is."""
     if completion.finish_reason != "stop":
         return "length"
     return "tool_calls" if has_calls else "stop"

@@ -78,7 +78,7 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
 
 
 def _reported(app: ASGIApp, report: Report) -> ASGIApp:
-    """`app`, whose failures are told to `report`, also those in the middle of an answer."""
+    """`app`, whose failures are reported, also in the middle of an answer."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -95,7 +95,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _told(request: Request, error: Exception) -> ApiError:
-    """What the client is told of an error."""
+    """What the client gets to know about an error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SpecrunError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -58,14 +59,14 @@ Integer = Annotated[int, BeforeValidator(_whole)]
 
 
 def must(be: str) -> WrapValidator:
-    """For a field whose errors are all told in one sentence, "FIELD must `be`", wherever in its value they are."""
+    """For a field that has a single message, "FIELD must ...", for everything that can be wrong in its value."""
 
     def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
             return inner(value)
         except ValidationError as error:
             if any(one["type"] == "value_error" for one in _errors(error)):
-                raise  # what is told about a part of the value already
+                raise  # a part of the value has a message of its own
             raise ValueError(f"must {be}") from None
 
     return WrapValidator(check)
@@ -80,7 +81,7 @@ def parsed(model: type[Model], values: Any, path: str = "") -> Model:
         param = path
         for part in first["loc"]:
             param += f"[{part}]" if isinstance(part, int) else f"{'.' if param else ''}{part}"
-        why = first["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("List ")
+        why = re.sub(r"^(Value error,|Input|List) | after validation", "", first["msg"])
         raise refused(param, _SENTENCES.get(first["type"], why)) from None
 
 

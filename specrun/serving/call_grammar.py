@@ -68,7 +68,7 @@ def _text(argument: Mapping[str, Any]) -> str:
 
 
 def _within(argument: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of one argument, with the definitions that it may refer to."""
+    """The schema of an argument, with the definitions that it may refer to."""
     return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **argument}
 
 

@@ -59,19 +59,18 @@ async def chat_completions(service: Service, request: HttpRequest) -> Response:
 
 def read_chat(service: Service, body: Mapping[str, Any]) -> Chat:
     """What the JSON asks for. Raises ApiError."""
-    loaded, given = service.loaded, parsed(_ChatFields, body)
-    if given.top_logprobs and not given.logprobs:
+    loaded = service.loaded
+    form = loaded.prompts.form
+    request = read_request(body, service.defaults, loaded.model.llama_model.n_vocab)
+    given = parsed(_ChatFields, body)
+    if given.logprobs:
+        request = replace(request, logprobs=given.top_logprobs)
+    elif given.top_logprobs:
         raise refused("top_logprobs", "needs logprobs to be true")
-    request = replace(
-        read_request(body, service.defaults, loaded.model.llama_model.n_vocab),
-        logprobs=given.top_logprobs if given.logprobs else None,
-    )
     effort = given.reasoning_effort
     variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort} if effort else {}
-    form = loaded.prompts.form
-    return Chat(
-        read_messages(body, form), request, read_expected(body, form), {**variables, **given.chat_template_kwargs}
-    )
+    variables |= given.chat_template_kwargs
+    return Chat(read_messages(body, form), request, read_expected(body, form), variables)
 
 
 async def chat_prompt(service: Service, chat: Chat, anew: bool = False) -> Prompt:

@@ -1,9 +1,9 @@
 """Several conversations: some are in the caches, and what the caches held of others is kept in RAM, within a bound.
 
-A conversation in a lane costs nothing. It is copied out when another one takes its place, and copied in again when that
-is longer than what the lane shares with the new prompt. A prompt that a lane shares at least half of what it holds with
-belongs to the same conversation, and nothing is copied. Conversations whose answers are written at the same time are in
-lanes of their own.
+A conversation in a lane costs nothing. It is copied into RAM when another conversation takes its place, and copied back
+when the copy shares more with a new prompt than the lane does. A prompt that shares at least half of what the lane
+holds goes on with the same conversation, and nothing is copied. Answers that are written at the same time have lanes of
+their own.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _FEWEST = 16  # tokens that are worth a copy: fewer are read in one short pass
 
 
 class Conversations:
-    """Those of the engines of one model.
+    """The conversations in the caches of one model's engines, and copies of others.
 
-    most_bytes: of all copies together; 0 keeps none.
-    n_restored: conversations that came back.
+    most_bytes: bound for all copies together; 0 keeps none.
+    n_restored: number of conversations that were copied back.
     """
 
     def __init__(self, engines: Sequence[Engine], most_bytes: int) -> None:
         self._first = engines[0]
-        self._engines = list(engines)  # the one used last at the end
+        # The latest used is the last in both lists.
+        self._engines = list(engines)
         self._most_bytes = most_bytes
-        self._kept: list[SavedCaches] = []  # the one used last at the end
+        self._kept: list[SavedCaches] = []
         self.n_restored = 0
 
     @property
@@ -42,11 +43,11 @@ class Conversations:
         return len(self._kept)
 
     def lane_for(self, prompt: list[int], busy: Collection[Engine]) -> Engine:
-        """The engine that shall write the answer to `prompt`. busy: those that write others; one must be left.
+        """The engine that shall write the answer to `prompt`. busy: engines that write others, and not all of them.
 
-        While nothing is written it is the first one, which has room for larger trees; what others hold is copied out,
-        and comes back into the first one if it belongs to the prompt. Otherwise it is the one that holds most of the
-        prompt, or an empty one, or the one that was not used for longest.
+        While nothing is written it is the first engine, which has room for larger trees; what others hold is copied,
+        and comes back into the first engine if it belongs to the prompt. Otherwise it is the free engine that holds
+        most of the prompt, or an empty engine, or the least recently used.
         """
         if not busy:
             while self.set_one_aside([self._first]):
@@ -70,9 +71,9 @@ class Conversations:
         return False
 
     def take_up(self, engine: Engine, prompt: list[int]) -> None:
-        """Bring into the caches of `engine` what is kept of `prompt`, if they do not hold as much of it themselves.
+        """Copy what is kept of `prompt` into the caches of `engine`, if they do not hold as much of it themselves.
 
-        To be called between texts. What fails leaves empty caches, or those as they are.
+        Call it between texts. After a failure the caches are empty, or as they were.
         """
         held = engine.target.held()
         n_held = held.reusable(prompt)
@@ -93,12 +94,12 @@ class Conversations:
             self._kept.append(kept)
 
     def set_aside(self, engine: Engine) -> None:
-        """Keep the conversation of `engine`, and leave its caches empty."""
+        """Keep a copy of the conversation of `engine`, and empty its caches."""
         self._keep(engine)
         engine.reset()
 
     def _keep(self, engine: Engine) -> None:
-        """Copy what the caches hold, unless it is too short or too large, or kept already."""
+        """Copy what the caches hold, unless it is too short, too large or kept already."""
         held = engine.target.held()
         if not self._most_bytes or held.n_cached < _FEWEST:
             return
@@ -107,7 +108,7 @@ class Conversations:
         n_bytes = saved_caches.size(engine)
         if n_bytes > self._most_bytes:
             return
-        # A copy of the same conversation, when it was shorter, is of no use any more.
+        # A copy from when the same conversation was shorter has no use any more.
         self._kept = [
             one for one in self._kept if common_prefix(one.held.tokens, held.tokens) < len(one.held.tokens) - 1
         ]

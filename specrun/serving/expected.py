@@ -34,7 +34,7 @@ class Expected:
     """What the answers to a request are expected to be.
 
     form: how the model marks them. tools: what it may call. schema: what it must write as JSON; None for anything.
-    splits_reasoning: whether reasoning is told apart from the answer.
+    splits_reasoning: whether reasoning is sent apart from the answer.
     """
 
     form: AnswerForm
@@ -44,7 +44,7 @@ class Expected:
 
     @property
     def prompt_end(self) -> str:
-        """What follows the prompt that the template writes: harmony's header of the one call that must follow."""
+        """What follows the template's text: harmony's header of the call that must follow."""
         if self.form.calls == "harmony" and self.tools and self.tools.forced:
             return f" to=functions.{self.tools.forced[0]}{harmony.CHANNEL}commentary json{harmony.MESSAGE}"
         return ""

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError, error_response
 
 ANY_ORIGIN = "*"
-# For whoever watches over the server, and the page, which asks for the key. They say nothing of the model.
+# Whether the server is alive, and the page, which asks for the key. They say nothing about the model.
 _OPEN = frozenset({"/health", "/v1/health", "/"})
 
 
@@ -73,13 +73,13 @@ class Guard:
         return None
 
     def _may_ask(self, origin: str, host: str) -> bool:
-        """Whether a page may: one of this server, one that is allowed, or none of the web (an editor's, an app's)."""
+        """Whether a page may ask: it is this server's, it is allowed, or it is a program's and not from the web."""
         if ANY_ORIGIN in self._origins or origin in self._origins:
             return True
         page = urlsplit(origin)
         if page.scheme in ("http", "https"):
             return page.netloc == host or is_loopback(page.hostname or "")
-        return origin != "null"  # what any site's page can have itself called
+        return origin != "null"  # any site's page can give itself this origin
 
     def _has_key(self, headers: Headers) -> bool:
         assert self._key is not None

@@ -13,14 +13,14 @@ from starlette.types import ASGIApp
 from specrun.errors import SpecrunError, UsageError
 
 _MOST_CONNECTIONS = 128  # each may bring a body of the largest size
-_KEEP_CONNECTION_S = 75  # longer than clients keep theirs, so that they never use one that is being closed
+_KEEP_CONNECTION_S = 75  # longer than clients do, so that they never use a connection that is being closed
 _SECONDS_TO_END = 10  # for clients to read the end of their answers
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket on which connections can wait from now on. port: 0 takes a free one.
 
-    Raises UsageError if the address is not one of this machine, or the port is taken.
+    Raises UsageError if the address does not belong to this machine, or the port is taken.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -61,7 +61,7 @@ class HttpServer:
             timeout_keep_alive=_KEEP_CONNECTION_S,
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
-        # What it would say is said elsewhere: failures by `app`, bad requests by what they are answered with.
+        # `app` reports failures itself, and bad requests get an answer.
         logging.getLogger("uvicorn.error").disabled = True
         self._server = uvicorn.Server(config)
         self._bound = bound

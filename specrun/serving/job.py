@@ -1,4 +1,4 @@
-"""One request in the queue, and what becomes of it: written by the model's thread, read by that of HTTP."""
+"""A request in the queue, and the events of its answers: written by the model's thread, read by the thread of HTTP."""
 
 from __future__ import annotations
 
@@ -52,10 +52,13 @@ Item = TypeVar("Item")
 
 
 class Outbox(Generic[Item]):
-    """Events in their order. Safe to use from several threads. It has no clock: the reader says what time it is.
+    """Events in their order, whose reader is woken as rarely as possible. Safe to use from several threads.
 
-    rests: whether the reader comes again by itself, so that events that can wait do not wake it. It does while these
-        come one soon after the other. Where they come slowly, each wakes it, and it never comes in vain.
+    A thread that wakes takes a core from the model's thread, and the interpreter's lock, for a part of a millisecond.
+    That counts after passes of a few milliseconds. The outbox has no clock: the reader says what time it is.
+
+    rests: whether the reader looks again by itself, so that events that can wait do not wake it. It does so while
+        events follow each other quickly. Where they come slowly, each event wakes it, and it never looks without need.
     """
 
     def __init__(self) -> None:
@@ -66,16 +69,16 @@ class Outbox(Generic[Item]):
         self._taken_at = -math.inf
 
     def put(self, event: Item, can_wait: bool) -> bool:
-        """Add an event. Returns whether the reader must be woken. can_wait: whether it may be told a little later."""
+        """Add an event. Returns whether the reader must be woken. can_wait: whether it may be read a little later."""
         with self._in_use:
             self._events.append(event)
             self._can_last_wait = can_wait
             return not (can_wait and self.rests)
 
     def take(self, now: float, rest_s: float | None) -> list[Item]:
-        """Everything that was added since the last time. If `rests` is true afterwards, come again in `rest_s`.
+        """Everything that was added since the last time. If `rests` is true afterwards, look again in `rest_s`.
 
-        now: of any clock, in seconds. rest_s: None rests until something comes that cannot wait.
+        now: seconds of any clock. rest_s: None rests until something comes that cannot wait.
         """
         with self._in_use:
             events, self._events = self._events, []
@@ -87,9 +90,9 @@ class Outbox(Generic[Item]):
 
 
 class Job:
-    """Answers that are written one after the other, without others between them. Make it where the event loop runs.
+    """The answers to a request, which are written in turn. Make it in the thread of the event loop.
 
-    leave: takes the job out of the queue, and says whether it was there.
+    leave: takes the job out of the queue, and returns whether it was there.
     """
 
     def __init__(self, asked: Sequence[Asked], leave: Callable[[Job], bool]) -> None:
@@ -122,8 +125,8 @@ class Job:
     async def events(self, keep_alive_s: float | None = None) -> AsyncIterator[Event | None]:
         """Everything that happens until all answers are complete. Raises what ended the job early.
 
-        Pieces that come slowly come at once, as do the first one of an answer and its end. Of faster ones, those of
-        `GATHER_S` seconds come as one.
+        The first piece of an answer and its end come at once, and so do pieces that come slowly. Faster pieces are
+        gathered for `GATHER_S` seconds and come as one piece.
 
         keep_alive_s: yields None after each so many seconds in which nothing happened. Without it, nobody reads along,
         and all pieces but the first wait for the end of their answer.
@@ -142,7 +145,7 @@ class Job:
                 n_left -= isinstance(event, Answered)
                 yield event
                 if not n_left:
-                    return  # what comes behind, as that the server stops, concerns nobody any more
+                    return  # later events, as that the server stops, concern nobody any more
 
     async def _is_over(self, seconds: float | None) -> bool:
         """Wait for `seconds`, or until the outbox has something that cannot wait. Returns whether they are over."""
@@ -165,7 +168,7 @@ class Job:
 
 
 def _joined(events: Iterable[Event | Exception]) -> Iterator[Event | Exception]:
-    """The events, where pieces that follow each other are one."""
+    """The events, with successive pieces joined."""
     for is_piece, group in groupby(events, lambda event: isinstance(event, Piece)):
         if not is_piece:
             yield from group

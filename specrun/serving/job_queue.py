@@ -15,8 +15,8 @@ _LATEST = 8  # jobs whose mean time says when a place may be free
 class JobQueue:
     """Safe to use from several threads.
 
-    most: jobs that may wait, besides those that are being answered. n_refused: those for which there was no room.
-    n_lanes: jobs that may be answered at a time.
+    most: jobs that may wait, besides those that are being answered. n_refused: jobs for which there was no room.
+    n_lanes: jobs that may be answered at the same time.
     """
 
     def __init__(self, most: int) -> None:
@@ -45,9 +45,7 @@ class JobQueue:
             self._changed.notify()
 
     def take(self, timeout_s: float, fits: Callable[[Job], bool]) -> Job | None:
-        """The job that waits longest, after `timeout_s` seconds at the latest; None if there is none, or if there is no
-        room for it.
-        """
+        """The job that waits longest; None if there is none after `timeout_s` seconds, or if it does not fit."""
         with self._changed:
             if not self._waiting and timeout_s:
                 self._changed.wait(timeout_s)
@@ -57,13 +55,13 @@ class JobQueue:
             return self._waiting.popleft()
 
     def done(self, seconds: float) -> None:
-        """A job that was taken is answered, or has failed. seconds: that it took."""
+        """A job that was taken is answered, or has failed, after so many seconds."""
         with self._changed:
             self._n_running -= 1
             self._seconds.append(seconds)
 
     def drop(self, job: Job) -> bool:
-        """Take a job out that nobody waits for any more. False if it was out already."""
+        """Take out a job whose client has gone away. False if it was out already."""
         with self._changed:
             if job not in self._waiting:
                 return False
@@ -71,7 +69,7 @@ class JobQueue:
             return True
 
     def close(self) -> None:
-        """Refuse all jobs, those that wait too."""
+        """Refuse all jobs, also the waiting ones."""
         with self._changed:
             self._is_closed = True
             refused = list(self._waiting)
@@ -92,7 +90,7 @@ class JobQueue:
             return self._n_running
 
     def _retry_after(self) -> int:
-        """Seconds, by what the latest jobs took."""
+        """Seconds until a place may be free, by what the latest jobs took."""
         mean = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
         return max(round(mean / self.n_lanes), 1)
 

@@ -1,8 +1,4 @@
-"""From messages or text to token ids. Text that was written before keeps its tokens, so that the cache is of use.
-
-Tokenized again, an answer might be split differently from how it was written, and the cache would be useless from there
-on.
-"""
+"""From messages or text to token ids. Text that was written before keeps its tokens, as in `engine/session.py`."""
 
 from __future__ import annotations
 
@@ -43,9 +39,9 @@ class Prompts:
         self._model = model.llama_model
         self._ctx_size = model.engine.ctx_size
         self._template = chat_template(self._model)
-        # The template's process has one line for requests, and many prompts at once would take cores from the model.
+        # The template's process takes requests in turn, and many prompts at once would take cores from the model.
         self._one_at_a_time = threading.Lock()
-        self._kept: OrderedDict[str, array[int]] = OrderedDict()  # text -> tokens, the one used last at the end
+        self._kept: OrderedDict[str, array[int]] = OrderedDict()  # text -> tokens, the latest used at the end
         self._kept_in_use = threading.Lock()
 
     @property
@@ -59,7 +55,7 @@ class Prompts:
         return answer_form(self._template.source) if self._template else AnswerForm()
 
     def control_tokens(self, names: Sequence[str]) -> frozenset[int]:
-        """Those of `names` that are control tokens of the model."""
+        """The ids of those `names` that are control tokens of the model."""
         found = [self._model.tokenize(name, add_special=False) for name in names]
         return frozenset(one[0] for one in found if len(one) == 1 and not self._model.token_bytes(one[0]))
 
@@ -104,7 +100,7 @@ class Prompts:
             )
 
     def of_tokens(self, tokens: list[int]) -> Prompt:
-        """The prompt of these tokens. Raises ApiError for tokens that there are not, or too many."""
+        """The prompt of these tokens. Raises ApiError for unknown tokens, and for too many."""
         if tokens and not 0 <= min(tokens) <= max(tokens) < self._model.n_vocab:
             raise ApiError(f"prompt must have token ids below {self._model.n_vocab}", param="prompt")
         return self._checked(Prompt(None, tokens))

@@ -21,7 +21,7 @@ from specrun.serving.api_error import refused
 from specrun.serving.bodies import Fields, Integer, must, parsed
 
 MOST_ANSWERS = 16
-MOST_LOGPROBS = 20  # likeliest tokens beside each one that is written; OpenAI's bound
+MOST_LOGPROBS = 20  # likeliest tokens beside each written token; OpenAI's bound
 _MOST_STOPS = 64
 _LONGEST_STOP = 1024  # characters
 _MOST_BIASES = 1024
@@ -31,7 +31,7 @@ _MOST_TOKENS = 2**31 - 1
 _BOUNDS = {float: (-100.0, 100.0), int: (-1, _MOST_TOKENS)}  # far beyond what gives text
 _OWN_BOUNDS = {"repeat_penalty": (0.01, 100.0), "seed": (RANDOM_SEED, MAX_SEED)}
 _WITHOUT_BOUND = {"top_k": 0, "repeat_last_n": _MOST_TOKENS}  # what -1 means
-# No token is left at 0, where llama.cpp takes the likeliest one, as it does with the smallest number here.
+# 0 leaves no token. llama.cpp takes the likeliest token then, and so does this number.
 _SMALLEST_TOP_P = 1e-9
 
 
@@ -129,7 +129,7 @@ class Sending(Streaming):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What absent fields mean. request: without a prompt; its seed is not used. seed: -1 is another one each time."""
+    """What absent fields mean. request: without a prompt; its seed is not used. seed: -1 is a random seed each time."""
 
     request: Request
     seed: int
@@ -172,6 +172,6 @@ def _settled(name: str, value: Any) -> Any:
     """The parameter that a field means."""
     if name == "seed":
         return settled_seed(value)
-    if name == "top_p":
-        return max(value, _SMALLEST_TOP_P)
+    if name == "top_p" and value == 0:
+        return _SMALLEST_TOP_P
     return _WITHOUT_BOUND.get(name, value) if value == -1 else value

@@ -53,8 +53,8 @@ class Tools:
 
     declared: the tools in OpenAI's shape, for the chat template. schemas: the JSON schema of each tool's arguments by
     name; that of any object for a tool whose own schema a grammar cannot express.
-    forced: the names of which one must be called; empty if the model is free to call none.
-    is_parallel: whether an answer may have several calls; one that must call a named tool has one.
+    forced: the tools of which the answer must call some; empty if it may call none.
+    is_parallel: whether an answer may have several calls. It has a single call if the request names the tool.
     """
 
     declared: list[dict[str, Any]] = field(default_factory=list)
@@ -91,7 +91,7 @@ def _schema(i: int, function: _Function) -> Any:
 
 
 def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
-    """The names of which one must be called; None if none may be."""
+    """The tools of which the answer must call some; None if it may not call any."""
     if choice is None or choice == "auto":
         return ()
     if choice == "none":

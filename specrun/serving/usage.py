@@ -29,7 +29,7 @@ def usage(asked: Sequence[Asked], completions: Sequence[Completion]) -> dict[str
 
 
 def cached_tokens(s: Statistics) -> int:
-    """Tokens of the prompt that were in the cache. The last one is always decoded: by the first pass."""
+    """Tokens of the prompt that were in the cache. The last token is always decoded, by the first pass."""
     return max(s.prompt_tokens - 1 - s.prompt_tokens_decoded, 0)
 
 
@@ -68,16 +68,18 @@ class Totals:
 
     answers: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = _total("prompt_tokens", "Tokens of prompts.")
-    prompt_tokens_cached: int = _total("prompt_tokens_cached", "Of these, taken from the cache.")
+    prompt_tokens_cached: int = _total("prompt_tokens_cached", "Tokens of prompts that were in the cache.")
     completion_tokens: int = _total("completion_tokens", "Tokens written.")
-    passes: int = _total("passes", "Target passes that wrote them, counted for each answer.")
+    passes: int = _total("passes", "Target passes that wrote tokens, counted for each answer.")
     shared_passes: int = _total("shared_passes", "Target passes that several answers shared.")
     drafted: int = _total("drafted_tokens", "Drafted tokens that these passes checked.")
-    drafted_accepted: int = _total("drafted_tokens_accepted", "Of these, accepted.")
+    drafted_accepted: int = _total("drafted_tokens_accepted", "Drafted tokens that were accepted.")
     prefill_seconds: float = _total("prompt_seconds", "Time reading prompts.")
     seconds: float = _total("generation_seconds", "Time writing.")
-    target_seconds: float = _total("target_seconds", "Of it, in target passes.")
-    draft_seconds: float = _total("draft_seconds", "Of it, in draft passes while no target pass ran.")
+    target_seconds: float = _total("target_seconds", "Time writing that was spent in target passes.")
+    draft_seconds: float = _total(
+        "draft_seconds", "Time writing that was spent in draft passes while no target pass ran."
+    )
 
     def add(self, completion: Completion) -> None:
         """Add an answer, whole or interrupted."""

@@ -17,17 +17,17 @@ from specrun.serving.service import Service
 from specrun.serving.writing import Writing
 
 _POLL_S = 0.2  # between looks at whether the server shall stop, while there is nothing to do
-# Tokens of an answer for which there must be room when it begins beside others. By hand: most answers are longer, but
-# few are at their longest at the same time, and one that finds no room any more waits for another to end.
+# Tokens of an answer for which there must be room when it begins beside others. Chosen by hand: most answers are
+# longer, but few are at their longest at the same time, and an answer that finds no room waits for another to end.
 _FIRST_TOKENS = 256
-_NODES = 16  # of a tree for which room is made
+_NODES = 16  # room is made for trees of so many nodes
 
 
 class Worker:
     """Writes the answers to the jobs in a queue: passes over all answers, and over prompts, together or in turn.
 
-    service: its model must be loaded. conversations: those of its engines.
-    report: is told of an error that is none of a request's.
+    service: its model must be loaded. conversations: what the model's engines hold, and copies.
+    report: is called with errors of the server itself, which no request has caused.
     """
 
     def __init__(self, service: Service, conversations: Conversations, report: Callable[[Exception], None]) -> None:
@@ -56,7 +56,7 @@ class Worker:
     # --- which answers are written ---
 
     def _admit(self) -> None:
-        """Take up jobs in their order, as long as there is a lane and room for each. Without any, wait for one."""
+        """Take up jobs in their order, as long as there is a lane and room for each. If nothing is written, wait."""
         for one in self._running:
             has_room = self._n_tokens() + one.n_tokens + _NODES <= self._ctx_size
             if one.waits and (has_room or not self._active()):
@@ -101,7 +101,7 @@ class Worker:
     # --- how they are written ---
 
     def _advance(self) -> None:
-        """Make a pass over prompts and all answers whose prompts are read, or two passes where one has no room."""
+        """Make a pass over prompts and all answers whose prompts are read, or two passes if they do not fit into it."""
         for one in self._running:
             if one.is_ended:
                 one.end()
@@ -121,7 +121,7 @@ class Worker:
             self._write(writing, readers)
 
     def _reads_beside(self, writing: Sequence[Writing], readers: Sequence[Generation]) -> bool:
-        """Whether the pass over these prompts can have the next tokens of all answers, too. Then it has the cells."""
+        """Whether the pass over these prompts can have the next tokens of all answers, too. Makes room for them."""
         if not writing or not self._passes.can_write([one.generation for one in writing], readers):
             return False
         n = sum(one.n_next for one in readers) + _least(writing)
@@ -142,9 +142,9 @@ class Worker:
             self._guarded([one], partial(one.add, done))
 
     def _make_room(self, n: int, wanted: int = 0) -> bool:
-        """Have `n` cells free, for which conversations may leave the caches, and `wanted` ones if none needs to.
+        """Free `n` cells, for which conversations may leave the caches. Free `wanted` cells if none has to leave.
 
-        Returns False if there are fewer than `n`.
+        Returns False if fewer than `n` are free.
         """
         lanes = self._lanes
         lanes.make_room(max(n, wanted))
@@ -153,7 +153,7 @@ class Worker:
         return lanes.has_room(n)
 
     def _guarded(self, involved: Sequence[Writing], work: Callable[[], None]) -> None:
-        """Do some work. An error is told to those who are `involved`, and ends their jobs."""
+        """Do some work. An error ends the `involved` jobs, and is sent to their clients."""
         try:
             work()
         except SpecrunError as error:

@@ -1,4 +1,4 @@
-"""A job that is being answered, in one lane: its answers one after the other, each step by step."""
+"""A job that is being answered in a lane: its answers are written in turn, pass by pass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Writing:
         self._conversations = conversations
         self._stops = stops
         self._n_answered = 0
-        self._text: list[int] = []  # while the answer waits, and what the caches held of it
+        # While the answer waits: its tokens, and what the caches held of them.
+        self._text: list[int] = []
         self._saved: SavedCaches | None = None
         self._started = time.monotonic()
 
@@ -68,7 +69,7 @@ class Writing:
         return self.job.is_cancelled() or self._stops()
 
     def begin(self) -> None:
-        """Take up the next answer: its prompt is read afterwards. Raises PromptError if it does not fit."""
+        """Begin the next answer, whose prompt is read afterwards. Raises PromptError if it does not fit."""
         self._asked = asked = self.job.asked[self._n_answered]
         if asked.anew:
             self._conversations.set_aside(self.engine)
@@ -81,7 +82,7 @@ class Writing:
         self.generation.begin()
 
     def add(self, done: Pass) -> None:
-        """Send what a pass has written, and take up the next answer if this one is complete. Raises PromptError."""
+        """Send what a pass has written, and begin the next answer if this is its end. Raises PromptError."""
         self._send(self._completion.add(done))
         if self._completion.is_over:
             self.end()
@@ -109,7 +110,7 @@ class Writing:
         self.is_done = True
 
     def wait(self) -> None:
-        """Leave the caches to others until `go_on`."""
+        """Make room for other answers until `go_on`."""
         target = self.engine.target
         self._text = list(target.tokens)
         self._saved = None if target.n_portion else _copy(self.engine)
@@ -117,7 +118,7 @@ class Writing:
         self.waits = True
 
     def go_on(self) -> None:
-        """Go on where `wait` interrupted the answer. What there was no memory for is read again."""
+        """Go on where `wait` interrupted the answer. The text is read again if there was no memory for a copy."""
         self.waits, saved = False, self._saved
         self._saved = None
         if saved:
@@ -148,9 +149,10 @@ def _copy(engine: Engine) -> SavedCaches | None:
 
 
 class _Released:
-    """Gives out the tokens of an answer once the first byte of their text is given out.
+    """Gives out the log-probability of a token once the first byte of its text is given out.
 
-    token_bytes: gives the bytes of a token. Tokens of a stop text, which is never given out, never are either.
+    An answer holds text back that may begin a stop text. Tokens of a stop text are never given out.
+    token_bytes: gives the bytes of a token.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
@@ -160,7 +162,7 @@ class _Released:
         self._n_released = 0  # bytes of text given out
 
     def push(self, tokens: Sequence[TokenLogprob], text: str) -> tuple[TokenLogprob, ...]:
-        """The tokens whose text begins in the text so far. tokens: further ones. text: that is given out now."""
+        """The tokens whose text begins in the text so far. tokens: written since the last time. text: sent now."""
         for one in tokens:
             self._waiting.append((self._n_written, one))
             self._n_written += len(self._token_bytes(one.token))

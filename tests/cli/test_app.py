@@ -48,7 +48,7 @@ sys.argv = ["specrun", "generate", "--help"]
 try:
     main()
 finally:
-    heavy = {"llama_cpp", "numpy", "jinja2", "prompt_toolkit", "starlette", "uvicorn", "pydantic"}
+    heavy = {"llama_cpp", "numpy", "jinja2", "prompt_toolkit", "starlette", "uvicorn", "specrun.serving"}
     print("imported:", sorted(heavy & set(sys.modules)))
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

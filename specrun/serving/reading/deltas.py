@@ -1,10 +1,15 @@
-"""What a reader tells: additions to the answer, to its reasoning, and to its calls of tools."""
+"""What readers give out: additions to the answer, to its reasoning, and to its calls of tools."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
 from typing import Protocol
+
+from specrun.serving.reading.json_call import JsonCall
+from specrun.serving.reading.xml_call import XmlCall
+
+Call = JsonCall | XmlCall
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class CallDelta:
 
 @dataclass(frozen=True)
 class Delta:
-    """An addition to one of these: the text of the answer, the reasoning before it, a call."""
+    """An addition to the text of the answer, to the reasoning before it, or to a call."""
 
     content: str = ""
     reasoning: str = ""
@@ -65,10 +70,23 @@ def reasoning(text: str) -> list[Delta]:
 
 
 class Calls:
-    """Numbers the calls of an answer."""
+    """The calls of an answer, which it numbers."""
 
     def __init__(self) -> None:
         self._n = 0
+        self._latest: Call | None = None
+
+    def read(self, call: Call) -> list[Delta]:
+        """What was read of a call since the last time; nothing before its name is known."""
+        if call.name is None:
+            return []
+        begun = [] if self.has_begun(call) else [self.begin(call.name)]
+        self._latest = call
+        return begun + self.more(call.arguments())
+
+    def has_begun(self, call: Call) -> bool:
+        """Whether the beginning of a call was told."""
+        return call is self._latest
 
     def begin(self, name: str) -> Delta:
         """A call begins."""

@@ -11,7 +11,7 @@ from specrun.serving.reading import harmony, hermes, llama3, thinking
 # How calls of tools are written: as the files of these names say, and "coder" in Hermes' markers as `xml_call.py` does.
 CallStyle = Literal["hermes", "coder", "llama3", "harmony"]
 
-# Other families write something else between the same tags, as GLM, or after the same headers, as Functionary.
+# GLM writes something else between the same tags, and Functionary after the same headers.
 _HERMES = re.compile(r"""<tool_call>(?:\\n|\s)*['"]?[^<]{0,40}?\{+\\?"name\\?\"""")
 _LLAMA3 = ("<|start_header_id|>", '{"name": ', '"parameters": ')
 
@@ -20,7 +20,7 @@ _LLAMA3 = ("<|start_header_id|>", '{"name": ', '"parameters": ')
 class AnswerForm:
     """How answers are marked.
 
-    calls: how calls of tools are written; None if the template has none of the ways that are known here.
+    calls: how calls of tools are written; None if the template shows no way that is known here.
     thinks: whether reasoning stands between <think> and </think>.
     takes_text: whether the template takes the arguments of earlier calls as text, and not only as objects.
     """

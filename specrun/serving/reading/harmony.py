@@ -21,7 +21,7 @@ _CALLED = re.compile(r"to=functions\.([^\s<]+)")
 
 
 class HarmonyReader:
-    """Reads an answer in channels; one without any is the answer itself.
+    """Reads an answer in channels. A text without channels is the answer itself.
 
     header: the beginning of the first message's header, where the prompt ends with it.
     """
@@ -44,7 +44,7 @@ class HarmonyReader:
         """What is added at the end. A header that is not complete is nothing."""
         return [] if self._in_header else self._told(self._held)
 
-    # Both read some of the held text, and return whether there may be more to read.
+    # Both methods read some of the held text, and return whether there may be more to read.
 
     def _read_header(self, deltas: list[Delta]) -> bool:
         header, marker, rest = self._held.partition(MESSAGE)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specrun.engine.text_stream import undecided
-from specrun.serving.reading.deltas import Calls, Delta, content
+from specrun.serving.reading.deltas import Call, Calls, Delta, content
 from specrun.serving.reading.json_call import JsonCall
 from specrun.serving.reading.xml_call import XmlCall
 
@@ -22,8 +22,7 @@ class HermesReader:
     def __init__(self, tools: Mapping[str, Any]) -> None:
         self._tools = tools
         self._calls = Calls()
-        self._call: JsonCall | XmlCall = JsonCall()
-        self._is_announced = False
+        self._call: Call = JsonCall()
         self._skips_blanks = False  # directly behind a call
         self._held = ""
         self._step: Callable[[list[Delta]], bool] = self._read_content
@@ -39,7 +38,7 @@ class HermesReader:
     def finish(self) -> list[Delta]:
         """What is added at the end."""
         if self._step == self._read_call:
-            return [] if self._is_announced else content(OPEN + self._call.text + self._held)
+            return [] if self._calls.has_begun(self._call) else content(OPEN + self._call.text + self._held)
         # What is held is white space, or the beginning of a marker.
         held = OPEN + self._held if self._step == self._read_open else self._held
         return content(held.lstrip() if self._skips_blanks else held)
@@ -64,7 +63,7 @@ class HermesReader:
         first = self._held.lstrip()[:1]
         if not first:
             return False
-        self._call, self._is_announced = XmlCall(self._tools) if first == "<" else JsonCall(), False
+        self._call = XmlCall(self._tools) if first == "<" else JsonCall()
         self._step = self._read_call
         return True
 
@@ -75,10 +74,7 @@ class HermesReader:
             deltas += content(OPEN + call.text)
             self._step, self._skips_blanks = self._read_content, False
             return True
-        if call.name is not None and not self._is_announced:
-            deltas.append(self._calls.begin(call.name))
-            self._is_announced = True
-        deltas += self._calls.more(call.arguments())
+        deltas += self._calls.read(call)
         if call.is_complete:
             self._step = self._read_close
         return call.is_complete

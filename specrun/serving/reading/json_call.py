@@ -13,8 +13,8 @@ class JsonCall:
 
     name: the tool's; None as long as it is not known.
     is_complete: whether the object has ended.
-    is_none: whether this is no call: no object, or one without a name.
-    text: everything that was read, for one that turns out to be none.
+    is_none: whether this is no call: no object, or an object without a name.
+    text: everything that was read; it is a part of the answer if this is no call.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class JsonCall:
         self._part = ""  # the key or the value that is being read, as JSON
         self._in_arguments = False  # an object, which is passed on as it is
         self._has_arguments = False
-        self._arguments = ""  # those that nobody has asked for yet
+        self._arguments = ""  # read since the last call of `arguments`
 
     def push(self, text: str) -> str:
-        """Read more text. Returns what of it is behind the object, or behind where it was found to be none."""
+        """Read more text. Returns what follows the object, or the place where the text turned out to be no call."""
         for i, character in enumerate(text):
             if self.is_complete or self.is_none:
                 return text[i:]

@@ -14,13 +14,12 @@ PYTHON_TAG = "<|python_tag|>"
 
 
 class Llama3Reader:
-    """Reads an answer that may be such calls. Objects that name none of the `tools` are the answer itself."""
+    """Reads an answer that may be such calls. An object that names a tool other than `tools` is the answer itself."""
 
     def __init__(self, tools: Container[str]) -> None:
         self._tools = tools
         self._calls = Calls()
         self._call: JsonCall | None = None
-        self._is_announced = False
         self._before = ""  # what the answer begins with if this is no call
         self._held = ""
         self._is_answer = False
@@ -37,7 +36,7 @@ class Llama3Reader:
 
     def finish(self) -> list[Delta]:
         """What is added at the end."""
-        if self._is_answer or self._is_announced:
+        if self._is_answer or (self._call and self._calls.has_begun(self._call)):
             return []
         rest = self._before + (self._call.text if self._call else "") + self._held
         return content(rest if not len(self._calls) else rest.strip("; \n"))
@@ -51,12 +50,9 @@ class Llama3Reader:
         if self._call.is_none or (name is not None and name not in self._tools):
             self._fall_back(deltas, self._before + self._call.text + self._held)
             return False
-        if name is not None and not self._is_announced:
-            deltas.append(self._calls.begin(name))
-            self._is_announced = True
-        deltas += self._calls.more(self._call.arguments())
+        deltas += self._calls.read(self._call)
         if self._call.is_complete:
-            self._call, self._is_announced, self._before = None, False, ""
+            self._call, self._before = None, ""
             return True
         return False
 

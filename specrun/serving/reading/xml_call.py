@@ -14,13 +14,13 @@ _LONGEST_TAG = 300  # characters; a longer beginning is no tag
 
 
 class XmlCall:
-    """Reads such a call in pieces; the arguments become JSON, each one when it is complete.
+    """Reads such a call in pieces. Each argument becomes JSON when it is complete.
 
-    name, is_complete, is_none, text: as those of JsonCall.
+    name, is_complete, is_none, text: as in JsonCall.
     """
 
     def __init__(self, tools: Mapping[str, Any]) -> None:
-        """tools: the JSON schema of each tool's arguments, by name. It tells which arguments are texts."""
+        """tools: the JSON schema of each tool's arguments, by name. It says which arguments are texts."""
         self._tools = tools
         self.name: str | None = None
         self.is_complete = False
@@ -31,7 +31,7 @@ class XmlCall:
         self._arguments = ""
 
     def push(self, text: str) -> str:
-        """Read more text. Returns what of it is behind the call, or behind where it was found to be none."""
+        """Read more text. Returns what follows the call."""
         self.text += text
         self._held += text
         while self._step():
