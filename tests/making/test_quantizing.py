@@ -47,6 +47,7 @@ def test_layers_alone_are_left_out_and_the_others_are_the_targets_bytes(demo_tar
     assert set(GgufFile.read(path).types) == set(GgufFile.read(demo_target).types)
 
 
+@pytest.mark.slow
 def test_split_targets_and_mixtures_of_experts(tmp_path: Path) -> None:
     whole = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4)
     path = tmp_path / "draft.gguf"
