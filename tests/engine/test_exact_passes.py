@@ -42,6 +42,7 @@ def bounded() -> Iterator[Engine]:
         yield e
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_pending_tokens_and_the_tree_together_are_within_the_bound(

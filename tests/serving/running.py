@@ -141,7 +141,8 @@ def running(
         listening_socket("127.0.0.1", 0) as bound,
         HttpServer(make_app(service, access or Access(), failures.append), bound) as http,
         Model(options) as model,
-        httpx2.Client(base_url=url("127.0.0.1", bound), timeout=TIMEOUT_S, trust_env=False) as client,
+        # Without `verify`, it would read all certificates that this machine trusts, which takes longer than a request.
+        httpx2.Client(base_url=url("127.0.0.1", bound), timeout=TIMEOUT_S, trust_env=False, verify=False) as client,
     ):
         service.begin(LoadedService(model, Prompts(model), NAME))
         conversations = Conversations(model.lanes.engines, cache_bytes)
