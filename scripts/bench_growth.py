@@ -27,7 +27,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Drafter, DraftLimits

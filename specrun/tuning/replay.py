@@ -36,7 +36,7 @@ class TargetLimits:
 
     @classmethod
     def of(cls, target: TargetContext) -> TargetLimits:
-        """Those of a loaded target. How many sequences it has now is no limit: contexts are made for their plans."""
+        """The limits of a loaded target. Its number of sequences is none: contexts are made for their plans."""
         return cls(1, target.most_pending) if target.max_leaves == 1 else ANY_TREE
 
 
@@ -146,7 +146,7 @@ def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float, limits: 
         target_ms = guide.costs.target.ms(len(tree) + pending, position.ctx)
         passes.ms.append(alone_ms + target_ms + guide.costs.overhead.step + draft_ms)
         passes.lengths.append(n_tokens)
-        # The target decodes tokens again that do not lie in consecutive cells, or all of a pass that it takes back.
+        # The target decodes tokens again that do not lie in consecutive cells, or all of a pass that is rolled back.
         if limits.most_pending is None:
             pending = len(accepted.path) - n_in_order(accepted.path)
         else:

@@ -12,7 +12,7 @@ from specrun.engine.decoding import Engine
 from specrun.engine.request import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.profiles.profile_files import folder
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Sampler, SamplingParameters
