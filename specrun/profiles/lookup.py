@@ -35,10 +35,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a profile is of, apart from the machine and llama.cpp's build: the files, and what the user has decided.
+    """What a profile describes, apart from the machine and llama.cpp's build: the files, and what the user has decided.
 
-    ctx_size: tokens of prompt and answer. settings, draft_settings: those that the user has decided. residency: as in
-    `RunOptions`; where weights do not fit into RAM, all times depend on it.
+    ctx_size: tokens of prompt and answer. settings, draft_settings: what the user has decided of the two models.
+    residency: as in `RunOptions`; where weights do not fit into RAM, all times depend on it.
     """
 
     target: GgufFile

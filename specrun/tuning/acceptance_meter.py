@@ -24,7 +24,7 @@ TAIL = 12  # tokens written behind the last recorded position, so that the end o
 _MIN_POSITIONS = 16  # positions of a text
 _LOOK = 4  # positions that are recorded to know the time of each
 _LONGEST = 3600.0  # seconds; stands for no deadline
-_WRITING = 0.6  # share of the time that is for writing; the rest is for recording
+_WRITING = 0.6  # share of the time for writing; the rest is for recording
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
 

@@ -28,7 +28,8 @@ class TargetLimits:
     """What the target's cache allows, as `TargetContext` has it.
 
     leaves: most leaf paths of a tree.
-    most_pending: committed tokens that wait at most where a pass that is not accepted whole is decoded again.
+    most_pending: most committed tokens that may wait to be decoded again, where a pass has to be decoded again unless
+    all of it is accepted; None where only tokens that do not lie in consecutive cells are.
     """
 
     leaves: int = 256
@@ -52,8 +53,8 @@ class Prediction:
     tokens_per_pass: float
     accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
     largest: int = 1  # nodes of its largest tree, root included
-    times: BlockTimes = field(default_factory=BlockTimes)  # of the recorded texts
-    draft_share: float = 0.0  # of the time, that drafting takes
+    times: BlockTimes = field(default_factory=BlockTimes)  # times of the recorded texts
+    draft_share: float = 0.0  # share of the time that drafting takes
 
     @property
     def error(self) -> float:
@@ -74,7 +75,7 @@ class Prediction:
 class _Passes:
     """The passes of the replay of one text."""
 
-    n_positions: int  # recorded ones; the last pass may go further, depending on the plan, but no block beyond counts
+    n_positions: int  # that were recorded; the last pass may go further, but blocks behind them do not count
     lengths: list[int] = field(default_factory=list)  # committed tokens
     ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0  # of all passes together

@@ -1,7 +1,7 @@
 """Writes many texts at once: every pass of the target adds a token to each of them.
 
-Where weights are streamed, a pass over sixteen tokens takes as long as one over a single token, and elsewhere it takes
-less than sixteen of these. So texts to calibrate on are written together, plainly, and not one after the other.
+Where weights are streamed, a pass over sixteen tokens takes as long as a pass over a single token, and elsewhere it
+takes less time than sixteen passes. So texts to calibrate on are written together, with plain decoding.
 """
 
 from __future__ import annotations

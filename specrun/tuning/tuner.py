@@ -39,11 +39,12 @@ _CONTEXTS = (64, 768)
 
 # Shares of the effort's seconds after which each stage should be over.
 _TARGET_TABLE, _DRAFT_TABLE, _ACCEPTANCE, _REPLAY = 0.22, 0.25, 0.62, 0.70
-_LEAST_VALIDATED, _MOST_RUN = (24, 2), (2, 5)  # tokens and texts that each plan should have; plans, without off
+_LEAST_VALIDATED = (24, 2)  # tokens and texts that each plan should write
+_MOST_RUN = (2, 5)  # fewest and most plans that are run besides plain decoding
 _RECORDED = 128  # most nodes of a recorded tree: recordings of larger ones take time and memory for little
 _MANY = 0.75  # share of the wanted positions below which the user is told
 _LEAST_PROMPT = 8  # tokens that are left of a prompt, however small the context
-_SLOW_MS = 200.0  # time of a plain pass above which only powers of two are timed at first
+_SLOW_MS = 200.0  # where a plain pass takes longer, only powers of two are timed at first
 _FEW, _LEAST_TIMED = 16, 3  # tokens of passes that are timed in any case; rounds that there must be time for
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
@@ -54,7 +55,7 @@ EffortName = Literal["quick", "default", "thorough"]
 
 @dataclass(frozen=True)
 class Effort:
-    """Bounds of what a run measures."""
+    """How much a run measures."""
 
     seconds: float  # about how long all stages after loading take together
     largest: int  # most nodes of a tree
@@ -158,7 +159,7 @@ class Tuner:
         for size in wanted[1:]:
             if size > largest:
                 break
-            # A pass that takes longer than its tokens could ever make up for ends the useful sizes.
+            # A larger pass could not commit enough tokens to make up for its time.
             ms = timer.ms(size) if size > 8 else plain_ms
             if ms > MOST_TOKENS * plain_ms:
                 break
@@ -195,7 +196,7 @@ class Tuner:
 
     def _exact_sizes(self, costs: CostTable) -> PassSizes:
         self._run.show("in passes of which sizes are logits the same bits?")
-        # Types that keep bits at no cost, and users who asked for them, are worth the whole comparison.
+        # The whole comparison takes long: it is for types that keep bits at no cost, and for users who ask for them.
         quick = not (self._exact or keeps_bits(self._target.context.model.path))
         sizes, _ = exact_sizes(self._target, self._tokens, costs.largest, quick)
         # Passes of sizes that were not timed take too long for any plan.

@@ -33,9 +33,9 @@ _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine 
 
 @dataclass
 class Stages:
-    """The results of the stages that are over; None or empty for those to come."""
+    """The results of the stages that are over; None or empty for stages that are still to come."""
 
-    key: str  # names the effort and the texts; a run with other ones measures anew
+    key: str  # names the effort and the texts; a run with another effort or other texts measures again
     settings: LlamaSettings | None = None
     tried: list[TriedSettings] = field(default_factory=list)
     target: CostTable | None = None

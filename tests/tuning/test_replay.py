@@ -142,6 +142,16 @@ def test_an_unfinished_run_keeps_its_recordings_and_tables(
     assert not UnfinishedRun("fingerprint", "key").is_resumed
 
 
+def test_a_stage_is_measured_once_and_kept_for_the_next_run() -> None:
+    table = CostTable([PassTime(1, 64, 100.0)])
+    unfinished = UnfinishedRun("fingerprint", "key")
+    assert unfinished.once("target", lambda: table) is table
+    assert unfinished.once("target", lambda: pytest.fail("measured again")) is table
+    resumed = UnfinishedRun("fingerprint", "key")
+    assert resumed.is_resumed
+    assert resumed.once("target", lambda: pytest.fail("measured again")).ms(1, 64) == 100.0
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "key", "target": 3}'])
 def test_a_damaged_file_of_an_unfinished_run_is_passed_over(text: str) -> None:
     file = folder() / "unfinished" / "fingerprint.json"
