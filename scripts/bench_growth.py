@@ -29,7 +29,7 @@ from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits

@@ -23,8 +23,8 @@ from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.codec import converter
+from specrun.profiles.profile import Acceptance
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.by_temperature import nearest
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -22,7 +22,7 @@ from specrun.views import output
 if TYPE_CHECKING:
     from specrun.engine.run_options import RunOptions
     from specrun.profiles.profile import Profile
-    from specrun.tuning.effort import EffortName
+    from specrun.tuning.tuner import EffortName
     from specrun.tuning.which_draft import TunedDraft
 
 _PROFILES = "Profiles"
@@ -125,7 +125,7 @@ def _compared(models: ModelOptions) -> Sequence[ModelOptions]:
 
     here = drafts_here(models.target) if models.draft is None else []
     if here == [OWN_HEAD]:
-        here.insert(0, NO_DRAFT)  # the first is kept unless another one is clearly faster
+        here.insert(0, NO_DRAFT)  # the first is kept unless another draft is clearly faster
     if len(here) < 2:
         return _listed(models)
     # The embedded target has to be named where its draft is.
@@ -209,7 +209,7 @@ def _tune(
 
 
 def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
-    """Say how fast the target is with each draft, and keep the fastest as the one that it is run with."""
+    """Say how fast the target is with each draft, and keep the fastest draft for later runs."""
     from specrun.catalog import fastest
 
     rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)

@@ -16,8 +16,7 @@ from specrun.hardware import machine
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.locations import set_aside
 from specrun.profiles import profile_files
-from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
+from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import PlanChooser

@@ -16,7 +16,7 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape, expected_shape
 from specrun.llama import devices
 from specrun.llama_settings import UNDECIDED
-from specrun.profiles.known_rates import known_rates
+from specrun.profiles.lookup import known_rates
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ def best_of(
     is_better: whether the first finding is clearly better than the second.
     run: after its deadline nothing is measured, except that there always is a best one; None for no deadline.
     first: the best before any candidate, which is not measured.
-    seconds: about how long a candidate takes, all of which must be left. Without it, half the mean time of those
-    before must be left.
+    seconds: about how long a candidate takes; all of this time must be left. Without it, half of the mean time of the
+    candidates before must be left.
     """
     run = run or Run()
     started, best, tried = clock(), first, list[Found]()

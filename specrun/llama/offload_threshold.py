@@ -27,10 +27,10 @@ def is_open() -> bool:
 
 
 def settle(wanted: int | None) -> None:
-    """Choose for this process; None takes what there is.
+    """Choose the threshold for this process; None takes what there is.
 
-    Raises UsageError if the backends have started with another threshold, because times and bits would not be those
-    that were measured.
+    Raises UsageError if the backends have started with another threshold, with which times and bits would be others
+    than those that were measured.
     """
     if wanted is None or wanted == in_use():
         return
@@ -43,7 +43,7 @@ def settle(wanted: int | None) -> None:
 
 
 def start() -> None:
-    """To be called when the backends start: from now on nothing can be chosen."""
+    """Note that the backends start: from now on nothing can be chosen."""
     global _started_with
     if _started_with is None:
         _started_with = _of_environment()

@@ -13,8 +13,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import DamagedProfileError, Profile, TunedPlan
+from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.method import Plan

@@ -1,20 +1,26 @@
-"""The profile that belongs to a pair on this machine, if there is one."""
+"""The profile that belongs to a pair on this machine, if there is one, and what profiles tell of the machine."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
+from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.errors import ProfileError
 from specrun.hardware import machine
+from specrun.hardware.fit import Rates
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.llama_settings import LlamaSettings, ResidencyChoice
 from specrun.locations import set_aside
 from specrun.profiles import profile_files
 from specrun.profiles.profile import DamagedProfileError, Profile
+
+# The field of `Rates` for each memory that a profile says a model lies in.
+_FIELDS: dict[str, Literal["vram", "ram"]] = {"in VRAM": "vram", "in RAM": "ram"}
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a profile is of, apart from the machine and llama.cpp's build: the files, and what the user has decided.
+    """What a profile describes, apart from the machine and llama.cpp's build: the files, and what the user has decided.
 
-    ctx_size: tokens of prompt and answer. settings, draft_settings: those that the user has decided. residency: as in
-    `RunOptions`; where weights do not fit into RAM, all times depend on it.
+    ctx_size: tokens of prompt and answer. settings, draft_settings: what the user has decided of the two models.
+    residency: as in `RunOptions`; where weights do not fit into RAM, all times depend on it.
     """
 
     target: GgufFile
@@ -118,3 +124,30 @@ def find(identity: dict[str, Any]) -> Found:
     if not changed:
         return Found(None)
     return Found(None, f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again")
+
+
+def known_rates(catalog: Mapping[str, Entry]) -> Rates:
+    """The rates that the newest profiles of this machine tell, and assumed ones for the rest.
+
+    A dense model of the catalog that lies in one memory tells the rate of that memory: its bytes over the time of a
+    plain pass. The rate of the disk was measured when a profile was made.
+    """
+    sizes = {
+        entry.file.rsplit("/", 1)[-1]: entry.expected_bytes
+        for entry in catalog.values()
+        if entry.kind == "dense" and entry.expected_bytes
+    }
+    found: dict[str, float] = {}
+    for profile in profile_files.saved():
+        field, n_bytes = _FIELDS.get(profile.regime), sizes.get(profile.target)
+        if field and n_bytes:
+            found.setdefault(field, n_bytes / profile.costs.plain_ms(0) * 1e3)
+        if disk := _disk_rate(profile.hardware):
+            found.setdefault("disk", disk)
+    return Rates(**found, measured=tuple(found))
+
+
+def _disk_rate(hardware: Mapping[str, Any]) -> float | None:
+    storage = hardware.get("storage")
+    rate = storage.get("bytes_per_second") if isinstance(storage, dict) else None
+    return float(rate) if isinstance(rate, (int, float)) and rate > 0 else None

@@ -8,13 +8,13 @@ from typing import Any, Literal
 from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
 from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
 from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
@@ -24,6 +24,17 @@ Origin = Literal["tuned", "learned"]
 
 class DamagedProfileError(ProfileError):
     """A file that is no profile at all."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """How many of the draft's tokens the target accepts at one temperature, along texts that the target wrote."""
+
+    temperature: float
+    calibration: Calibration
+    positional: list[float]  # p_k: the chance that the k-th candidate is accepted, none before it, by sample and match
+    sampled: list[float]  # the same of the k-th draw without replacement, by Sequoia's rule
+    n_positions: int  # positions of the texts that the calibration counts
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from specrun.engine.decoding import Engine
 from specrun.engine.positional_meter import PositionalMeter
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.sampling import Candidates, Sampler, SamplingParameters
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.specexec import sharpness_at
@@ -22,9 +22,9 @@ from specrun.tuning.trace import MeasuredAcceptance, Trace, calibrate, record
 
 TAIL = 12  # tokens written behind the last recorded position, so that the end of the text cuts few passes short
 _MIN_POSITIONS = 16  # positions of a text
-_LOOK = 4  # positions after which the time of recording one is known
+_LOOK = 4  # positions that are recorded to know the time of each
 _LONGEST = 3600.0  # seconds; stands for no deadline
-_WRITING = 0.6  # share of the time that is for writing; the rest is for recording
+_WRITING = 0.6  # share of the time for writing; the rest is for recording
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
 
@@ -50,7 +50,7 @@ class AcceptanceMeter:
     """Lets the target write texts, and records what the draft proposes along them.
 
     engine: its contexts must hold trees of `budget` nodes.
-    costs: by which the recorded trees are as deep as could pay.
+    costs: pass times; the recorded trees are as deep as could pay with them.
     budget: nodes of a recorded tree.
     width: nodes that a draft pass expands.
     """
@@ -82,8 +82,7 @@ class AcceptanceMeter:
         by_temperature = write_together(target, token_ids, temperatures, least, most, writing, groups)
         results = []
         for i, (temperature, texts) in enumerate(by_temperature.items()):
-            left = run.deadline - time.perf_counter()
-            stage = run.stage(left / (len(by_temperature) - i)) if np.isfinite(left) else run
+            stage = run.stage((run.deadline - time.perf_counter()) / (len(by_temperature) - i))
             results.append(self._measured(temperature, texts, stage))
         return results
 

@@ -26,7 +26,7 @@ _SOURCES = Estimate(0.1, 0.1)
 # All chosen by hand.
 _SCREENED = 0.25  # share of the texts on which all plans are replayed
 _HOPELESS = 0.3  # a plan that was slower by this share there, and by twice the error, is not replayed on the others
-_REPLAYED = 8  # the best ones, which are replayed on all texts even after the deadline: each takes a second at most
+_REPLAYED = 8  # best plans that are replayed on all texts even after the deadline: each takes a second at most
 _CHAIN_SLOWER = 0.3  # the best chain is run unless it is slower by this share
 _ERRORS = 2.0  # a plan that is slower by more than this many standard errors is not run
 _HIDDEN = 0.05  # least share of the time that drafting takes where drafting ahead is run; it cannot save more
@@ -36,7 +36,7 @@ def candidates(
     costs: CostModel, largest: int, ctx: int, acceptance: Sequence[float], limits: TargetLimits = ANY_TREE
 ) -> list[Plan]:
     """Every plan that the methods propose because it could pay. Where a pass checks one path, fixed trees are left out:
-    of each only its best path would be checked, and there is a chain of that depth.
+    a pass would check their best path only, and there is a chain of that depth.
 
     largest: most nodes of a tree. ctx: context length at which costs are judged. acceptance: the chance that the k-th
     candidate is accepted and none before it.
@@ -93,9 +93,9 @@ def ranked(
 def worth_running(predictions: Sequence[Prediction], largest: int, most: int) -> list[Prediction]:
     """At most `most` predictions that are checked by running, most worth it first, and behind them plain decoding.
 
-    They are the best plan, the best of each other method that may be the best of all, and the best chain. An adaptive
-    tree is run with draft sources as well: they gain where a text copies, which calibration texts do not. The best plan
-    is run once more with overlap, if drafting takes long enough. Neither gain can be predicted.
+    They are the best plan, the best plan of each other method that may be the best of all, and the best chain. An
+    adaptive tree is run with draft sources as well: they gain where a text copies, which calibration texts do not. The
+    best plan is run once more with overlap, if drafting takes long enough. Neither gain can be predicted.
 
     predictions: fastest first. largest: most nodes of a tree.
     """
@@ -121,7 +121,7 @@ def worth_running(predictions: Sequence[Prediction], largest: int, most: int) ->
 def predicted_ratio(one: Prediction, other: Prediction) -> Estimate:
     """The natural logarithm of how many times as fast as `other` `one` is, by what is known before either is run.
 
-    Of overlap nothing is known; of draft sources, what they brought on other pairs.
+    Nothing is known about overlap. Draft sources are expected to bring what they brought on other pairs.
     """
     if one.plan.overlap != other.plan.overlap:
         return Estimate(0.0, math.inf)

@@ -23,10 +23,10 @@ from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.tree import ROOT, TokenTree
 
-_SLOW_MS = 200.0  # time of a plain pass above which a longer context is timed at two sizes only
-_TOO_SLOW_MS = 2000.0  # time of a plain pass above which a longer context is not timed after the deadline
+_SLOW_MS = 200.0  # where a plain pass takes longer, few sizes are timed at a longer context after the deadline
+_TOO_SLOW_MS = 2000.0  # where a plain pass takes longer, a longer context is not timed after the deadline
 _DRIFT = 1.25  # a round is repeated if its anchor took longer than this times the best anchor of all rounds
-_JAGGED = 0.12  # relative distance of a pass from the line between its neighbours above which they are looked into
+_JAGGED = 0.12  # relative distance of a pass from the line between its neighbours above which more sizes are timed
 _MIN_ROUNDS = 2
 _ANCHORS, _FEW_ANCHORS = 5, 2  # passes of an anchor between context lengths; few where passes are slow
 _SHORTEST_MS = 8.0  # a timing takes at least so long: shorter passes are repeated, and their median is taken
@@ -49,8 +49,8 @@ class PassTimer(Protocol):
 class TargetTimer:
     """Times the target's passes. The logits of all tokens are read back, as in use.
 
-    Every pass has the next tokens of the text. In a mixture the same ones would choose the same experts again, which
-    are then in memory already.
+    Every pass has the next tokens of the text. In a mixture of experts the same tokens would choose the same experts
+    again, which would then be in memory already.
     """
 
     target: TargetContext

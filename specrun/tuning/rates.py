@@ -76,7 +76,7 @@ class BlockTimes:
 
 
 def block_seconds(lengths: Sequence[int], seconds: Sequence[float], n_untimed: int = 0) -> tuple[float, ...]:
-    """The seconds of every whole block of a text, of which each pass gets its share in proportion to its tokens.
+    """The seconds of every whole block of a text. The time of a pass is divided evenly among its tokens.
 
     lengths, seconds: committed tokens and time of every pass. n_untimed: first passes whose time does not count; blocks
     that begin in them are nan.

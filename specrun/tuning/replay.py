@@ -27,7 +27,8 @@ class TargetLimits:
     """What the target's cache allows, as `TargetContext` has it.
 
     leaves: most leaf paths of a tree.
-    most_pending: committed tokens that wait at most where a pass that is not accepted whole is decoded again.
+    most_pending: most committed tokens that may wait to be decoded again, where a pass has to be decoded again unless
+    all of it is accepted; None where only tokens that do not lie in consecutive cells are.
     """
 
     leaves: int = 256
@@ -35,7 +36,7 @@ class TargetLimits:
 
     @classmethod
     def of(cls, target: TargetContext) -> TargetLimits:
-        """Those of a loaded target. How many sequences it has now is no limit: contexts are made for their plans."""
+        """The limits of a loaded target. Its number of sequences is none: contexts are made for their plans."""
         return cls(1, target.most_pending) if target.max_leaves == 1 else ANY_TREE
 
 
@@ -51,8 +52,8 @@ class Prediction:
     tokens_per_pass: float
     accepted: tuple[int, ...] = ()  # passes by accepted length, from 1 on
     largest: int = 1  # nodes of its largest tree, root included
-    times: BlockTimes = field(default_factory=BlockTimes)  # of the recorded texts
-    draft_share: float = 0.0  # of the time, that drafting takes
+    times: BlockTimes = field(default_factory=BlockTimes)  # times of the recorded texts
+    draft_share: float = 0.0  # share of the time that drafting takes
 
     @property
     def error(self) -> float:
@@ -73,7 +74,7 @@ class Prediction:
 class _Passes:
     """The passes of the replay of one text."""
 
-    n_positions: int  # recorded ones; the last pass may go further, depending on the plan, but no block beyond counts
+    n_positions: int  # that were recorded; the last pass may go further, but blocks behind them do not count
     lengths: list[int] = field(default_factory=list)  # committed tokens
     ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0  # of all passes together
@@ -145,7 +146,7 @@ def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float, limits: 
         target_ms = guide.costs.target.ms(len(tree) + pending, position.ctx)
         passes.ms.append(alone_ms + target_ms + guide.costs.overhead.step + draft_ms)
         passes.lengths.append(n_tokens)
-        # The target decodes tokens again that do not lie in consecutive cells, or all of a pass that it takes back.
+        # The target decodes tokens again that do not lie in consecutive cells, or all of a pass that is rolled back.
         if limits.most_pending is None:
             pending = len(accepted.path) - n_in_order(accepted.path)
         else:

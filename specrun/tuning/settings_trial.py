@@ -1,4 +1,4 @@
-"""One trial of llama.cpp's settings: what is measured with them on the target, in this process or in one of its own."""
+"""What is measured with one choice of llama.cpp's settings on the target, in this process or in another process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_ra
 from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
-_FAR_BEHIND = 0.6  # share of the best size's rate below which two sizes in turn end the sizes that are timed
+_FAR_BEHIND = 0.6  # after two sizes in a row with less than this share of the best size's rate, no larger size is timed
 _ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
 _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
 _ROUNDS = 2
@@ -122,9 +122,9 @@ def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:
 
 
 def may_be_best(ms: Mapping[int, float], exact: PassSizes) -> list[int]:
-    """Of the sizes timed behind few cells, those that may be the best behind many, padded to `exact` or not.
+    """The sizes timed behind few cells that may be the best behind many cells, padded to `exact` or not.
 
-    Small sizes, and the least of `exact`, which a plain pass is padded to, are among them in any case.
+    Small sizes, and the least of `exact`, which a plain pass is padded to, are always among them.
     """
     wanted = {n for n in ms if n <= _ALWAYS or n == exact.least}
     for sizes in (ANY_SIZE, exact):
@@ -150,7 +150,7 @@ def measured_apart(
     }
 
     def wait() -> None:
-        run.is_over()  # Ctrl-C
+        run.is_over()  # raises KeyboardInterrupt after Ctrl-C
 
     return converter().structure(child_process.answer(__name__, request, "a trial of settings", wait, debug), Tried)
 

@@ -1,12 +1,11 @@
 """Writes many texts at once: every pass of the target adds a token to each of them.
 
-Where weights are streamed, a pass over sixteen tokens takes as long as one over a single token, and elsewhere it takes
-less than sixteen of these. So texts to calibrate on are written together, plainly, and not one after the other.
+Where weights are streamed, a pass over sixteen tokens takes as long as a pass over a single token, and elsewhere it
+takes less time than sixteen passes. So texts to calibrate on are written together, with plain decoding.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ def write_together(
     """For each temperature, a text behind each of `prompts`.
 
     All are written at once if the context has room for `most` tokens of each; else in as many groups as that takes, up
-    to `most_groups`. Of a group that has no room for `least` tokens of each text, only the first prompts are taken.
+    to `most_groups`. Where a group has no room for `least` tokens of each text, only its first prompts are taken.
 
     All texts get equally many tokens: `most`, or fewer if the run's deadline passes, but at least `least` if these fit
     the context. Text goes on past its end. Each prompt has a seed of its own, or all texts would share their luck. The
@@ -60,8 +59,7 @@ def write_together(
         # A recurrent state belongs to one sequence, so texts at several temperatures do not share their prompt.
         written_at: dict[float, list[Text]] = {}
         for i, temperature in enumerate(temperatures):
-            left = run.deadline - time.perf_counter()
-            stage = run.stage(left / (n_each - i)) if math.isfinite(left) else run
+            stage = run.stage((run.deadline - time.perf_counter()) / (n_each - i))
             groups = max(most_groups // n_each, 1)
             written_at |= write_together(target, prompts, [temperature], least, most, stage, groups)
         return written_at
@@ -72,8 +70,7 @@ def write_together(
     n_groups = _n_groups(target, prompts, n_each, most, most_groups)
     for i in range(n_groups):
         group = by_prompt[i::n_groups]
-        left = run.deadline - time.perf_counter()
-        stage = run.stage(left / (n_groups - i)) if math.isfinite(left) else run
+        stage = run.stage((run.deadline - time.perf_counter()) / (n_groups - i))
         n_fitting, length = _fitting(target, prompts[i::n_groups], n_each, least, most)
         _write([text for texts in group[:n_fitting] for text in texts], target, n_each, least, length, stage)
     written = [texts for texts in by_prompt if texts[0].written]

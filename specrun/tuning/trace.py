@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.specexec import SpecExecDrafter

@@ -24,10 +24,9 @@ from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
 from specrun.tuning import prompt_passes, ring_trials, settings_trials
-from specrun.tuning.effort import EFFORTS, EffortName
 from specrun.tuning.settings_trial import Tried
-from specrun.tuning.tuner import Tuner
-from specrun.tuning.unfinished import UnfinishedRun
+from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
+from specrun.tuning.unfinished import Stages, UnfinishedRun
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
 _PROMPT_SHARE = 0.05  # of the effort's seconds, for passes over prompts, where settings were tried before
@@ -55,8 +54,7 @@ def tune_pair(
     run: Run,
     first: tuple[Profile, Placement] | None = None,
 ) -> tuple[Profile, Placement]:
-    """Measure a pair and choose its plans. Returns the profile, which is not saved and has no picture, and where the
-    layers lie.
+    """Measure a pair and choose its plans: the profile, not saved yet and without a picture, and where the layers lie.
 
     identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
     first: what was measured of the same target with another draft, whose settings and pass times of the target hold
@@ -64,9 +62,8 @@ def tune_pair(
     Raises KeyboardInterrupt, between two passes, once the run is interrupted, and OtherProcessNeededError.
     """
     effort, started = EFFORTS[effort_name], time.perf_counter()
-    fingerprint = machine.fingerprint(identity)
     key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
-    unfinished = UnfinishedRun(fingerprint, key)
+    unfinished = UnfinishedRun(machine.fingerprint(identity), key)
     run = run.expected_to_take((1 + _SETTINGS_SHARE) * effort.seconds)
     run.show("looking at this machine")
     here = Machine.read(options.target, devices.devices(options.settings.rpc), devices.system_info())
@@ -78,32 +75,23 @@ def tune_pair(
     is_tried = placement.regime != "streamed" or effort_name == "thorough"
     if not is_tried:
         notices.append("llama.cpp's settings were not tried, because streamed passes take long; --thorough tries them")
-    settings = unfinished.stages.settings
-    if settings is None:
-        settings_run = run.stage(_SETTINGS_SHARE * effort.seconds)
-        untried = with_defaults(options).settings if options.exact else LlamaSettings()
-        settings, tried = (
-            _try_settings(options, here, placement, settings_run, first is None) if is_tried else (untried, [])
-        )
-        if settings.offload_min_batch is None and not offload_threshold.is_open():  # as for tiled kernels
-            settings = replace(settings, offload_min_batch=offload_threshold.in_use())
-        if settings.tiled is None and tiled_kernels.in_use() != "auto":  # by the environment, which later runs may lack
-            settings = replace(settings, tiled=tiled_kernels.in_use())
-        prompt_run = run.stage(_PROMPT_SHARE * effort.seconds) if is_tried else settings_run
-        settings, prompt_ms = _choose_prompt_pass(options, here, placement, settings, tried, prompt_run)
-        stages = unfinished.stages
-        stages.settings, stages.tried, stages.prompt_ms = settings, [trial.row for trial in tried], prompt_ms
+    stages = unfinished.stages
+    if stages.settings is None:
+        chosen = _choose_settings(options, here, placement, effort.seconds, is_tried, first is None, run)
+        stages.settings, tried, stages.prompt_ms = chosen
+        stages.tried = [trial.row for trial in tried]
         unfinished.save()
-    if settings.offload_min_batch not in (None, offload_threshold.in_use()):
-        raise OtherProcessNeededError(settings.offload_min_batch)
-    ring = unfinished.stages.ring or RingSettings()
-    unpadded = replace(options, settings=options.settings.over(settings), exact=False, ring=ring)
+    if stages.settings.offload_min_batch not in (None, offload_threshold.in_use()):
+        raise OtherProcessNeededError(stages.settings.offload_min_batch)
+    unpadded = replace(
+        options, settings=options.settings.over(stages.settings), exact=False, ring=stages.ring or RingSettings()
+    )
     with Model(unpadded, show=run.display) as model:
         for notice in model.notices:
             run.note(notice)
-        if model.residency.mode == "ring" and unfinished.stages.ring is None:
-            ring, tried_rings = ring_trials.choose(model, texts.together(), run.stage(_SETTINGS_SHARE * effort.seconds))
-            unfinished.stages.ring, unfinished.stages.tried_rings = ring, tried_rings
+        if model.residency.mode == "ring" and stages.ring is None:
+            ring_run = run.stage(_SETTINGS_SHARE * effort.seconds)
+            stages.ring, stages.tried_rings = ring_trials.choose(model, texts.together(), ring_run)
             unfinished.save()
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
@@ -113,16 +101,23 @@ def tune_pair(
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
         residency = model.residency
-        notices += [residency.notice] if residency.notice else []
+    notices += [residency.notice] if residency.notice else []
+    profile = _profile(options, identity, here, stages, tuned)
+    return replace(profile, regime=placement.regime, residency=residency, notices=notices + tuned.notices), placement
+
+
+def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, stages: Stages, tuned: Tuned) -> Profile:
+    """What was measured of a pair, without where its weights lie."""
+    assert stages.settings
     return Profile(
-        fingerprint=fingerprint,
+        fingerprint=machine.fingerprint(identity),
         identity=dict(identity),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         target=options.target.name,
         draft=options.draft.name if options.draft and tuned.costs.draft else "",
         hardware={"summary": _summary(here), **here.as_json()},
-        settings=settings,
-        regime=placement.regime,
+        settings=stages.settings,
+        regime="",
         exact_sizes=tuned.exact_sizes,
         pads=tuned.pads,
         costs=tuned.costs,
@@ -130,37 +125,53 @@ def tune_pair(
         plans=tuned.plans,
         validation=[validated.row for validated in tuned.validated],
         predictions={t: [prediction.row for prediction in ranked] for t, ranked in tuned.predictions.items()},
-        tried=unfinished.stages.tried,
-        prompt_ms=unfinished.stages.prompt_ms,
-        residency=residency,
-        ring=ring,
-        tried_rings=unfinished.stages.tried_rings,
-        notices=notices + tuned.notices,
-    ), placement
+        tried=stages.tried,
+        prompt_ms=stages.prompt_ms,
+        ring=stages.ring or RingSettings(),
+        tried_rings=stages.tried_rings,
+    )
+
+
+def _choose_settings(
+    options: RunOptions, here: Machine, placement: Placement, seconds: float, is_tried: bool, is_first: bool, run: Run
+) -> tuple[LlamaSettings, list[Tried], dict[int, float]]:
+    """The target's settings, all that were tried, and the milliseconds to read a token by the size of a prompt's pass.
+
+    seconds: the effort's. is_tried: whether there is time to try any. is_first: see `_try_settings`.
+    """
+    settings_run = run.stage(_SETTINGS_SHARE * seconds)
+    settings, tried = with_defaults(options).settings if options.exact else LlamaSettings(), list[Tried]()
+    if is_tried:
+        settings, tried = _try_settings(options, here, placement, settings_run, is_first)
+    # What the environment has chosen holds for what is measured now, and later runs may lack it.
+    if settings.offload_min_batch is None and not offload_threshold.is_open():
+        settings = replace(settings, offload_min_batch=offload_threshold.in_use())
+    if settings.tiled is None and tiled_kernels.in_use() != "auto":
+        settings = replace(settings, tiled=tiled_kernels.in_use())
+    prompt_run = run.stage(_PROMPT_SHARE * seconds) if is_tried else settings_run
+    settings, prompt_ms = _choose_prompt_pass(options, here, placement, settings, tried, prompt_run)
+    return settings, tried, prompt_ms
 
 
 def _try_settings(
     options: RunOptions, here: Machine, placement: Placement, run: Run, is_first: bool
 ) -> tuple[LlamaSettings, list[Tried]]:
-    """Try llama.cpp's settings for the target. Returns the fastest, and all that were tried.
+    """The fastest of llama.cpp's settings for the target, and all that were tried.
 
     is_first: whether no other pair was measured in this process, which then may need another environment.
     """
-    threads = options.settings.threads or here.cpu.n_usable
-    is_split = placement.regime == "partly in VRAM"
     n_gpus = len(here.gpus) if placement.n_gpu_layers else 0
-    has_tiled = options.exact and not n_gpus and tiled_kernels.compute(GgufFile.read(options.target).types)
     variations = settings_trials.variations(
-        here.cpu.n_logical,
-        threads,
-        placement.can_repack,
-        is_split,
-        n_gpus,
-        has_tiled,
-        is_first and offload_threshold.is_open(),
+        n_logical=here.cpu.n_logical,
+        n_threads=options.settings.threads or here.cpu.n_usable,
+        can_repack=placement.can_repack,
+        is_split=placement.regime == "partly in VRAM",
+        n_gpus=n_gpus,
+        has_tiled=options.exact and not n_gpus and tiled_kernels.compute(GgufFile.read(options.target).types),
+        has_threshold=is_first and offload_threshold.is_open(),
     )
-    defaults = with_defaults(options).settings
     may_crash = placement.n_gpu_layers > 0
+    defaults = with_defaults(options).settings
     return settings_trials.choose(options, defaults, list(variations), texts.together(), run, may_crash)
 
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import keeps_bits
@@ -13,18 +14,16 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.llama.invariance import exact_sizes
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import TunedPlan
+from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
+from specrun.speculation.method import MAX_BUDGET, OFF, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
-from specrun.tuning.effort import Effort
 from specrun.tuning.pass_timer import DraftTimer, TargetTimer, table
 from specrun.tuning.replay import Prediction, TargetLimits
 from specrun.tuning.trace import MeasuredAcceptance
@@ -38,21 +37,48 @@ _CONTEXTS = (64, 768)
 
 # Shares of the effort's seconds after which each stage should be over.
 _TARGET_TABLE, _DRAFT_TABLE, _ACCEPTANCE, _REPLAY = 0.22, 0.25, 0.62, 0.70
-_LEAST_VALIDATED, _MOST_RUN = (24, 2), (2, 5)  # tokens and texts that each plan should have; plans, without off
+_LEAST_VALIDATED = (24, 2)  # tokens and texts that each plan should write
+_MOST_RUN = (2, 5)  # fewest and most plans that are run besides plain decoding
 _RECORDED = 128  # most nodes of a recorded tree: recordings of larger ones take time and memory for little
 _MANY = 0.75  # share of the wanted positions below which the user is told
 _LEAST_PROMPT = 8  # tokens that are left of a prompt, however small the context
-_SLOW_MS = 200.0  # time of a plain pass above which only powers of two are timed at first
+_SLOW_MS = 200.0  # where a plain pass takes longer, only powers of two are timed at first
 _FEW, _LEAST_TIMED = 16, 3  # tokens of passes that are timed in any case; rounds that there must be time for
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
+
+
+EffortName = Literal["quick", "default", "thorough"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a run measures."""
+
+    seconds: float  # about how long all stages after loading take together
+    largest: int  # most nodes of a tree
+    rounds: int  # rounds of the cost tables
+    n_positions: int  # most positions recorded behind each calibration text
+    n_tokens: int  # most tokens written behind each validation text
+
+    @property
+    def largest_plan(self) -> Plan:
+        """A plan that the contexts must have room for."""
+        return SPECEXEC.plan(min(self.largest, MAX_BUDGET), 16)
+
+
+EFFORTS: dict[EffortName, Effort] = {
+    "quick": Effort(40, 128, 3, 32, 48),
+    "default": Effort(140, 256, 5, 64, 96),
+    "thorough": Effort(1200, 512, 9, 192, 192),
+}
 
 
 @dataclass(frozen=True)
 class Tuned:
     """What the stages measured and chose."""
 
-    costs: CostModel  # of passes without padding
+    costs: CostModel  # without padding
     exact_sizes: PassSizes  # passes of these sizes give a token the same bits
     pads: bool  # whether every pass was padded to these sizes when plans were compared and run
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
@@ -81,7 +107,7 @@ class Tuner:
         self._model = model
         self._target = model.engine.target
         self._effort = effort
-        self._temperatures = tuple(temperatures)
+        self._temperatures = temperatures
         self._unfinished = unfinished
         self._stages = unfinished.stages
         self._run = run
@@ -96,14 +122,16 @@ class Tuner:
         Raises KeyboardInterrupt, between two passes, once the run is interrupted.
         """
         calibrate_on, validate_on = self._texts(prompts)
-        target_table = self._target_table()
+        once = self._unfinished.once
+        target_table = once("target", self._target_table)
         self._target.wait_for(most_waiting(target_table))
-        sizes = self._measure_exactness(target_table)
+        sizes = once("exact_sizes", lambda: self._exact_sizes(target_table))
         ctx = target_table.times[0].ctx
         pads = self._exact or is_free(sizes, {n: target_table.ms(n, ctx) for n in target_table.sizes})
         if pads:
             self._target.padding = sizes
-        costs = CostModel(target_table.padded(self._target.padding), self._draft_table())
+        draft_table = once("draft", self._draft_table) if self._model.engine.draft else None
+        costs = CostModel(target_table.padded(self._target.padding), draft_table)
         measured: list[MeasuredAcceptance] = []
         if costs.draft:
             measured, costs = self._measure_acceptance(costs, calibrate_on)
@@ -117,8 +145,6 @@ class Tuner:
     # --- stages ----------------------------------------------------------------------------------------------------
 
     def _target_table(self) -> CostTable:
-        if self._stages.target:
-            return self._stages.target
         timer = TargetTimer(self._target, self._tokens)
         timer.fill(_CONTEXTS[0])
         largest = min(self._effort.largest, self._target.room())
@@ -131,7 +157,7 @@ class Tuner:
         for size in wanted[1:]:
             if size > largest:
                 break
-            # A pass that takes longer than its tokens could ever make up for ends the useful sizes.
+            # A larger pass could not commit enough tokens to make up for its time.
             ms = timer.ms(size) if size > 8 else plain_ms
             if ms > MOST_TOKENS * plain_ms:
                 break
@@ -145,19 +171,12 @@ class Tuner:
             sizes.append(size)
         if _LEAST_TIMED * total_ms > budget_ms:
             sizes = [size for size in sizes if size in powers]
-        self._stages.target = self._table("target", timer, sizes, plain_ms * sum(sizes) / 8, _TARGET_TABLE)
-        self._unfinished.save()
-        return self._stages.target
+        return self._table("target", timer, sizes, plain_ms * sum(sizes) / 8, _TARGET_TABLE)
 
-    def _draft_table(self) -> CostTable | None:
-        engine = self._model.engine
-        if engine.draft is None or self._stages.draft:
-            return self._stages.draft
-        timer = DraftTimer(engine, self._tokens)
+    def _draft_table(self) -> CostTable:
+        timer = DraftTimer(self._model.engine, self._tokens)
         timer.fill(_CONTEXTS[0])
-        self._stages.draft = self._table("draft", timer, _DRAFT_SIZES, timer.ms(1) * 20, _DRAFT_TABLE)
-        self._unfinished.save()
-        return self._stages.draft
+        return self._table("draft", timer, _DRAFT_SIZES, timer.ms(1) * 20, _DRAFT_TABLE)
 
     def _table(
         self, name: str, timer: TargetTimer | DraftTimer, sizes: Sequence[int], round_ms: float, share: float
@@ -173,16 +192,13 @@ class Tuner:
             )
         return cost_table
 
-    def _measure_exactness(self, costs: CostTable) -> PassSizes:
-        if self._stages.exact_sizes is None:
-            self._run.show("in passes of which sizes are logits the same bits?")
-            # Types that keep bits at no cost, and users who asked for them, are worth the whole comparison.
-            quick = not (self._exact or keeps_bits(self._target.context.model.path))
-            sizes, _ = exact_sizes(self._target, self._tokens, costs.largest, quick)
-            # Passes of sizes that were not timed take too long for any plan.
-            self._stages.exact_sizes = sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
-            self._unfinished.save()
-        return self._stages.exact_sizes
+    def _exact_sizes(self, costs: CostTable) -> PassSizes:
+        self._run.show("in passes of which sizes are logits the same bits?")
+        # The whole comparison takes long: it is for types that keep bits at no cost, and for users who ask for them.
+        quick = not (self._exact or keeps_bits(self._target.context.model.path))
+        sizes, _ = exact_sizes(self._target, self._tokens, costs.largest, quick)
+        # Passes of sizes that were not timed take too long for any plan.
+        return sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
 
     def _measure_acceptance(
         self, costs: CostModel, prompts: Sequence[Prompt]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import pathlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cattrs import Converter
@@ -25,14 +26,16 @@ from specrun.speculation.planning.costs import CostTable, Overhead
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.tuning.trace import MeasuredAcceptance, Path, Position
 
+Result = TypeVar("Result")
+
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
 
 
 @dataclass
 class Stages:
-    """The results of the stages that are over; None or empty for those to come."""
+    """The results of the stages that are over; None or empty for stages that are still to come."""
 
-    key: str  # names the effort and the texts; a run with other ones measures anew
+    key: str  # names the effort and the texts; a run with another effort or other texts measures again
     settings: LlamaSettings | None = None
     tried: list[TriedSettings] = field(default_factory=list)
     target: CostTable | None = None
@@ -69,6 +72,14 @@ class UnfinishedRun:
             stages.settings, stages.tried, stages.prompt_ms = profile.settings, profile.tried, profile.prompt_ms
             stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
             stages.ring, stages.tried_rings = profile.ring, profile.tried_rings
+
+    def once(self, stage: str, measure: Callable[[], Result]) -> Result:
+        """The result of a stage, by its name in `Stages`: what is known already, or what is measured now and kept."""
+        if not getattr(self.stages, stage):
+            setattr(self.stages, stage, measure())
+            self.save()
+        result: Result = getattr(self.stages, stage)
+        return result
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""

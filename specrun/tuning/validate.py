@@ -12,8 +12,7 @@ from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
-from specrun.profiles.profile import TunedPlan
+from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.profiles.tuning_rows import ValidationRow
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
@@ -27,8 +26,8 @@ from specrun.tuning.rates import BLOCK, BlockTimes, Estimate, block_seconds
 from specrun.tuning.replay import Prediction
 
 UNTIMED = 2  # first passes of a text whose time does not count: caches still hold what was there before
-_CANNOT_WIN = 2.0  # standard errors by which a plan must be slower than the best one to be run no more
-_KNOWN = 0.02  # relative error of the difference to the best plan below which a plan is run no more
+_CANNOT_WIN = 2.0  # a plan that is slower than the best plan by more than so many standard errors is run no more
+_KNOWN = 0.02  # a plan is run no more once its difference to the best plan is known to this relative error
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Validated:
 
     @property
     def expected_tokens_per_pass(self) -> float:
-        """The mean over the passes that were replayed and run; of draft sources only what was run is known."""
+        """The mean over the passes that were replayed and run. Draft sources are not replayed, so only runs count."""
         n_replayed = 0 if self.passes and self.plan.method.sources else sum(self.prediction.accepted) or 1
         return (self.tokens + n_replayed * self.prediction.tokens_per_pass) / (self.passes + n_replayed)
 
@@ -138,7 +137,7 @@ def validate(
 
 
 def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int, costs: CostModel) -> None:
-    """Add a text. Of plain decoding, the passes that were run stand for those that were not, with their scatter."""
+    """Add a text. Plain decoding stops early: the passes that were run stand for the others, with their scatter."""
     lengths, seconds = [one.n_tokens for one in passes], [one.seconds for one in passes]
     result.tokens += sum(lengths)
     result.passes += len(passes)
@@ -156,7 +155,7 @@ def _add(result: Validated, passes: Sequence[PassRecord], n_tokens: int, costs: 
 
 
 def still_open(results: Sequence[Validated], left: Sequence[Validated]) -> list[Validated]:
-    """Those of `left` of which further texts could change what is chosen; plain decoding as long as there are others.
+    """The plans that further texts could show to be the best, and plain decoding as long as there are others.
 
     left: the results of the plans that were run on the last text, in their order; `results` of all.
     """
@@ -176,8 +175,8 @@ def still_open(results: Sequence[Validated], left: Sequence[Validated]) -> list[
 def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate) -> TunedPlan:
     """The plan to follow, by prediction and measurement weighted by the inverse of their variances.
 
-    It is the most cautious plan that is slower than the fastest one by no more than the standard error of their
-    difference (see `Plan.caution`).
+    It is the most cautious plan (`Plan.caution`) that is slower than the fastest plan by no more than the standard
+    error of their difference.
 
     plain: the natural logarithm of plain decoding's rate.
     """
@@ -196,7 +195,7 @@ def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate
 
 
 def chosen(results: Sequence[Validated]) -> Validated:
-    """The most cautious plan that is slower than the fastest one by no more than the error of their difference."""
+    """The most cautious plan that is slower than the fastest plan by no more than the error of their difference."""
     off = next(result for result in results if not result.plan.drafts)
     known = [result for result in results if math.isfinite(result.log_ratio(off).error)]
     fastest = max(known, key=lambda result: result.log_ratio(off).value)

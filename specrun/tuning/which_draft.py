@@ -13,19 +13,19 @@ from specrun.engine.trial import best_of, is_faster
 from specrun.hardware.placement import Placement
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
-from specrun.tuning.effort import EffortName
 from specrun.tuning.tune_pair import tune_pair
+from specrun.tuning.tuner import EffortName
 
 
 @dataclass(frozen=True)
 class TunedDraft:
-    """What was measured of the target with one draft."""
+    """What was measured of the target with a draft."""
 
     name: str  # as the user or the catalog named the draft, or its file's name
     options: RunOptions
     profile: Profile
     placement: Placement
-    plain: float  # tokens per second of plain decoding, by which drafts are compared
+    plain: float  # tokens per second of plain decoding, the same for drafts that are compared where possible
 
     @classmethod
     def beside(

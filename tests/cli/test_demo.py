@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.demo import wide_pair
-from specrun.tuning.effort import EFFORTS, Effort
+from specrun.tuning.tuner import EFFORTS, Effort
 from tests.conftest import SpecrunHere
 from tests.demo.conftest import small
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.tuning.effort import EFFORTS, Effort
+from specrun.tuning.tuner import EFFORTS, Effort
 from tests.conftest import SpecrunHere
 from tests.hybrids import noisy, random_recurrent
 

@@ -15,9 +15,8 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
-from specrun.profiles.acceptance import Acceptance
 from specrun.profiles.codec import profile_to_json
-from specrun.profiles.profile import Profile, TunedPlan
+from specrun.profiles.profile import Acceptance, Profile, TunedPlan
 from specrun.profiles.tuning_rows import TriedRing
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -186,6 +185,17 @@ def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> Non
         storage.save(made())
     with pytest.raises(ProfileError, match="cannot be written"):
         storage.export(made(), data_dir / "x.json")
+
+
+def test_profiles_with_a_threshold_of_offloading_are_found_newest_first(data_dir: Path) -> None:
+    assert storage.with_offload_min_batch() == []
+    storage.save(made("a"))
+    storage.save(made("b", settings=LlamaSettings(offload_min_batch=8), identity={"files": ["b"]}))
+    later = made("c", settings=LlamaSettings(offload_min_batch=16), identity={"files": ["c"]}, created="2026-02")
+    storage.save(later)
+    for i, text in enumerate(("", "[]", '{"settings": 1}', '{"settings": {"offload_min_batch": "x"}}', "\xff")):
+        (data_dir / "profiles" / f"damaged{i}.json").write_text(text, encoding="latin-1")
+    assert storage.with_offload_min_batch() == [({"files": ["c"]}, 16), ({"files": ["b"]}, 8)]
 
 
 def test_forgetting_deletes_it() -> None:

@@ -14,7 +14,7 @@ from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.profiles.profile_files import folder
 from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Sampler, SamplingParameters
@@ -146,6 +146,16 @@ def test_an_unfinished_run_keeps_its_recordings_and_tables(
         assert predict(plan, again.traces, STREAMED, again.calibrations_of_others(), temperature) == before
     delete("fingerprint")
     assert not UnfinishedRun("fingerprint", "key").is_resumed
+
+
+def test_a_stage_is_measured_once_and_kept_for_the_next_run() -> None:
+    table = CostTable([PassTime(1, 64, 100.0)])
+    unfinished = UnfinishedRun("fingerprint", "key")
+    assert unfinished.once("target", lambda: table) is table
+    assert unfinished.once("target", lambda: pytest.fail("measured again")) is table
+    resumed = UnfinishedRun("fingerprint", "key")
+    assert resumed.is_resumed
+    assert resumed.once("target", lambda: pytest.fail("measured again")).ms(1, 64) == 100.0
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "key", "target": 3}'])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.long_run import Run
-from specrun.profiles.acceptance import Acceptance
+from specrun.profiles.profile import Acceptance
 from specrun.sampling import Candidates
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
