@@ -1,10 +1,8 @@
-"""From messages or text to token ids. Text that was written before keeps its tokens, as in `engine/session.py`."""
+"""From messages or text to token ids. Text that was written before keeps its tokens (`WrittenTexts`)."""
 
 from __future__ import annotations
 
 import threading
-from array import array
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import chat_template, prompt_tokens
+from specrun.engine.written_texts import WrittenTexts
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import ChatTemplate, Message
 from specrun.serving.api_error import ApiError
@@ -41,8 +40,7 @@ class Prompts:
         self._template = chat_template(self._model)
         # The template's process takes requests in turn, and many prompts at once would take cores from the model.
         self._one_at_a_time = threading.Lock()
-        self._kept: OrderedDict[str, array[int]] = OrderedDict()  # text -> tokens, the latest used at the end
-        self._kept_in_use = threading.Lock()
+        self._written = WrittenTexts(self._model, _MOST_KEPT)
 
     @property
     def template(self) -> ChatTemplate | None:
@@ -88,7 +86,7 @@ class Prompts:
         """The prompt that continues `text`; `anew` is as above. Raises ApiError if it does not fit the context."""
         self.check_length(text)
         with self._one_at_a_time:
-            tokens = prompt_tokens(self._model, text) if anew else self._tokens(text)
+            tokens = prompt_tokens(self._model, text) if anew else self._written.tokens(text)
         return self._checked(Prompt(text, tokens))
 
     def check_length(self, text: str) -> None:
@@ -117,21 +115,7 @@ class Prompts:
             )
         return prompt
 
-    def _tokens(self, text: str) -> list[int]:
-        with self._kept_in_use:
-            before = max((kept for kept in self._kept if text.startswith(kept)), key=len, default=None)
-            if before is None:
-                return prompt_tokens(self._model, text)
-            tokens = self._kept[before]
-            self._kept.move_to_end(before)
-        return tokens.tolist() + self._model.tokenize(text[len(before) :], add_special=False)
-
     def keep(self, prompt: Prompt, completion: Completion) -> None:
         """Remember the tokens of an answer and of what it answered."""
-        tokens = completion.tokens_with_prompt
-        if prompt.text is None or tokens is None:
-            return
-        with self._kept_in_use:
-            self._kept[prompt.text + completion.text] = array("i", tokens)
-            while len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+        if prompt.text is not None:
+            self._written.keep(prompt.text + completion.text, completion.tokens_with_prompt)
