@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun import child_process
 from specrun.errors import UsageError
 from specrun.hardware.cpu import usable_cores
+from specrun.processes import child_process
 
 SAME = "same"  # the type that keeps the target's own quantization
 # Names of llama.cpp's quantize tool -> llama_ftype (include/llama.h). Types that need an importance matrix are left
