@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.serving.api_error import ApiError, of_model
-from specrun.serving.event_stream import EventStream, cancelled_on_disconnect
 from specrun.serving.job import Answered, Job, Piece
 from specrun.serving.reading.deltas import Delta, Reader
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back
 
 FinishName = Literal["stop", "length", "tool_calls"]
 NewReader = Callable[[], Reader]
@@ -45,38 +49,44 @@ class Answer:
         return self.completion
 
 
-class Shape(Protocol):
+class Shape:
     """How an endpoint sends the answers to one request. The methods that yield give server-sent events."""
 
-    keep_alive: bytes
+    keep_alive = b": keep-alive\n\n"  # a comment, which clients skip
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """All answers as one object."""
-        ...
+        raise NotImplementedError
 
     def begin(self) -> Iterable[bytes]:
         """What comes before anything is written."""
-        ...
+        return ()
 
     def added(self, addition: Answer) -> Iterator[bytes]:
         """An addition to an answer. The first answer is complete before the second begins."""
-        ...
+        raise NotImplementedError
 
-    def end(self, completions: Sequence[Completion]) -> Iterable[bytes]:
+    def end(self, _completions: Sequence[Completion]) -> Iterable[bytes]:
         """What comes behind the last answer."""
-        ...
+        return ()
 
     def failure(self, error: ApiError) -> bytes:
         """What ended the answers early."""
-        ...
+        raise NotImplementedError
+
+
+def frame(value: dict[str, Any], event: str | None = None) -> bytes:
+    """A server-sent event. event: its name, for the shapes that name them."""
+    name = f"event: {event}\n" if event else ""
+    return f"{name}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 async def response_of(request: Request, job: Job, new_reader: NewReader, shape: Shape, is_streamed: bool) -> Response:
     """The answers, streamed or whole. A client that goes away cancels the job. Raises ApiError."""
     if is_streamed:
-        return EventStream(job, _events(job, new_reader, shape))
+        return _EventStream(job, _events(job, new_reader, shape))
     answers = [Answer(i) for i in range(len(job.asked))]
-    async with cancelled_on_disconnect(job, request.receive):
+    async with _cancelled_on_disconnect(job, request.receive):
         async for addition in _additions(job, new_reader):
             assert addition
             answer = answers[addition.index]
@@ -134,3 +144,43 @@ def _finish_name(completion: Completion, has_calls: bool) -> FinishName:
     if completion.finish_reason != "stop":
         return "length"
     return "tool_calls" if has_calls else "stop"
+
+
+class _EventStream(Response):
+    """Sends frames as they come. A client that goes away cancels the job."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, job: Job, frames: AsyncIterator[bytes]) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._job = job
+        self._frames = frames
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with _cancelled_on_disconnect(self._job, receive):
+            async for data in self._frames:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_on_disconnect(job: Job, receive: Receive) -> AsyncIterator[None]:
+    """Inside the block, the job is cancelled when the client goes away, and behind it if it is not done."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        job.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except BaseException:
+        job.cancel()
+        raise
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher

@@ -9,9 +9,8 @@ from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.statistics import Statistics
-from specrun.serving.answers import Answer
+from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
-from specrun.serving.event_stream import frame
 from specrun.serving.reading.deltas import Delta
 from specrun.serving.reading.json_call import whole_characters
 from specrun.serving.usage import cached_tokens
@@ -23,7 +22,7 @@ def _event(kind: str, **fields: Any) -> bytes:
     return frame({"type": kind, **fields}, event=kind)
 
 
-class AnthropicShape:
+class AnthropicShape(Shape):
     """The shape of /v1/messages. n_prompt: tokens of the prompt."""
 
     keep_alive = _event("ping")
@@ -67,10 +66,6 @@ class AnthropicShape:
             yield from self._close()
             yield _event("message_delta", delta=_stop_json(addition), usage=_usage_json(addition.completion))
             yield _event("message_stop")
-
-    def end(self, _completions: Sequence[Completion]) -> Sequence[bytes]:
-        """Nothing."""
-        return ()
 
     def failure(self, error: ApiError) -> bytes:
         """The error's event."""

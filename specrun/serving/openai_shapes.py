@@ -10,9 +10,8 @@ from typing import Any
 from specrun import __version__
 from specrun.engine.completion import Completion
 from specrun.sampling.logprobs import TokenLogprob
-from specrun.serving.answers import Answer
+from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
-from specrun.serving.event_stream import frame
 from specrun.serving.job import Asked
 from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.serving.request_fields import Sending
@@ -24,10 +23,9 @@ TokenBytes = Callable[[int], bytes]
 """Gives the bytes of a token."""
 
 
-class OpenAiShape:
+class OpenAiShape(Shape):
     """What both shapes share. asked: the answers that are sent."""
 
-    keep_alive = b": keep-alive\n\n"  # a comment, which clients skip
     _id, _whole, _chunk = "", "", ""  # beginning of the id, and what the objects are called
 
     def __init__(self, loaded: LoadedService, sending: Sending, asked: Sequence[Asked]) -> None:
@@ -47,14 +45,6 @@ class OpenAiShape:
         choices = [self._choice(answer) for answer in answers]
         numbers = {"usage": usage(self._asked, completions), **self._numbers(completions[-1])}
         return {"object": self._whole, **self._head, "choices": choices, **numbers}
-
-    def begin(self) -> Iterable[bytes]:
-        """Nothing."""
-        return ()
-
-    def added(self, addition: Answer) -> Iterator[bytes]:
-        """Chunks with an addition to an answer."""
-        raise NotImplementedError
 
     def end(self, completions: Sequence[Completion]) -> Iterator[bytes]:
         """The numbers of tokens, if they are asked for, and the mark of the end."""

@@ -51,11 +51,9 @@ class PlainReader:
     """All text is the answer."""
 
     def push(self, text: str) -> list[Delta]:
-        """The text."""
         return content(text)
 
     def finish(self) -> list[Delta]:
-        """Nothing is held back."""
         return []
 
 

@@ -33,7 +33,6 @@ class HarmonyReader:
         self._kind = "content"
 
     def push(self, text: str) -> list[Delta]:
-        """What `text` adds."""
         self._held += text
         deltas: list[Delta] = []
         while self._read_header(deltas) if self._in_header else self._read_body(deltas):
@@ -41,7 +40,7 @@ class HarmonyReader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """What is added at the end. A header that is not complete is nothing."""
+        # A header that is not complete adds nothing.
         return [] if self._in_header else self._told(self._held)
 
     # Both methods read some of the held text, and return whether there may be more to read.

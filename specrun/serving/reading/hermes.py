@@ -28,7 +28,6 @@ class HermesReader:
         self._step: Callable[[list[Delta]], bool] = self._read_content
 
     def push(self, text: str) -> list[Delta]:
-        """What `text` adds."""
         self._held += text
         deltas: list[Delta] = []
         while self._step(deltas):
@@ -36,7 +35,6 @@ class HermesReader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """What is added at the end."""
         if self._step == self._read_call:
             return [] if self._calls.has_begun(self._call) else content(OPEN + self._call.text + self._held)
         # What is held is white space, or the beginning of a marker.

@@ -25,7 +25,6 @@ class Llama3Reader:
         self._is_answer = False
 
     def push(self, text: str) -> list[Delta]:
-        """What `text` adds."""
         if self._is_answer:
             return content(text)
         self._held += text
@@ -35,7 +34,6 @@ class Llama3Reader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """What is added at the end."""
         if self._is_answer or (self._call and self._calls.has_begun(self._call)):
             return []
         rest = self._before + (self._call.text if self._call else "") + self._held

@@ -23,7 +23,6 @@ class ThinkingReader:
         self._held = ""
 
     def push(self, text: str) -> list[Delta]:
-        """What `text` adds."""
         if self._is_over:
             return self._answered(text)
         self._held += text
@@ -47,7 +46,6 @@ class ThinkingReader:
         return self._thought(len(self._held[:n_certain].rstrip()))
 
     def finish(self) -> list[Delta]:
-        """What is added at the end."""
         if self._is_over:
             return self._answer.finish()
         if self._is_open:
