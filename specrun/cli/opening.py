@@ -22,7 +22,7 @@ from specrun.views import output
 def opened(
     models: ModelOptions, speculation: SpeculationOptions, machine: MachineOptions, temperature: float, **further: Any
 ) -> Model:
-    """`open_model` (which see), with questions, notices and progress on stderr."""
+    """What `open_model` gives, with questions, notices and progress on stderr. further: its other arguments."""
     fetcher = AskingFetcher(models.pull)
     asked = models, speculation, machine, temperature, fetcher, output.note
     model = open_model(*asked, progress=output.progress, **further)

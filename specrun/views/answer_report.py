@@ -80,12 +80,12 @@ class Notices:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._before: set[str] = set()
+        self._before: list[str] = []
 
     def after(self, completion: Completion) -> list[str]:
         """The sentences behind an answer."""
-        lasting = {notice for notice in (_off_notice(completion), self._model.weights_notice) if notice}
-        new, self._before = sorted(lasting - self._before), lasting
+        lasting = [notice for notice in (self._model.weights_notice, _off_notice(completion)) if notice]
+        new, self._before = [notice for notice in lasting if notice not in self._before], lasting
         if completion.is_unfinished:  # the text will not parse
             reason = completion.finish_reason
             new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for")
