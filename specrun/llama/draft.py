@@ -9,9 +9,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import committed_tokens, drafted_nodes, readable
+from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.prefix import common_prefix
 from specrun.llama.teacher_forced import rows_along
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode

@@ -1,8 +1,8 @@
 """Several texts in one KV cache, each with its cells in the order of its positions (docs/adr/0016).
 
-llama.cpp puts the tokens of a pass into the lowest free cells, in the order of the batch. Between the cells of one text
-lie those of others, which does not matter; but a text's new token must not get a cell in front of the text's last one
-(docs/adr/0001). Three rules keep it so:
+llama.cpp puts the tokens of a pass into the lowest free cells, in the order of the batch. Cells of other texts may
+lie between the cells of one text; but a text's new token must not get a cell in front of the text's last cell
+(docs/adr/0001). Three rules keep it so, and a check of llama.cpp's build tells whether they do (`facts.cells`):
 
     Between passes no cell in front of any text's last cell is free. What a text gives up, rejected nodes for example,
     stays taken by the lane's spare sequence, which nothing continues. These cells are called dead.
@@ -107,7 +107,7 @@ class CellLedger:
             lane.note(cells, *(np.arange(n, dtype=np.int32), np.full(n, lane.first, np.int32), np.ones(n, np.int32)))
 
     def _next_cells(self, n: int) -> NDArray[np.intp]:
-        """The cells that llama.cpp gives the next `n` tokens: the lowest free ones."""
+        """The cells that llama.cpp gives the next `n` tokens: the lowest free cells."""
         cells = np.flatnonzero(~self._taken)[:n]
         if len(cells) < n:
             raise ContextFullError(f"{n} tokens do not fit the {len(cells)} free cells; give a larger --ctx-size")
@@ -183,7 +183,7 @@ class LaneCells:
     """The cells of one text among several (see `TakingBack`).
 
     first: the first of its sequences. max_leaves: their number. spare: the sequence that has its dead cells.
-    cells: of its tokens, ascending: the committed ones by position, then those of the last pass.
+    cells: of its tokens, ascending: committed tokens by position, then the tokens of the last pass.
     dead: its dead cells by position.
     """
 
@@ -217,7 +217,7 @@ class LaneCells:
         return self.ledger.decode(batch, [(self, len(batch))])
 
     def note(self, cells: NDArray[np.intp], positions: Int32Array, first_seq: Int32Array, n_seq: Int32Array) -> None:
-        """Note that the next pass over this text lies in `cells`. The other arrays are those of its batch."""
+        """Note that the next pass over this text lies in `cells`. The other arrays belong to its batch."""
         self._tail = _Tail(len(self.cells), positions, first_seq, n_seq)
         self.cells += cells.tolist()
 
@@ -279,7 +279,7 @@ class LaneCells:
             on = (first_seq <= seq) & (seq < first_seq + n_seq)
             if not lengths[seq] or not on.any():
                 continue
-            # Of a leaf path the dropped nodes are its end, and those that are first on this sequence the end of these.
+            # Dropped nodes are the end of a leaf path, and the nodes that are first on this sequence the end of these.
             own = positions[first_seq == seq]
             if len(own):
                 context.keep(seq, self.spare, int(own.min()))

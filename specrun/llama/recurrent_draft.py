@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from specrun.llama.batch import committed_tokens, readable
+from specrun.llama.batch import committed_tokens, common_prefix, readable
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.draft import DraftContext
-from specrun.llama.prefix import common_prefix
 from specrun.llama.taking_back import RecurrentStates
 from specrun.llama.teacher_forced import rows_along
 from specrun.speculation.drafter import DraftNode

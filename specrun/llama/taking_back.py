@@ -1,7 +1,7 @@
 """How the target's cache takes tokens back: attention's cells one by one, recurrent states as far as they were kept.
 
-Attention has a cell for each token, and any number of the last ones can be removed. A recurrent layer has one state of
-all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
+Attention has a cell for each token, and any number of the last cells can be removed. A recurrent layer has a single
+state for all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
 
     snapshots    the states behind the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
     checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
@@ -62,7 +62,7 @@ class TakingBack(Protocol):
     n_elsewhere: cells of the context that other texts have.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
-    drops_padding: whether tokens behind committed ones can be dropped without decoding any of these again.
+    drops_padding: whether tokens behind the committed text can be dropped without decoding any of it again.
     prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
     prompt: the state that was kept there; None if there is none.
     """
@@ -192,7 +192,7 @@ class RecurrentStates:
         return self._return_to_checkpoint(end) if n_last is None or n_behind else end
 
     def turn_back(self, end: int) -> int:
-        """Go back to the prompt's state, or to the beginning: any plan comes by these."""
+        """Go back to the prompt's state, or to the beginning: every plan has been there, so the bits depend on none."""
         kept = self.prompt
         if kept is None or not 0 < kept.end <= end:
             self.clear()

@@ -26,6 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 from specrun.errors import ContextFullError
+from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.held_text import HeldText, SavedText
@@ -33,7 +34,6 @@ from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.leaf_sequences import LeafSequences
 from specrun.llama.parts import Part, portion_of, tree_of
 from specrun.llama.pass_bounds import PassBounds
-from specrun.llama.prefix import common_prefix
 from specrun.llama.scoring import score_together
 from specrun.llama.taking_back import CacheState, TakingBack, taking_back
 from specrun.speculation.planning.pass_sizes import PassSizes

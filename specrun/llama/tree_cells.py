@@ -134,7 +134,7 @@ class TreeCells:
                 del self._n_holders[node.id]
 
     def _sequence_behind(self, parent: int) -> int:
-        """A sequence that ends with `parent`: its own, or a free one that now shares all its cells."""
+        """A sequence that ends with `parent`: its own, or a free sequence that now shares all its cells."""
         sequence, position = self._place[parent]
         if not self._is_continued(parent):
             return sequence

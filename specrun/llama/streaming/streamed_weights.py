@@ -10,9 +10,9 @@ from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.pressure import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import Gate
 from specrun.llama.streaming.held_pages import HeldPages
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.slot_memory import SlotMemory
 
@@ -21,7 +21,7 @@ class StreamedWeights:
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
     plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
-    pressure: tells between passes whether the system runs short of memory. Resident layers then become streamed ones.
+    pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
 
     Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
     `gate.callback`.
@@ -60,7 +60,7 @@ class StreamedWeights:
 
     @property
     def n_layers(self) -> int:
-        """Number of the model's layers, resident ones included."""
+        """Number of the model's layers, including resident layers."""
         return len(self._pages.layers)
 
     @property
