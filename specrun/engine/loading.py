@@ -20,7 +20,7 @@ from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import AnyDraft, LlamaModel, TargetContext, library, offload_threshold
+from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
 from specrun.llama.facts.fact import why_not
 from specrun.llama.facts.relied_on import CELLS, supported
@@ -92,7 +92,6 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
     """
     settings, unsupported = supported(options.settings)
     options = replace(options, settings=settings)
-    offload_threshold.settle(options.settings.offload_min_batch)
     placement, stepped_down = plan_placement(options), False
     for n_left in range(_MAX_STEPS_DOWN, -1, -1):
         resources = ExitStack()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from specrun.llama import offload_threshold
 from specrun.llama.facts import bits, cells, names, ring
 from specrun.llama.facts.fact import Fact, why_not
 from specrun.llama_settings import LlamaSettings
@@ -67,10 +68,16 @@ FACTS = (CELLS, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_S
 
 
 def supported(settings: LlamaSettings) -> tuple[LlamaSettings, list[str]]:
-    """The settings without those whose fact does not hold for this build, and a line for the user for each of them."""
+    """The settings without those whose fact does not hold for this build, and a line for the user for each of them.
+
+    Settles the threshold of offloading for this process, as no check may load a model before. Raises UsageError if the
+    process has another one.
+    """
     needed = {"tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS}
     notices = []
     for name, fact in needed.items():
+        if fact is BOTH_ORDERS:
+            offload_threshold.settle(settings.offload_min_batch)
         if getattr(settings, name) is not None and (why := why_not(fact, settings)):
             settings = replace(settings, **{name: None})
             notices.append(fact.notice(why))
