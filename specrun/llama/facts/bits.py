@@ -68,7 +68,7 @@ def _groups(settings: LlamaSettings) -> dict[int, set[tuple[int, ...]]]:
     groups: dict[int, set[tuple[int, ...]]] = {}
     n_ctx = _BOUNDARIES[-1] + 256
     with tempfile.TemporaryDirectory() as folder:
-        path = tiny_model.random(Path(folder) / "sizes.gguf", "Q8_0", n_layers=1)
+        path = tiny_model.random(Path(folder) / "sizes.gguf", "Q8_0", n_layers=1, n_heads=2)
         with _context(path, settings, n_ctx) as context:
             n_cached = 0
             for boundary in _BOUNDARIES:

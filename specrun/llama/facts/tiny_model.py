@@ -13,20 +13,21 @@ from specrun.catalog.zero_model import write_zeros
 N_VOCAB = 64
 _LAYERS = 2
 _WIDTH = 256  # K-quants need a multiple of 256
-_HEADS, _KV_HEADS, _HEAD = 4, 2, 64
+_HEADS, _HEAD = 4, 64  # K-quants need as many numbers of all heads together
 
 # The bytes of a block of 32 and of 256 weights in ggml-common.h: scales in front, then what may be anything.
 _Q8_0 = np.dtype([("scale", "<f2"), ("rest", "i1", 32)])
 _Q4_K = np.dtype([("scale", "<f2"), ("least", "<f2"), ("rest", "u1", 140)])
 
 
-def zeros(path: Path, kind: str = "F32", n_layers: int = _LAYERS) -> Path:
+def zeros(path: Path, kind: str = "F32", n_layers: int = _LAYERS, n_heads: int = _HEADS) -> Path:
     """Write a model whose matrices, of the type `kind`, hold zeros, so that all K and V are zeros too."""
-    kv = _KV_HEADS * _HEAD
+    q, kv = n_heads * _HEAD, n_heads // 2 * _HEAD
     matrices = {"token_embd.weight": (_WIDTH, N_VOCAB)}
     for layer in range(n_layers):
-        for name, n_rows in {"attn_q": _WIDTH, "attn_k": kv, "attn_v": kv, "attn_output": _WIDTH}.items():
+        for name, n_rows in {"attn_q": q, "attn_k": kv, "attn_v": kv}.items():
             matrices[f"blk.{layer}.{name}.weight"] = (_WIDTH, n_rows)
+        matrices[f"blk.{layer}.attn_output.weight"] = (q, _WIDTH)
         for name in ("ffn_gate", "ffn_up", "ffn_down"):
             matrices[f"blk.{layer}.{name}.weight"] = (_WIDTH, _WIDTH)
     metadata = {
@@ -35,8 +36,8 @@ def zeros(path: Path, kind: str = "F32", n_layers: int = _LAYERS) -> Path:
         "embedding_length": _WIDTH,
         "block_count": n_layers,
         "feed_forward_length": _WIDTH,
-        "attention.head_count": _HEADS,
-        "attention.head_count_kv": _KV_HEADS,
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_heads // 2,
         "attention.key_length": _HEAD,
         "attention.value_length": _HEAD,
         "rope.dimension_count": _HEAD,
@@ -44,9 +45,9 @@ def zeros(path: Path, kind: str = "F32", n_layers: int = _LAYERS) -> Path:
     return write_zeros(path, metadata, matrices, dict.fromkeys(matrices, kind))
 
 
-def random(path: Path, kind: str, n_layers: int = _LAYERS) -> Path:
+def random(path: Path, kind: str, n_layers: int = _LAYERS, n_heads: int = _HEADS) -> Path:
     """Write a model with random weights. kind: `F32`, `Q8_0` or `Q4_K`."""
-    zeros(path, kind, n_layers)
+    zeros(path, kind, n_layers, n_heads)
     rng = np.random.default_rng(0)
     with path.open("r+b") as file:
         for tensor in read_header(path).tensors:
