@@ -211,7 +211,7 @@ class LlamaContext:
         seq_length[spare] = max(seq_length[spare], seq_length[source])
         self._is_counted = True
 
-    def give_up(self, spare: int, start: int, end: int) -> None:
+    def free_cells(self, spare: int, start: int, end: int) -> None:
         """Remove positions start .. end - 1 from `spare`, so that cells which nothing else has become free."""
         seq_length = self._lengths()
         self._is_counted = False

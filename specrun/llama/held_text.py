@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specrun.llama.batch import common_prefix
 from specrun.llama.heads.target_states import SavedStates
-from specrun.llama.taking_back import PromptState
+from specrun.llama.rollback import PromptState
 
 
 @dataclass(frozen=True)

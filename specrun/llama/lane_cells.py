@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, Int32Array
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.taking_back import CacheState, PromptState
+from specrun.llama.rollback import CacheState, PromptState
 
 _NO_CELL = -1  # the last cell of a text without any
 
@@ -149,7 +149,7 @@ class CellLedger:
             del lane.dead[dead.position]
             self._taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
-                self.context.give_up(lane.spare, groups[begin].position, dead.position + 1)
+                self.context.free_cells(lane.spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
 
     def free_dead(self) -> None:
@@ -158,7 +158,7 @@ class CellLedger:
             if lane.dead:
                 self._free(list(lane.dead.values()))
 
-    def give_back(self, cells: Sequence[int]) -> None:
+    def mark_free(self, cells: Sequence[int]) -> None:
         """Note that these cells are free."""
         self._taken[cells] = False
 
@@ -180,7 +180,7 @@ class CellLedger:
 
 
 class LaneCells:
-    """The cells of one text among several (see `TakingBack`).
+    """The cells of one text among several (see `TextCache`).
 
     first: the first of its sequences. max_leaves: their number. spare: the sequence that has its dead cells.
     cells: of its tokens, ascending: committed tokens by position, then the tokens of the last pass.
@@ -225,20 +225,20 @@ class LaneCells:
         """Note that the cache is empty."""
         self.cells, self.dead, self._tail = [], {}, None
 
-    def expect_back(self, end: int) -> None:
+    def checkpoint(self, end: int) -> None:
         pass
 
-    def take_back(self, end: int) -> int:
+    def rollback(self, end: int) -> int:
         self.ledger.check()
         if len(self.cells) > end:
             self._drop(end)
         return min(end, len(self.cells))
 
-    def turn_back(self, end: int) -> int:
-        return self.take_back(end)
+    def rewind(self, end: int) -> int:
+        return self.rollback(end)
 
     def clear(self) -> None:
-        self.take_back(0)
+        self.rollback(0)
 
     def keep_prompt(self, end: int) -> None:
         pass
@@ -246,11 +246,11 @@ class LaneCells:
     def restore(self, saved: CacheState) -> None:
         self.ledger.restore(self, saved)
 
-    def leave(self) -> None:
+    def clear_lane(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
         for seq in range(self.first, self.first + self.max_leaves):
             self.ledger.context.remove(seq, 0)
-        self.ledger.give_back(self.cells)
+        self.ledger.mark_free(self.cells)
         self.forget()
 
     def _drop(self, end: int) -> None:
@@ -259,7 +259,7 @@ class LaneCells:
         with self.ledger.changing():
             if self.ledger.is_alone(self):
                 context.remove(ALL_SEQUENCES, end)
-                self.ledger.give_back(dropped)
+                self.ledger.mark_free(dropped)
             else:
                 self._keep_dead(end, dropped)
             del self.cells[end:]

@@ -188,7 +188,7 @@ class LlamaModel:
     @property
     def is_recurrent(self) -> bool:
         """Whether any layer has a recurrent state, as in Mamba and in hybrids. A state has no cells to be removed, so
-        contexts take tokens back in other ways (`taking_back`), and a pass checks one path.
+        contexts take tokens back in other ways (`rollback`), and a pass checks one path.
         """
         return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specrun.llama.context import ContextConfig
-from specrun.llama.taking_back import TakingBack
+from specrun.llama.rollback import TextCache
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 
@@ -13,7 +13,7 @@ class PassBounds:
     padding: the sizes that passes are padded to.
     """
 
-    def __init__(self, config: ContextConfig, cells: TakingBack) -> None:
+    def __init__(self, config: ContextConfig, cells: TextCache) -> None:
         self.padding: PassSizes = ANY_SIZE
         self._config = config
         self._cells = cells

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specrun.engine.request import Request
-from specrun.llama.taking_back import MOST_PENDING
+from specrun.llama.rollback import MOST_PENDING
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -65,7 +65,7 @@ def _pass(ledger: CellLedger, rng: np.random.Generator) -> None:
     shares = [(lane, int(rng.integers(1, 7))) for lane in chosen]
     ledger.decode(joined([_tokens(lane, n) for lane, n in shares]), shares)
     for lane, n in shares:
-        lane.take_back(len(lane.cells) - int(rng.integers(n + 1)))
+        lane.rollback(len(lane.cells) - int(rng.integers(n + 1)))
 
 
 def _tokens(lane: LaneCells, n: int) -> Batch:

@@ -62,7 +62,7 @@ class HeldPages:
         for file in self._files:
             file.check_length()
 
-    def hold(self, parts: Sequence[PageRange]) -> None:
+    def pin(self, parts: Sequence[PageRange]) -> None:
         """Copy pages into memory of this process, in place, and lock it if that is allowed.
 
         Pages that are held already stay as they are.

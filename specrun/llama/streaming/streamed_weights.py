@@ -121,7 +121,7 @@ class StreamedWeights:
     def _hold_others(self) -> None:
         """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
         if self._memory.begin():
-            self._memory.hold(self._pages.others)
+            self._memory.pin(self._pages.others)
 
     def _read_ahead(self) -> None:
         assert self._ring
@@ -175,7 +175,7 @@ class StreamedWeights:
             self._slots.resize(plan.n_slots * plan.slot_bytes)
         requests = [list(self._requests(parts, start)) for parts, start in zip(streamed, starts, strict=True)]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
-        self._memory.hold(stays)
+        self._memory.pin(stays)
         self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
         self._ring_resources.callback(self._ring.close)
         self.gate.guard(self._ring, plan.streamed)
