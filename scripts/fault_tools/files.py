@@ -161,6 +161,7 @@ FAULTS = [
     Fault("damaged: a tuned profile", partial(own, _glob("profiles/*.json"), _tuned, True)),
     Fault("damaged: what runs learned", partial(own, _glob("profiles/learned/*.json"), _run(*_LEARN), True)),
     Fault("damaged: the history", partial(own, _glob("history/history-*.tokens"), _run(*_HISTORY), True)),
+    Fault("damaged: a fact about llama.cpp", partial(own, _glob("facts/*.json"), _run(*_LEARN, "--no-learn"), False)),
     Fault("damaged: sizes of exact passes", partial(own, _glob("exact/*.json"), _run(*_EXACT), False)),
     Fault("damaged: the last conversation", conversations),
     Fault("damaged: lines typed in chats", typed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specrun.catalog.architectures import does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
 from specrun.catalog.pairs import first_difference, read_vocabulary
@@ -15,24 +16,6 @@ _EAGLE3_LAYERS = 3  # of the target, whose states it reads
 # Tensors of a DSpark head: rows by the token before, and by the token that is drafted.
 MARKOV_BEFORE, MARKOV_AFTER = "markov_w1.weight", "markov_w2.weight"
 _BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
-# Architectures whose graph in llama.cpp marks the rows that enter each layer. Another target would end the process in
-# its first pass. Read in src/models of the llama.cpp in llama-cpp-python 0.3.36.
-_MARK_LAYER_INPUTS = {
-    *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4", "gpt-oss", "lfm2"),
-    *("mimo2", "minimax-01", "minimax-m2", "nemotron_h", "hunyuan_vl", "nanbeige", "bailingmoe3", "deepseek4"),
-    "muse-glimmer",
-}
-# Architectures whose MTP layers llama.cpp computes with a plain KV cache of their own. Qwen3.5, Step 3.5 and GLM 4.5
-# were tried here; of the others the same source says so.
-_MTP = {
-    *("qwen35", "qwen35moe", "qwen3next", "step35", "glm4moe", "deepseek2", "mimo2", "hy_v3", "cohere2moe"),
-    *("bailingmoe3", "nemotron_h_moe"),
-}
-
-
-# Architectures that turn positions in several dimensions (M-RoPE); llama.cpp's DFlash heads for them are of a kind that
-# `head_in` refuses.
-_MANY_POSITIONS = {"qwen35", "qwen35moe"}
 # What publishers offer beside a model, by its name in models.toml.
 PUBLISHED = {
     "mtp": "MTP layers",
@@ -45,9 +28,9 @@ PUBLISHED = {
 def runs(companion: str, architecture: str | None) -> bool:
     """Whether specrun can draft with one of PUBLISHED for a target of this architecture."""
     if companion == "mtp":
-        return architecture in _MTP
+        return does("mtp", architecture)
     is_block = companion in ("dflash", "dspark")
-    return architecture in _MARK_LAYER_INPUTS and not (is_block and architecture in _MANY_POSITIONS)
+    return does("layer_inputs", architecture) and not (is_block and does("many_positions", architecture))
 
 
 @dataclass(frozen=True)
@@ -120,13 +103,13 @@ def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
 
 def own_head(file: GgufFile) -> Head | None:
     """The MTP layers of a model that llama.cpp can draft with; None if its file has none."""
-    has_layers = file.architecture in _MTP and _mtp_layers(file) > 0
+    has_layers = does("mtp", file.architecture) and _mtp_layers(file) > 0
     return Head("mtp", (), file.n_embd, is_own=True) if has_layers and head_in(file) is None else None
 
 
 def has_foreign_mtp(file: GgufFile) -> bool:
     """Whether a model's file has MTP layers that llama.cpp cannot draft with, or only with caches of other kinds."""
-    return file.architecture not in _MTP and _mtp_layers(file) > 0 and head_in(file) is None
+    return not does("mtp", file.architecture) and _mtp_layers(file) > 0 and head_in(file) is None
 
 
 def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:
@@ -175,9 +158,9 @@ def difference_of(target: GgufFile, file: GgufFile, head: Head) -> str | None:
 def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | None:
     """A clause as `difference_of` has it, from sizes and kinds alone."""
     if head.kind == "mtp":
-        if target.architecture not in _MTP or file.architecture != target.architecture:
+        if not does("mtp", target.architecture) or file.architecture != target.architecture:
             return one_line(f"its layers are {file.architecture}'s, and the target is {target.architecture}")
-    elif target.architecture not in _MARK_LAYER_INPUTS:
+    elif not does("layer_inputs", target.architecture):
         return one_line(f"llama.cpp gives no states of the layers of {target.architecture} models")
     if head.target_width != target.n_embd:
         return f"it reads states of {head.target_width} numbers, and the target's have {target.n_embd}"

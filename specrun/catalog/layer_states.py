@@ -5,23 +5,17 @@ from __future__ import annotations
 import re
 
 from specrun.catalog import ggml_types
+from specrun.catalog.architectures import does
 from specrun.catalog.gguf_file import GgufFile
 
 _FLOAT_BYTES = 4  # llama.cpp keeps recurrent states in float32
 _RECURRENT = re.compile(r"blk\.(\d+)\.(ssm_|shortconv\.|time_mix_)")
 _ATTENTION = re.compile(r"blk\.(\d+)\.attn_(k|kv_a_mqa|kv_b)\.weight")
-# llm_arch_supports_rs_rollback of llama.cpp: architectures of which it can keep the states behind a pass's tokens.
-_WITH_SNAPSHOTS = {
-    *("qwen35", "qwen35moe", "qwen4exp", "kimi-k3", "deepseek4", "glm5-next", "nemotron_h", "nemotron_h_moe"),
-    *("lfm2", "lfm2moe", "bailingmoe3"),
-}
-# Hybrids for llama.cpp whose states are of another kind. No model of theirs was tried, so they are decoded plainly.
-_UNTRIED = {"deepseek4", "minimax-01"}
 
 
 def is_untried(file: GgufFile) -> bool:
     """Whether nobody has tried yet to roll back the states of this architecture."""
-    return file.architecture in _UNTRIED
+    return does("untried_states", file.architecture)
 
 
 def recurrent_layers(file: GgufFile) -> frozenset[int]:
@@ -36,7 +30,7 @@ def layers_without_attention(file: GgufFile) -> frozenset[int]:
 
 def keeps_snapshots(file: GgufFile) -> bool:
     """Whether llama.cpp can keep several states of each pass of this architecture."""
-    return file.architecture in _WITH_SNAPSHOTS and bool(recurrent_layers(file))
+    return does("snapshots", file.architecture) and bool(recurrent_layers(file))
 
 
 def state_bytes(file: GgufFile) -> tuple[int, ...]:

@@ -17,8 +17,9 @@ def doctor(
 ) -> int:
     """Look for what makes specrun slow or fail on this machine, and say how to mend it.
 
-    Versions, backends, instructions of the processor, a layer on each device, memory, other load, folders, disk, hub
-    and profiles. Nothing is downloaded and nothing is left behind. The exit code is 1 if a check fails, else 0.
+    Versions, backends, instructions of the processor, a layer on each device, facts about llama.cpp that specrun relies
+    on, memory, other load, folders, disk, hub and profiles. Nothing is downloaded and nothing is left behind. The exit
+    code is 1 if a check fails, else 0.
     """
     from specrun.doctor.examine import examine
     from specrun.views import doctor_view

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import specrun
-from specrun.doctor import cores, devices, folders, installation, memory, network, probe, profiles
+from specrun.doctor import folders, installation, machine, network, probe
 from specrun.doctor.finding import Finding
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
@@ -22,7 +22,7 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     show: shows what is being looked at. debug: show what llama.cpp prints.
     """
     show("watching what else runs")
-    load = cores.watched()  # before anything of our own runs
+    load = machine.watched()  # before anything of our own runs
     asked = network.HubCheck()
     show("asking llama.cpp what it was compiled with")
     try:
@@ -32,9 +32,9 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     else:
         yield from _of_build(build, show, debug)
     ram = Memory.read()
-    yield memory.free(ram)
-    yield memory.lockable(memory.lock_limit(), ram.available_bytes)
-    yield cores.other_load(load)
+    yield machine.free(ram)
+    yield machine.lockable(machine.lock_limit(), ram.available_bytes)
+    yield machine.other_load(load)
     yield from map(folders.writing, folders.folders())
     show("reading from the disk")
     model = folders.largest_model()
@@ -49,6 +49,8 @@ def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> I
     yield installation.backends(build.backends, n_gpus, gpu_driver(), nvidia_card())
     yield installation.instructions(cpu_features(build.system_info), read_flags())
     show("running a layer on each device")
-    yield from devices.findings(build.devices, partial(probe.run_layer, debug=debug))
-    machine = Machine.read(None, build.devices, build.system_info)
-    yield profiles.saved(surroundings(machine, build.version, build.bindings))
+    yield from installation.devices(build.devices, partial(probe.run_layer, debug=debug))
+    show("checking what specrun relies on in llama.cpp")
+    yield from installation.facts(partial(probe.check_facts, debug))
+    here = Machine.read(None, build.devices, build.system_info)
+    yield folders.saved_profiles(surroundings(here, build.version, build.bindings))

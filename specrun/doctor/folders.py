@@ -1,22 +1,29 @@
-"""The folders that specrun writes to: whether it can, what is free there, and how fast models are read."""
+"""The folders that specrun writes to: whether it can, what is free there, how fast models are read, whether saved
+profiles fit this machine.
+"""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specrun import locations
 from specrun.catalog import cache
 from specrun.catalog.hub import settings as hub
 from specrun.display_text import size_text
 from specrun.doctor.finding import Finding
+from specrun.errors import ProfileError
 from specrun.hardware.storage import Storage
 from specrun.locations import file_bytes
+from specrun.profiles import profile_files
+from specrun.profiles.profile import Profile
 
 _FULL = 1_000_000  # bytes; with less, nothing can be saved
+_MOST_NAMED = 3  # profiles
 _SLOW = 300e6  # bytes a second; below a SATA SSD's 500 MB/s, above a hard disk. Chosen by hand
 
 
@@ -85,3 +92,35 @@ def disk_rate(storage: Storage | None) -> Finding:
         return Finding("disk rate", "ok", detail)
     detail += "; models load slowly, and weights that do not fit into RAM are read again in every pass"
     return Finding("disk rate", "warn", detail, "HF_HOME=/folder/on/an/ssd in the environment")
+
+
+def saved_profiles(surroundings: Mapping[str, Any]) -> Finding:
+    """Whether every tuned profile can be read and fits. surroundings: `hardware.machine.surroundings` of now."""
+    good, damaged, stale = 0, [], []
+    for path in sorted(profile_files.folder().glob("*.json")):
+        try:
+            profile = profile_files.load(path)
+        except ProfileError:
+            damaged.append(str(path))
+            continue
+        changed = [part for part, value in surroundings.items() if profile.identity.get(part) != value]
+        if changed:
+            stale.append(f"{_pair(profile)} ({profile_files.in_words(changed)} changed since)")
+        else:
+            good += 1
+    if damaged:
+        fix = f"rm {' '.join(map(repr, damaged))}, and `specrun tune` again"
+        return Finding("profiles", "fail", f"{_listed(damaged)} cannot be read", fix)
+    if stale:
+        detail = f"{good} of {good + len(stale)} fit; not used any more: {_listed(stale)}"
+        return Finding("profiles", "warn", detail, "`specrun tune` with the same models measures them again")
+    return Finding("profiles", "ok", f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster")
+
+
+def _pair(profile: Profile) -> str:
+    return f"{profile.target} with {profile.draft}" if profile.draft else profile.target
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -1,15 +1,20 @@
-"""Versions, backends, and the instructions of llama.cpp's build against the processor's."""
+"""llama.cpp's build: versions, backends, instructions against the processor's, devices, and facts relied on."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from specrun.catalog.architectures import READ_IN
+from specrun.display_text import size_text
 from specrun.doctor.finding import Finding
-from specrun.doctor.probe import Build
+from specrun.doctor.probe import Build, CheckedFact
+from specrun.errors import LlamaError
+from specrun.hardware.device import Device, offload_devices
 
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 _BACKENDS = {"nvidia": "CUDA", "amdgpu": "VULKAN"}  # that a driver's GPU is usually computed on
+_MUCH = 0.5  # of a GPU's memory; less of it free means that another program holds layers' places. Chosen by hand
 _NO_DEVICES = {"CPU", "BLAS", "RPC"}  # backends that need no GPU
 
 # Names of llama.cpp -> those of /proc/cpuinfo, for instructions that its kernels use.
@@ -91,6 +96,21 @@ def unusable_gpu(names: Collection[str], n_gpus: int, driver: str | None, has_nv
     return backends(names, n_gpus, driver, has_nvidia)
 
 
+def facts(check: Callable[[], Sequence[CheckedFact]]) -> Iterator[Finding]:
+    """A finding for each fact about llama.cpp that specrun relies on. check: `probe.check_facts`."""
+    known = f"pip install llama-cpp-python=={READ_IN}"
+    try:
+        checked = check()
+    except LlamaError as error:
+        yield Finding("facts", "warn", str(error), known)
+        return
+    for fact in checked:
+        if fact.why_not is None:
+            yield Finding(f"fact: {fact.name}", "ok", fact.relied_on)
+        else:
+            yield Finding(f"fact: {fact.name}", "warn", f"{fact.without}, because {fact.why_not}", known)
+
+
 def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:
     """Compare what the build uses (`hardware.cpu.cpu_features`) with what the processor has (`read_flags`)."""
     used = {feature.partition("=")[0] for feature in features}
@@ -105,3 +125,31 @@ def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:
         detail = f"{text}; it was compiled without {', '.join(unused)}, which this processor has, and is slower for it"
         return Finding("instructions", "warn", detail, f"CMAKE_ARGS=-DGGML_NATIVE=on {REBUILD}")
     return Finding("instructions", "ok", text)
+
+
+def devices(found: Sequence[Device], run_layer: Callable[[int | None], float]) -> list[Finding]:
+    """A finding for each device. run_layer: `probe.run_layer`."""
+    gpus = offload_devices(found)
+    return [_device(device, gpus, run_layer) for device in found]
+
+
+def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | None], float]) -> Finding:
+    check, what = f"device {device.name}", _described(device)
+    if device not in gpus and device.kind != "CPU":
+        return Finding(check, "ok", f"{what}; llama.cpp puts no layers there")
+    try:
+        ms = run_layer(None if device.kind == "CPU" else gpus.index(device))
+    except LlamaError as error:
+        without = "" if device.kind == "CPU" else "update the driver, or run with `--gpu-layers 0`; else: "
+        return Finding(check, "fail", f"{what}; a layer does not run there: {error}", without + REBUILD)
+    what += f"; a layer runs there ({ms:.1f} ms)"
+    if device.kind == "GPU" and device.free_bytes < _MUCH * device.total_bytes:
+        see = "`nvidia-smi`" if device.backend == "CUDA" else "`nvtop`"
+        return Finding(check, "warn", f"{what}; others hold most of its memory", f"end what {see} lists")
+    return Finding(check, "ok", what)
+
+
+def _described(device: Device) -> str:
+    if device.kind == "CPU" or not device.total_bytes:
+        return device.description  # its memory has a line of its own
+    return f"{device.description}, {size_text(device.free_bytes)} of {size_text(device.total_bytes)} free"

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from specrun.errors import LlamaError, SpecrunError
@@ -43,6 +44,25 @@ def read_build(debug: bool = False) -> Build:
     return Build(**(value | {"backends": tuple(value["backends"]), "devices": devices}))
 
 
+@dataclass(frozen=True)
+class CheckedFact:
+    """A fact about llama.cpp (`specrun.llama.facts`). why_not: why it does not hold for this build; None if it does."""
+
+    name: str
+    relied_on: str
+    without: str
+    why_not: str | None
+
+
+def check_facts(debug: bool = False) -> list[CheckedFact]:
+    """Whether each fact that specrun relies on holds, by an earlier check or one made now.
+
+    Raises LlamaError if a check crashes or takes half a minute.
+    """
+    value = _answer({"ask": "facts"}, "the process that checked facts about llama.cpp", debug)
+    return [CheckedFact(**fact) for fact in value["facts"]]
+
+
 def run_layer(gpu: int | None, debug: bool = False) -> float:
     """Milliseconds of a pass over a few tokens of the embedded target, with a block and the output on a device.
 
@@ -71,7 +91,8 @@ def serve(request: str) -> None:
     child_process.end_with_parent(lambda: None)
     given = json.loads(request)
     try:
-        print(json.dumps(_build() if given["ask"] == "build" else _layer(given["gpu"])))
+        answers: dict[str, Callable[[], dict[str, Any]]] = {"build": _build, "facts": _facts}
+        print(json.dumps(answers.get(given["ask"], partial(_layer, given.get("gpu")))()))
     except SpecrunError as error:
         print(json.dumps({"error": str(error)}))
 
@@ -86,6 +107,14 @@ def _build() -> dict[str, Any]:
         "devices": [asdict(device) for device in devices.devices()],
         "system_info": devices.system_info(),
     }
+
+
+def _facts() -> dict[str, Any]:
+    from specrun.llama.facts.fact import why_not
+    from specrun.llama.facts.relied_on import FACTS
+
+    checked = [CheckedFact(fact.name, fact.relied_on, fact.without, why_not(fact, keeps=False)) for fact in FACTS]
+    return {"facts": list(map(asdict, checked))}
 
 
 def _layer(gpu: int | None) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from specrun.errors import ModelFileError
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import room_for_weights
 from specrun.llama import tiled_kernels
+from specrun.llama.facts.fact import why_not
+from specrun.llama.facts.relied_on import EXACT_TYPES
 from specrun.llama_settings import LlamaSettings
 
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
@@ -25,6 +27,16 @@ def keeps_bits(target: Path) -> bool:
 
     Raises ModelFileError for a file that cannot be read.
     """
+    return _has_exact_types(target) and why_not(EXACT_TYPES) is None
+
+
+def lost_bits(target: Path) -> str | None:
+    """A line for the user if it is only because of this build of llama.cpp that bits are not kept; else None."""
+    why = why_not(EXACT_TYPES) if _has_exact_types(target) else None
+    return EXACT_TYPES.notice(why) if why else None
+
+
+def _has_exact_types(target: Path) -> bool:
     return set(GgufFile.read(target).types) <= _EXACT_TYPES
 
 

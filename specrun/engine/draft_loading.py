@@ -12,16 +12,17 @@ from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
 from specrun.engine.run_options import RunOptions
-from specrun.errors import PairError
+from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.draft import draft_lanes
+from specrun.llama.facts.fact import why_not
+from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES
 from specrun.llama.heads import bindings
 from specrun.llama.heads.dflash import Block, BlockContext, dflash_draft
-from specrun.llama.heads.eagle3 import eagle3_draft
 from specrun.llama.heads.head_context import HeadContext
+from specrun.llama.heads.level_drafts import eagle3_draft, mtp_draft
 from specrun.llama.heads.markov import markov_part
-from specrun.llama.heads.mtp import mtp_draft
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.method import HEADS, Plan
 
@@ -42,6 +43,9 @@ def checked_head(options: RunOptions) -> Head | None:
         raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
     if head:
         bindings.check()
+        for fact in (HIDDEN_STATES, ARCHITECTURES):
+            if why := why_not(fact, options.settings):
+                raise LlamaError(fact.notice(why))
     if head and not head.is_own:
         check_head(target, file, head)
     return head

@@ -11,6 +11,8 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import fingerprint
 from specrun.hardware.placement import Placement
 from specrun.llama import TargetContext, offload_threshold, tiled_kernels
+from specrun.llama.facts.fact import why_not
+from specrun.llama.facts.relied_on import BOUNDARIES
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
 from specrun.locations import data_dir, recall, remember
@@ -99,6 +101,10 @@ def measured(
     path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
     if known := recall(path, lambda value: converter().structure(value, ExactPasses)):
         return known
+    settings = target.context.config.settings
+    is_attention_known = settings.gpu_layers or settings.flash_attn == "off"
+    if not is_attention_known and why_not(BOUNDARIES, settings):
+        return ExactPasses(PLAIN_ONLY, True, tiled=tiled_kernels.in_use())
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
     result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1, tiled_kernels.in_use())

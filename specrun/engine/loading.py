@@ -11,6 +11,7 @@ from pathlib import Path
 from specrun.catalog.heads import Head
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
+from specrun.engine.default_settings import lost_bits
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.lanes import why_one_at_a_time
@@ -20,8 +21,10 @@ from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
-from specrun.llama import AnyDraft, LlamaModel, TargetContext, library, offload_threshold
+from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
+from specrun.llama.facts.fact import why_not
+from specrun.llama.facts.relied_on import CELLS, supported
 from specrun.llama.target import target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
@@ -69,7 +72,8 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
-    offload_threshold.settle(options.settings.offload_min_batch)
+    settings, unsupported = supported(options.settings)
+    options = replace(options, settings=settings)
     placement, stepped_down = plan_placement(options), False
     for n_left in range(_MAX_STEPS_DOWN, -1, -1):
         resources = ExitStack()
@@ -85,6 +89,7 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
         except BaseException:
             resources.close()
             raise
+    pair = replace(pair, notices=(*unsupported, *pair.notices))
     if placement and stepped_down:
         layers = f"{placement.n_gpu_layers} of the target's {len(placement.layer_gpus)} layers"
         notice = f"VRAM was too small for the planned layers; it now holds {layers} (set them with --gpu-layers)"
@@ -105,9 +110,13 @@ def _load(
     notices += [*further, *_differences(options, plans, model, placement)]
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
-    if options.parallel > 1 and (alone := why_one_at_a_time(options, settings, model, draft_model, head)):
-        notices.append(f"requests are answered one at a time, because {alone}")
-        options = replace(options, parallel=1)
+    if not options.exact and (lost := lost_bits(options.target)):
+        notices.append(lost)
+    if options.parallel > 1:
+        alone = why_one_at_a_time(options, settings, model, draft_model, head) or why_not(CELLS, settings)
+        if alone:
+            notices.append(CELLS.notice(alone))
+            options = replace(options, parallel=1)
     n_ctx_train = model.n_ctx_train
 
     def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:

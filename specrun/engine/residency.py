@@ -20,9 +20,8 @@ from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residenc
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
-from specrun.llama.streaming.address_space import PAGE
+from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.expert_weights import ExpertWeights
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
 

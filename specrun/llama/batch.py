@@ -198,3 +198,11 @@ def drafted_nodes(
 def readable(tokens: Sequence[int], n_vocab: int) -> list[int]:
     """`tokens` with 0 in place of those that a draft of `n_vocab` tokens does not have."""
     return [token if token < n_vocab else 0 for token in tokens]
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common prefix of two texts, in tokens."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:  # the usual case, decided by one comparison in C
+        return n
+    return next(i for i in range(n) if a[i] != b[i])

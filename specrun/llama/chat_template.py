@@ -74,7 +74,7 @@ class ChatTemplate:
     ) -> str:
         """The text of a conversation; with `add_generation_prompt`, up to where the assistant's answer begins.
 
-        tools: what the assistant may call, in OpenAI's shape. variables: further ones for the template, such as
+        tools: what the assistant may call, in OpenAI's shape. variables: further variables for the template, such as
         `enable_thinking`; they cannot replace those that are given here.
 
         Raises ModelFileError if the template fails or refuses the messages.

@@ -15,53 +15,21 @@ from numpy.typing import NDArray
 
 from specrun import interrupts
 from specrun.errors import ContextFullError, LlamaError
-from specrun.hardware.cpu import usable_cores
 from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
+from specrun.llama.context_config import ContextConfig, context_parameters
 from specrun.llama.failures import context_failure
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
-from specrun.llama_settings import UNDECIDED, CacheType, FlashAttention, LlamaSettings
+
+__all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits"]
 
 Logits = NDArray[np.float32]
 
 ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
 _RECURRENT_PART = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-
-# enum ggml_type
-_CACHE_TYPES: dict[CacheType, int] = {
-    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7
-}  # fmt: skip
-_FLASH_ATTENTION: dict[FlashAttention, int] = {
-    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-}
-
-
-@dataclass(frozen=True)
-class ContextConfig:
-    """How a context is set up."""
-
-    n_ctx: int  # cells of the KV cache
-    n_seq_max: int  # sequence ids, so the most leaf paths of a tree
-    n_batch: int  # most tokens of one pass
-    n_outputs: int  # most rows of logits of one pass
-    settings: LlamaSettings = UNDECIDED  # threads, sizes of prompt passes, flash attention, cache types
-    n_snapshots: int = 0  # recurrent states that are kept of a pass, where the architecture can
-    lanes: tuple[int, ...] = ()  # where several texts share the context: most leaf paths of the trees of each
-
-    @property
-    def n_call(self) -> int:
-        """Most tokens that llama.cpp gets at once: of a prompt those of several passes, if the settings ask for it.
-
-        llama.cpp cuts them every `n_batch` tokens. Where that is more than a pass over a prompt has, because trees need
-        the room, it gets one pass at a time: which tokens share a pass must not depend on the plan.
-        """
-        is_cut_alike = self.n_batch == self.settings.prompt_pass
-        return max(self.n_batch, (self.settings.batch_size or 0) // self.n_batch * self.n_batch if is_cut_alike else 0)
 
 
 @dataclass(frozen=True)
@@ -106,23 +74,7 @@ class LlamaContext:
         if 0 < config.n_snapshots >= config.n_batch - 1:  # llama.cpp would abort in the first pass
             raise ValueError(f"{config.n_snapshots} snapshots need passes of more tokens than {config.n_batch}")
         tiled_kernels.settle(config.settings.tiled)
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx = config.n_ctx
-        params.n_batch, params.n_ubatch = config.n_call, config.n_batch
-        params.n_seq_max = config.n_seq_max
-        params.n_rs_seq = config.n_snapshots
-        # llama.cpp reserves memory for this many rows of logits; n_batch rows would be 311 MB with 152k tokens.
-        params.n_outputs_max = max(config.n_outputs, config.n_seq_max)
-        settings = config.settings
-        params.n_threads = settings.threads or usable_cores()
-        params.n_threads_batch = settings.threads_batch or params.n_threads
-        params.type_k = _CACHE_TYPES[settings.type_k or "f16"]
-        params.type_v = _CACHE_TYPES[settings.type_v or "f16"]
-        params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or "on"]
-        params.op_offload = settings.op_offload is not False
-        params.kv_unified = True
-        params.swa_full = True  # a branch may need cells that a sliding window would drop
-        params.no_perf = True
+        params = context_parameters(config)
         if weights:
             params.cb_eval = weights.gate.callback
         if head:
@@ -259,7 +211,7 @@ class LlamaContext:
         seq_length[spare] = max(seq_length[spare], seq_length[source])
         self._is_counted = True
 
-    def give_up(self, spare: int, start: int, end: int) -> None:
+    def free_cells(self, spare: int, start: int, end: int) -> None:
         """Remove positions start .. end - 1 from `spare`, so that cells which nothing else has become free."""
         seq_length = self._lengths()
         self._is_counted = False

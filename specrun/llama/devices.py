@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 
 import llama_cpp
-from llama_cpp._ggml import libggml
 
 from specrun.hardware.device import RPC, Device, DeviceKind, offload_devices
 from specrun.llama import library, rpc_servers
@@ -49,35 +48,28 @@ def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
     """Devices with their C pointers. Servers that were added for another model of this process are left out."""
     library.start()
     rpc_servers.add(servers)
-    libggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    libggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    libggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    handles = [int(libggml.ggml_backend_dev_get(i)) for i in range(libggml.ggml_backend_dev_count())]
+    count = library.ggml("ggml_backend_dev_count", ctypes.c_size_t)()
+    device_at = library.ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    handles = [int(device_at(i)) for i in range(count)]
     others = rpc_servers.added().difference(servers)
     return [(_device(handle), handle) for handle in handles if not (others and _server(handle) in others)]
 
 
 def _server(handle: int) -> str | None:
     """HOST:PORT of the RPC server that has this device; None for one of this machine. The server is not asked."""
-    libggml.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_dev_description.restype = ctypes.c_char_p
-    is_remote = _backend(handle) == RPC
-    return _text(libggml.ggml_backend_dev_description(handle)) if is_remote else None
+    description_of = library.ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    return _text(description_of(handle)) if _backend(handle) == RPC else None
 
 
 def _backend(handle: int) -> str:
-    libggml.ggml_backend_dev_backend_reg.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_dev_backend_reg.restype = ctypes.c_void_p
-    libggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_reg_name.restype = ctypes.c_char_p
-    return _text(libggml.ggml_backend_reg_name(libggml.ggml_backend_dev_backend_reg(handle)))
+    backend_of = library.ggml("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    return _text(library.ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)(backend_of(handle)))
 
 
 def _device(handle: int) -> Device:
-    libggml.ggml_backend_dev_get_props.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Properties)]
-    libggml.ggml_backend_dev_get_props.restype = None
     properties = _Properties()
-    libggml.ggml_backend_dev_get_props(handle, ctypes.byref(properties))
+    read = library.ggml("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.POINTER(_Properties))
+    read(handle, ctypes.byref(properties))
     return Device(
         name=_text(properties.name),
         description=_text(properties.description),
@@ -95,8 +87,7 @@ def _text(value: bytes | None) -> str:
 
 def cpu_buffer_type() -> int:
     """Handle of the buffer type for tensors in plain RAM."""
-    libggml.ggml_backend_cpu_buffer_type.restype = ctypes.c_void_p
-    return int(libggml.ggml_backend_cpu_buffer_type())
+    return int(library.ggml("ggml_backend_cpu_buffer_type", ctypes.c_void_p)())
 
 
 def system_info() -> str:

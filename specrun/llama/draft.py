@@ -9,9 +9,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import committed_tokens, drafted_nodes, readable
+from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.llama.teacher_forced import rows_along
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
@@ -23,6 +22,22 @@ class SavedDraft:
 
     tokens: list[int]
     state: NDArray[np.uint8]
+
+
+class CacheChange:
+    """A `with` block that changes a cache.
+
+    is_unfinished: whether the last such block began and did not end, because of Ctrl-C or a pass that failed. What the
+        cache holds is then unknown.
+    """
+
+    is_unfinished = False
+
+    def __enter__(self) -> None:
+        self.is_unfinished = True
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.is_unfinished = error is not None
 
 
 class DraftContext:

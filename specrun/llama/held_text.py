@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.llama.batch import common_prefix
 from specrun.llama.heads.target_states import SavedStates
-from specrun.llama.prefix import common_prefix
-from specrun.llama.taking_back import PromptState
+from specrun.llama.rollback import PromptState
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SavedText:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the copy. Token ids count with those of a Python integer in a list."""
+        """Bytes of the copy. A token id counts as a Python integer in a list."""
         prompt, for_head = self.held.prompt, self.for_head
         further = (prompt.state.nbytes if prompt else 0) + (for_head.states.nbytes if for_head else 0)
         return self.state.nbytes + further + 36 * len(self.held.tokens)

@@ -4,8 +4,8 @@ First, passes of many sizes are run over the same tokens, and sizes with the sam
 that these groups suggest are tried as they will be used: padded passes over one token against padded passes over chains
 and trees of several sizes.
 
-Where there are recurrent states, their bytes are compared too, as those of K and V are: a difference there shows in the
-logits hundreds of tokens later.
+The bytes of K, V and recurrent states are compared too: a difference there shows in the logits only hundreds of tokens
+later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 # llama.cpp reads KV cells in blocks of 256, and changes kernels at 512 cells. The compared tokens lie on both sides of
-# a boundary between two blocks, the third if the context is long enough.
+# a boundary between two blocks, the third if the context is long enough. That other boundaries need no comparison is
+# checked once for each build (`facts.bits.check_boundaries`).
 _BLOCK = 256
 _BOUNDARY = 3 * _BLOCK
 # For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
@@ -43,7 +44,7 @@ class Survey:
 
     @property
     def classes(self) -> list[PassSizes]:
-        """The classes that the groups suggest, the one with the fastest passes first."""
+        """The classes that the groups suggest, the class with the fastest passes first."""
         # All plans must get the same class, so a size that only some of them have does not count.
         ms = {n: ms for n, ms in self.ms.items() if n in _SIZES}
         return sorted(classes_of(self.groups), key=lambda sizes: (sizes == PLAIN_ONLY, -best_rate(sizes, ms)))
@@ -103,7 +104,7 @@ class Comparison:
         return seconds * 1e3
 
     def _fill(self, n_compared: int = 0) -> None:
-        """Bring the cache to the tokens before the compared ones, and `n_compared` of these."""
+        """Bring the cache to the tokens before the compared tokens, and `n_compared` of these."""
         self._target.set_prompt(self._text[: self._start + n_compared + 1])
 
     def survey(self) -> Survey:

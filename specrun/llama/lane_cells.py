@@ -1,8 +1,8 @@
 """Several texts in one KV cache, each with its cells in the order of its positions (docs/adr/0016).
 
-llama.cpp puts the tokens of a pass into the lowest free cells, in the order of the batch. Between the cells of one text
-lie those of others, which does not matter; but a text's new token must not get a cell in front of the text's last one
-(docs/adr/0001). Three rules keep it so:
+llama.cpp puts the tokens of a pass into the lowest free cells, in the order of the batch. Cells of other texts may
+lie between the cells of one text; but a text's new token must not get a cell in front of the text's last cell
+(docs/adr/0001). Three rules keep it so, and a check of llama.cpp's build tells whether they do (`facts.cells`):
 
     Between passes no cell in front of any text's last cell is free. What a text gives up, rejected nodes for example,
     stays taken by the lane's spare sequence, which nothing continues. These cells are called dead.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, Int32Array
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.taking_back import CacheState, PromptState
+from specrun.llama.rollback import CacheState, PromptState
 
 _NO_CELL = -1  # the last cell of a text without any
 
@@ -107,7 +107,7 @@ class CellLedger:
             lane.note(cells, *(np.arange(n, dtype=np.int32), np.full(n, lane.first, np.int32), np.ones(n, np.int32)))
 
     def _next_cells(self, n: int) -> NDArray[np.intp]:
-        """The cells that llama.cpp gives the next `n` tokens: the lowest free ones."""
+        """The cells that llama.cpp gives the next `n` tokens: the lowest free cells."""
         cells = np.flatnonzero(~self._taken)[:n]
         if len(cells) < n:
             raise ContextFullError(f"{n} tokens do not fit the {len(cells)} free cells; give a larger --ctx-size")
@@ -149,7 +149,7 @@ class CellLedger:
             del lane.dead[dead.position]
             self._taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
-                self.context.give_up(lane.spare, groups[begin].position, dead.position + 1)
+                self.context.free_cells(lane.spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
 
     def free_dead(self) -> None:
@@ -158,7 +158,7 @@ class CellLedger:
             if lane.dead:
                 self._free(list(lane.dead.values()))
 
-    def give_back(self, cells: Sequence[int]) -> None:
+    def mark_free(self, cells: Sequence[int]) -> None:
         """Note that these cells are free."""
         self._taken[cells] = False
 
@@ -180,10 +180,10 @@ class CellLedger:
 
 
 class LaneCells:
-    """The cells of one text among several (see `TakingBack`).
+    """The cells of one text among several (see `TextCache`).
 
     first: the first of its sequences. max_leaves: their number. spare: the sequence that has its dead cells.
-    cells: of its tokens, ascending: the committed ones by position, then those of the last pass.
+    cells: of its tokens, ascending: committed tokens by position, then the tokens of the last pass.
     dead: its dead cells by position.
     """
 
@@ -217,7 +217,7 @@ class LaneCells:
         return self.ledger.decode(batch, [(self, len(batch))])
 
     def note(self, cells: NDArray[np.intp], positions: Int32Array, first_seq: Int32Array, n_seq: Int32Array) -> None:
-        """Note that the next pass over this text lies in `cells`. The other arrays are those of its batch."""
+        """Note that the next pass over this text lies in `cells`. The other arrays belong to its batch."""
         self._tail = _Tail(len(self.cells), positions, first_seq, n_seq)
         self.cells += cells.tolist()
 
@@ -225,20 +225,20 @@ class LaneCells:
         """Note that the cache is empty."""
         self.cells, self.dead, self._tail = [], {}, None
 
-    def expect_back(self, end: int) -> None:
+    def checkpoint(self, end: int) -> None:
         pass
 
-    def take_back(self, end: int) -> int:
+    def rollback(self, end: int) -> int:
         self.ledger.check()
         if len(self.cells) > end:
             self._drop(end)
         return min(end, len(self.cells))
 
-    def turn_back(self, end: int) -> int:
-        return self.take_back(end)
+    def rewind(self, end: int) -> int:
+        return self.rollback(end)
 
     def clear(self) -> None:
-        self.take_back(0)
+        self.rollback(0)
 
     def keep_prompt(self, end: int) -> None:
         pass
@@ -246,11 +246,11 @@ class LaneCells:
     def restore(self, saved: CacheState) -> None:
         self.ledger.restore(self, saved)
 
-    def leave(self) -> None:
+    def clear_lane(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
         for seq in range(self.first, self.first + self.max_leaves):
             self.ledger.context.remove(seq, 0)
-        self.ledger.give_back(self.cells)
+        self.ledger.mark_free(self.cells)
         self.forget()
 
     def _drop(self, end: int) -> None:
@@ -259,7 +259,7 @@ class LaneCells:
         with self.ledger.changing():
             if self.ledger.is_alone(self):
                 context.remove(ALL_SEQUENCES, end)
-                self.ledger.give_back(dropped)
+                self.ledger.mark_free(dropped)
             else:
                 self._keep_dead(end, dropped)
             del self.cells[end:]
@@ -279,7 +279,7 @@ class LaneCells:
             on = (first_seq <= seq) & (seq < first_seq + n_seq)
             if not lengths[seq] or not on.any():
                 continue
-            # Of a leaf path the dropped nodes are its end, and those that are first on this sequence the end of these.
+            # Dropped nodes are the end of a leaf path, and the nodes that are first on this sequence the end of these.
             own = positions[first_seq == seq]
             if len(own):
                 context.keep(seq, self.spare, int(own.min()))

@@ -30,7 +30,7 @@ class LeafSequences:
 
     @property
     def last(self) -> int:
-        """The last one that holds the text."""
+        """The last sequence that holds the text."""
         return self.first + self.n - 1
 
     def count(self, n_cached: int) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-import llama_cpp
+import llama_cpp.llama_cpp
 from llama_cpp._ggml import libggml
 
 from specrun import interrupts
@@ -27,6 +28,7 @@ logger = logging.getLogger("specrun.llama")
 # ggml_log_level -> logging level; 5 continues the previous message.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
+_LIBRARY = re.compile(r"^(lib)?(ggml|llama).*\.(so|dylib|dll)")
 _STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another one
 
 _listeners: list[deque[str]] = []  # one for each open `CapturedErrors`; two passes may run at the same time
@@ -167,14 +169,18 @@ def show_log() -> None:
 def backends() -> list[str]:
     """Names of the ggml backends in this build, e.g. `["CUDA", "CPU"]`. An RPC server that was added is none."""
     start()
-    libggml.ggml_backend_reg_count.restype = ctypes.c_size_t
-    libggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
-    libggml.ggml_backend_reg_get.restype = ctypes.c_void_p
-    libggml.ggml_backend_reg_name.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_reg_name.restype = ctypes.c_char_p
-    count = libggml.ggml_backend_reg_count()
-    names = [libggml.ggml_backend_reg_name(libggml.ggml_backend_reg_get(i)).decode() for i in range(count)]
+    count = ggml("ggml_backend_reg_count", ctypes.c_size_t)()
+    backend_at = ggml("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name_of = ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    names = [name_of(backend_at(i)).decode() for i in range(count)]
     return [name for name in names if not name.startswith("RPC[")]
+
+
+def ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of ggml's that the bindings do not declare, with the types of its result and its arguments."""
+    function = getattr(libggml, name)
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 def build() -> str:
@@ -185,6 +191,13 @@ def build() -> str:
 def bindings_version() -> str:
     """Version of llama-cpp-python."""
     return str(llama_cpp.__version__)
+
+
+def files() -> list[Path]:
+    """The shared libraries of this build, llama.cpp's and ggml's, sorted, each once."""
+    folder = Path(llama_cpp.llama_cpp._lib._name).parent
+    found = {path.resolve() for path in folder.iterdir() if path.suffix != ".py" and _LIBRARY.search(path.name)}
+    return sorted(found)
 
 
 def has_gpu() -> bool:

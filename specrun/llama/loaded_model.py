@@ -12,6 +12,7 @@ import llama_cpp
 
 from specrun import interrupts
 from specrun.catalog import heads
+from specrun.catalog.architectures import does
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
@@ -26,11 +27,6 @@ from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 
-def _check_file(path: Path) -> None:
-    """Raises ModelFileError for what llama.cpp would not survive, or report in its own words. Reads headers only."""
-    check_characters(GgufFile.read(path).metadata, str(path))
-
-
 class LlamaModel:
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
@@ -38,8 +34,9 @@ class LlamaModel:
     progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
     expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
-    orders: re-ordered weights, and the same ones in the file; None where they lie in memory once.
-    why_one_order: why they do, though the settings ask for both; None where they do not, or it works.
+    orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
+    why_one_order: why weights lie in one order, though the settings ask for both; None where both orders are there or
+    not asked for.
 
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
@@ -52,9 +49,10 @@ class LlamaModel:
         is_head: bool = False,
         with_mtp: bool = False,
     ) -> None:
-        _check_file(path)
+        file = GgufFile.read(path)  # headers only, for what llama.cpp would not survive, or report in its own words
+        check_characters(file.metadata, str(path))
         if not is_head:
-            heads.check_no_head(GgufFile.read(path))
+            heads.check_no_head(file)
         library.start()
         self.path = path
         errors = self._load(settings, progress, with_mtp)
@@ -68,7 +66,11 @@ class LlamaModel:
             if not is_head:
                 self._check_generates()
             if settings.repack and settings.file_order_from:
-                self._map_weights(settings.file_order_from)
+                # It only makes large passes faster, so without it the model is as good.
+                try:
+                    self.orders = WeightOrders(self._model, self._files(), settings.file_order_from)
+                except (LlamaError, OSError) as error:
+                    self.why_one_order = str(error)
         except ModelFileError:
             self.close()
             raise
@@ -110,21 +112,14 @@ class LlamaModel:
                 f"{self.path} is an encoder-decoder model ({architecture}); specrun runs decoders only"
             )
 
-    def _map_weights(self, least: int) -> None:
-        # It only makes large passes faster, so without it the model is as good.
-        try:
-            self.orders = WeightOrders(self._model, self._files(), least)
-        except (LlamaError, OSError) as error:
-            self.why_one_order = str(error)
-
     def _files(self) -> list[Path]:
         return [self.path.with_name(name) for name in shards(self.path.name)]
 
     @property
     def overwritten(self) -> Path | None:
-        """A file of this model that was written to since it was loaded, so that mapped weights may be other ones now.
+        """A file of this model that was written to since it was loaded, so that mapped weights may have changed.
 
-        A file that was deleted, or that another one took the place of, is in use as it was.
+        A file that was deleted or replaced stays in use as it was.
         """
         for file, (identity, content) in self._read_from:
             identity_now, content_now = _state(file)
@@ -193,7 +188,7 @@ class LlamaModel:
     @property
     def is_recurrent(self) -> bool:
         """Whether any layer has a recurrent state, as in Mamba and in hybrids. A state has no cells to be removed, so
-        contexts take tokens back in other ways (`taking_back`), and a pass checks one path.
+        contexts take tokens back in other ways (`rollback`), and a pass checks one path.
         """
         return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
 
@@ -208,7 +203,8 @@ class LlamaModel:
     def allows_two_kv_types(self) -> bool:
         """Whether K and V may have different cache types; latent attention (MLA) keeps both in one tensor."""
         architecture = self.metadata("general.architecture")
-        return architecture != "deepseek4" and self.metadata(f"{architecture}.attention.key_length_mla") is None
+        has_own_key = self.metadata(f"{architecture}.attention.key_length_mla") is not None
+        return not (has_own_key or does("one_kv_tensor", architecture))
 
     # --- tokens ----------------------------------------------------------------------------------------------------
 

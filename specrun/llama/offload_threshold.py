@@ -11,7 +11,7 @@ import os
 from specrun.errors import UsageError
 
 DEFAULT = 32  # tokens; of llama.cpp's backends
-_VARIABLE = "GGML_OP_OFFLOAD_MIN_BATCH"
+VARIABLE = "GGML_OP_OFFLOAD_MIN_BATCH"
 
 _started_with: int | None = None  # what the backends have read; None before they start
 
@@ -23,7 +23,7 @@ def in_use() -> int:
 
 def is_open() -> bool:
     """Whether the environment of this process leaves the choice to specrun."""
-    return _VARIABLE not in os.environ
+    return VARIABLE not in os.environ
 
 
 def settle(wanted: int | None) -> None:
@@ -37,9 +37,9 @@ def settle(wanted: int | None) -> None:
     if _started_with is not None:
         raise UsageError(
             f"llama.cpp copies weights to the GPU in passes of {_started_with} tokens and more in this process, and "
-            f"the model's profile needs {wanted}; set {_VARIABLE}={wanted}"
+            f"the model's profile needs {wanted}; set {VARIABLE}={wanted}"
         )
-    os.environ[_VARIABLE] = str(wanted)
+    os.environ[VARIABLE] = str(wanted)
 
 
 def start() -> None:
@@ -51,12 +51,12 @@ def start() -> None:
 
 def variables(wanted: int) -> dict[str, str]:
     """What the environment of a process must have so that its backends read `wanted`."""
-    return {_VARIABLE: str(wanted)}
+    return {VARIABLE: str(wanted)}
 
 
 def _of_environment() -> int:
     """What llama.cpp's atoi makes of the variable."""
-    text = os.environ.get(_VARIABLE)
+    text = os.environ.get(VARIABLE)
     if text is None:
         return DEFAULT
     try:

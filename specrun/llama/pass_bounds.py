@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from specrun.llama.context import ContextConfig
-from specrun.llama.taking_back import TakingBack
+from specrun.llama.rollback import TextCache
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 
 class PassBounds:
-    """Those of one text.
+    """Bounds of the passes over one text.
 
     padding: the sizes that passes are padded to.
     """
 
-    def __init__(self, config: ContextConfig, cells: TakingBack) -> None:
+    def __init__(self, config: ContextConfig, cells: TextCache) -> None:
         self.padding: PassSizes = ANY_SIZE
         self._config = config
         self._cells = cells
@@ -24,7 +24,7 @@ class PassBounds:
         return self.padding.largest(self._config.n_batch)
 
     def largest_tree(self, n_before: int, n_pending: int) -> int:
-        """Most nodes of a tree behind `n_before` cached tokens and `n_pending` ones that the same pass decodes."""
+        """Most nodes of a tree behind `n_before` cached and `n_pending` pending tokens, which the same pass decodes."""
         config, most_back = self._config, self._cells.most_back
         most = min(config.n_ctx - self._cells.n_elsewhere - n_before, config.n_batch)
         largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
@@ -44,7 +44,7 @@ class PassBounds:
         return config.n_call if n == config.n_batch else n
 
     def padded_call(self, n: int) -> int:
-        """Tokens of a call over `n` committed ones, with padding."""
+        """Tokens of a call over `n` committed tokens, with padding."""
         # Only the last of the passes that llama.cpp makes of a call is smaller than the others.
         whole = n // self._config.n_batch * self._config.n_batch
         rest = n - whole
@@ -52,7 +52,7 @@ class PassBounds:
 
     def whole(self, n: int) -> int:
         """The most of `n` committed tokens that a call can decode without padding. They may be more than the largest
-        size, as those of a prompt are.
+        size, as in a prompt.
         """
         if self._cells.drops_padding:
             return max(n, 0)

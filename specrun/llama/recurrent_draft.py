@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from specrun.llama.batch import committed_tokens, readable
+from specrun.llama.batch import committed_tokens, common_prefix, readable
 from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.draft import DraftContext
-from specrun.llama.prefix import CacheChange, common_prefix
-from specrun.llama.taking_back import RecurrentStates
+from specrun.llama.draft import CacheChange, DraftContext
+from specrun.llama.rollback import RecurrentStates
 from specrun.llama.teacher_forced import rows_along
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
@@ -45,14 +44,14 @@ class RecurrentDraft:
         with self._change:
             shared = common_prefix(self._tokens, tokens[:-1])
             if shared < len(self._tokens):
-                shared = self._cache.take_back(shared)
+                shared = self._cache.rollback(shared)
             rows = None
             for begin in range(shared, len(tokens), self.context.config.n_batch):
                 chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
                 is_last = begin + len(chunk) == len(tokens)
                 rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
             assert rows is not None, "the root is never in the cache"
-            self._cache.expect_back(len(tokens))
+            self._cache.checkpoint(len(tokens))
             self._tokens = list(tokens)
             self._expanded = [ROOT]
             self._root_row = rows[0, : self.n_vocab].copy()

@@ -1,7 +1,7 @@
 """How much the size of passes changes a target's logits for one known text.
 
 `invariance` finds the sizes that change nothing; this says how much the others change. It tells a token that batched
-arithmetic decided otherwise from one that is wrong (docs/trust.md).
+arithmetic decided otherwise from a wrong token (docs/trust.md).
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ import struct
 import time
 from collections.abc import Sequence
 
-from llama_cpp._ggml import libggml
-
 from specrun.errors import LlamaError, UsageError
 from specrun.llama import library
 
@@ -45,26 +43,21 @@ def added() -> frozenset[str]:
 
 def _add(server: str) -> None:
     library.start()
-    libggml.ggml_backend_reg_by_name.argtypes = [ctypes.c_char_p]
-    libggml.ggml_backend_reg_by_name.restype = ctypes.c_void_p
-    libggml.ggml_backend_reg_get_proc_address.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    libggml.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
-    libggml.ggml_backend_register.argtypes = [ctypes.c_void_p]
-    libggml.ggml_backend_register.restype = None
-    backend = libggml.ggml_backend_reg_by_name(b"RPC")
+    backend = library.ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     if not backend:
         raise UsageError(
             "--rpc: this llama.cpp was built without its RPC backend; install llama-cpp-python again with "
             "CMAKE_ARGS=-DGGML_RPC=on in the environment (docs/installing.md)"
         )
     greet(server)
-    address = libggml.ggml_backend_reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
+    address_of = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+    address = address_of(backend, b"ggml_backend_rpc_add_server")
     add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
     library.explain_aborts("ggml-rpc.cpp", _lost)
     registry = add_server(server.encode())
     if not registry:
         raise LlamaError(f"the RPC server {server} has no device to compute on; start it with another --device")
-    libggml.ggml_backend_register(registry)
+    library.ggml("ggml_backend_register", None, ctypes.c_void_p)(registry)
 
 
 def greet(server: str) -> None:

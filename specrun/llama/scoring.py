@@ -15,7 +15,7 @@ from specrun.llama.batch import Batch, committed_tokens, joined
 from specrun.llama.context import Logits
 from specrun.llama.lane_cells import LaneCells
 from specrun.llama.leaf_sequences import LeafSequences
-from specrun.llama.taking_back import TakingBack
+from specrun.llama.rollback import TextCache
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -71,7 +71,7 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
 class PassText(Protocol):
     """What a pass needs to know of a text: `TargetContext`, where the methods are explained."""
 
-    cells: TakingBack
+    cells: TextCache
 
     @property
     def padding(self) -> PassSizes: ...

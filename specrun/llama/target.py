@@ -11,7 +11,7 @@ Passes may be padded to sizes that give a token the same bits (docs/exactness.md
 lies in the last cells, and is dropped with the tree.
 
 Where a model has recurrent states, a pass checks one path, on one sequence, and its cache may have to go back further
-than to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once
+than to the end of what was accepted (`rollback`). Then more committed tokens are pending than one tree had, and once
 they are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are
 as many as a pass of the class has.
 
@@ -26,15 +26,15 @@ from dataclasses import replace
 import numpy as np
 
 from specrun.errors import ContextFullError
+from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.leaf_sequences import LeafSequences
 from specrun.llama.pass_bounds import PassBounds
-from specrun.llama.prefix import common_prefix
+from specrun.llama.rollback import CacheState, TextCache, text_cache
 from specrun.llama.scoring import Part, portion_of, score_together, tree_of
-from specrun.llama.taking_back import CacheState, TakingBack, taking_back
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
@@ -52,7 +52,7 @@ class TargetContext:
     def __init__(self, context: LlamaContext, lane: LaneCells | None = None) -> None:
         """lane: this text's cells, where several texts share the context; None if it has the context for itself."""
         self.context = context
-        self.cells: TakingBack = lane or taking_back(context)
+        self.cells: TextCache = lane or text_cache(context)
         self.tokens: list[int] = []
         self.n_cached = 0
         self._bounds = PassBounds(context.config, self.cells)
@@ -146,7 +146,7 @@ class TargetContext:
         # The cache holds at least what is noted as cached, in this moment too: Ctrl-C may come between any two lines.
         self.n_cached = kept
         self.tokens = list(tokens)
-        self.n_cached = kept = self.cells.take_back(kept) if goes_on else self.cells.turn_back(kept)
+        self.n_cached = kept = self.cells.rollback(kept) if goes_on else self.cells.rewind(kept)
         self._sequences.count(kept)
         self._portions = self._portions_of_prompt(shared, end)
         self.has_read_portion()
@@ -181,10 +181,10 @@ class TargetContext:
             self.cells.keep_prompt(self.n_cached)
         yield from self._decode_committed(end, self._bounds.prompt_call())
 
-    def hold(self) -> None:
+    def checkpoint(self) -> None:
         """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
         self.cells.keep_prompt(self.n_cached)
-        self.cells.expect_back(self.n_cached)
+        self.cells.checkpoint(self.n_cached)
 
     def wait_for(self, most: int) -> None:
         """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
@@ -208,7 +208,7 @@ class TargetContext:
             yield n
             if self.states:
                 self.states.note(self.n_cached, self.tokens[self.n_cached : self.n_cached + n], np.arange(n))
-            self.n_cached = self.cells.take_back(self.n_cached + n)
+            self.n_cached = self.cells.rollback(self.n_cached + n)
 
     def score(self, tree: TokenTree) -> Logits:
         """One pass over the pending tokens and `tree`, whose root must be the last committed token.
@@ -234,7 +234,7 @@ class TargetContext:
         part = tree_of(self.tokens, self.n_cached, tree, self._sequences)
         self._n_before = part.n_before
         if self.pass_size(tree) > part.n_before + 1:
-            self.cells.expect_back(self.n_cached)
+            self.cells.checkpoint(self.n_cached)
         return part
 
     def commit(self, tree: TokenTree, path: list[int], next_token: int) -> None:
@@ -247,7 +247,7 @@ class TargetContext:
             first = root_position - self._n_before
             tokens = [*self.tokens[first:root_position], *tree.tokens[path].tolist()]
             self.states.note(first, tokens, np.append(np.arange(self._n_before), self._n_before + np.array(path)))
-        n_cached = self.cells.take_back(end)
+        n_cached = self.cells.rollback(end)
         if kept > 1:
             self._sequences.share_first_path(root_position + 1, end)
         self.n_cached = n_cached
@@ -294,13 +294,13 @@ class TargetContext:
         if self.n_cached:
             assert isinstance(self.cells, LaneCells)
             state = CacheState(self.context.sequence_state(self.cells.first), self.n_cached)
-            self.cells.leave()
+            self.cells.clear_lane()
             self.cells.restore(state)
             self._sequences.reset()
 
     def drop_tree(self) -> None:
         """Remove from the cache what the last `score` wrote, without committing anything."""
-        self.n_cached = self.cells.take_back(self.n_cached)
+        self.n_cached = self.cells.rollback(self.n_cached)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

@@ -15,6 +15,7 @@ from specrun.errors import UsageError
 from specrun.llama_settings import TiledKernels
 
 _ENABLED, _FORCED = "GGML_CPU_TILED_MM", "GGML_CPU_TILED_MM_FORCE"
+VARIABLES = (_ENABLED, _FORCED)
 _VALUES: dict[TiledKernels, dict[str, str]] = {"auto": {}, "never": {_ENABLED: "0"}, "always": {_FORCED: "1"}}
 # Of llama.cpp's tiled.cpp; a model has at least one of them if tiled kernels compute anything.
 _TYPES = {
@@ -25,9 +26,14 @@ _TYPES = {
 _settled: TiledKernels | None = None
 
 
+def has_processor() -> bool:
+    """Whether this CPU is of a kind for which llama.cpp has tiled kernels."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def compute(types: Collection[str]) -> bool:
     """Whether tiled kernels may compute a model with weights of these types on this CPU."""
-    return platform.machine().lower() in ("x86_64", "amd64") and not _TYPES.isdisjoint(types)
+    return has_processor() and not _TYPES.isdisjoint(types)
 
 
 def in_use() -> TiledKernels:
@@ -49,7 +55,7 @@ def settle(wanted: TiledKernels | None) -> None:
     global _settled
     if _settled is None:
         if wanted:
-            for name in (_ENABLED, _FORCED):
+            for name in VARIABLES:
                 os.environ.pop(name, None)
             os.environ.update(_VALUES[wanted])
         _settled = _of_environment()

@@ -96,7 +96,7 @@ class TreeCells:
             needed = n_needed.get(sequence, 0)
             if len(path) > needed:
                 self._context.remove(sequence, self._n_committed + needed)
-                self._let_go(path[needed:])
+                self._unpin(path[needed:])
                 del path[needed:]
                 is_any_free = True
             if sequence not in n_needed:
@@ -116,25 +116,25 @@ class TreeCells:
             sequence = self._sequence_behind(node.parent)
             position = self._place[node.parent][1] + 1
             self._paths[sequence].append(node)
-            self._hold([node])
+            self._pin([node])
             self._place[node.id] = (sequence, position)
             sequences.append(sequence)
             positions.append(position)
         # llama.cpp needs the positions of each sequence in order, and parents do come before their children.
         return sequences, positions
 
-    def _hold(self, nodes: Sequence[DraftNode]) -> None:
+    def _pin(self, nodes: Sequence[DraftNode]) -> None:
         for node in nodes:
             self._n_holders[node.id] = self._n_holders.get(node.id, 0) + 1
 
-    def _let_go(self, nodes: Sequence[DraftNode]) -> None:
+    def _unpin(self, nodes: Sequence[DraftNode]) -> None:
         for node in nodes:
             self._n_holders[node.id] -= 1
             if not self._n_holders[node.id]:
                 del self._n_holders[node.id]
 
     def _sequence_behind(self, parent: int) -> int:
-        """A sequence that ends with `parent`: its own, or a free one that now shares all its cells."""
+        """A sequence that ends with `parent`: its own, or a free sequence that now shares all its cells."""
         sequence, position = self._place[parent]
         if not self._is_continued(parent):
             return sequence
@@ -142,5 +142,5 @@ class TreeCells:
         self._context.copy(sequence, branch, int(self._context.sequence_lengths()[branch]), position + 1)
         path = self._paths[sequence][: position + 1 - self._n_committed]
         self._paths[branch] = path
-        self._hold(path)
+        self._pin(path)
         return branch

@@ -2,11 +2,12 @@
 
 Re-ordered weights are computed faster in passes over a few tokens, and K-quants as they are in the file faster in large
 passes, those over prompts and large trees (docs/adr/0017). llama.cpp looks where a tensor lies at the moment when it
-computes with it, and takes the kernel for that memory. So between two passes the tensors are pointed to the one memory
-or the other: three pointers of each, 0.05 ms for a model of a billion parameters.
+computes with it, and takes the kernel for that memory. So between two passes the tensors are pointed to either memory:
+three pointers of each, 0.05 ms for a model of a billion parameters.
 
 llama.cpp's public header neither lists a model's tensors nor lets anybody move them, so what is used here of its build
-is compared with what its functions and the file say before anything is changed.
+is compared with what its functions and the file say before anything is changed. Whether passes then have the right bits
+is checked once for each build (`facts.bits.check_orders`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Memory:
 
 
 class WeightOrders:
-    """The re-ordered weights of one model, and the same ones in its files, which are mapped.
+    """The re-ordered weights of a model, and the same weights in its files, which are mapped.
 
     n_tensors: how many llama.cpp has re-ordered.
     Raises LlamaError if this build of llama.cpp does not show where weights lie.
@@ -158,4 +159,4 @@ def _is_reordered(tensor: _Tensor) -> bool:
 
 def _check(tensor: _Tensor, info: TensorInfo) -> None:
     if not tensor.extra or _functions()["ggml_nbytes"](ctypes.addressof(tensor)) != info.n_bytes:
-        raise LlamaError(f"llama.cpp's {info.name} is not the one of the file")
+        raise LlamaError(f"llama.cpp's {info.name} is not the tensor of the file")

@@ -14,7 +14,7 @@ from specrun.engine import saved_caches
 from specrun.engine.decoding import Engine
 from specrun.engine.saved_caches import SavedCaches
 from specrun.errors import LlamaError
-from specrun.llama.prefix import common_prefix
+from specrun.llama.batch import common_prefix
 
 _FEWEST = 16  # tokens that are worth a copy: fewer are read in one short pass
 

@@ -59,7 +59,7 @@ class TargetTimer:
 
     def fill(self, ctx: int) -> None:
         self.target.set_prompt(repeated(self.tokens, ctx + 1))
-        self.target.hold()
+        self.target.checkpoint()
 
     def ms(self, n: int) -> float:
         chain = [self.tokens[(self._at + i) % len(self.tokens)] for i in range(n)]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded, heads, weight_pages
+from specrun.catalog import embedded, weight_pages
+from specrun.catalog.architectures import TABLES
 from specrun.catalog.fitting import pairs_of
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, drafting_head, head_in, own_head
@@ -43,7 +44,7 @@ def test_a_target_with_such_layers_is_a_model_that_has_a_head(whole: Path, tmp_p
 
 
 def test_layers_that_llama_cpp_cannot_draft_with_are_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "_MTP", frozenset())
+    monkeypatch.setitem(TABLES, "mtp", frozenset())
     told = dict(lines(facts(Model("whole", whole))))
     assert told["MTP layers"] == "llama.cpp cannot draft with those of step35 models"
     assert pairs_of(Model("whole", whole)) == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.doctor import devices, installation, probe
+from specrun.doctor import installation, probe
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
 from specrun.llama import library
@@ -25,7 +25,7 @@ def test_this_build_is_what_llama_cpp_says_and_its_layers_run_on_the_cpu() -> No
     assert list(build.backends) == library.backends()
     assert installation.instructions(cpu_features(build.system_info), read_flags()).status != "fail"
     cpu = next(device for device in build.devices if device.kind == "CPU")
-    (finding,) = devices.findings([cpu], probe.run_layer)
+    (finding,) = installation.devices([cpu], probe.run_layer)
     assert (finding.check, finding.status) == (f"device {cpu.name}", "ok"), finding
 
 
@@ -85,7 +85,7 @@ def test_each_device_is_tried_by_its_place_among_those_that_get_layers() -> None
 
     second = replace(GPU, name="CUDA1", id="0000:02:00.0", free_bytes=GiB)
     blas = replace(CPU, name="BLAS", kind="ACCEL")
-    first, other, assistant, cpu = devices.findings([GPU, second, blas, CPU], run_layer)
+    first, other, assistant, cpu = installation.devices([GPU, second, blas, CPU], run_layer)
     assert tried == [0, 1, None]
     assert (first.status, cpu.status) == ("ok", "ok")
     assert "10.74 GB of 12.88 GB free; a layer runs there (1.5 ms)" in first.detail
@@ -97,7 +97,7 @@ def test_each_device_is_tried_by_its_place_among_those_that_get_layers() -> None
 def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that ends the process, here a real one that ends itself."""
     monkeypatch.setattr(probe, "__name__", __name__)
-    finding, _ = devices.findings([GPU, CPU], probe.run_layer)
+    finding, _ = installation.devices([GPU, CPU], probe.run_layer)
     assert (finding.check, finding.status) == ("device CUDA0", "fail")
     assert f"ended by signal {signal.SIGILL.value} (Illegal instruction)" in finding.detail
     assert "--gpu-layers 0" in finding.fix

@@ -16,7 +16,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from specrun.doctor import cores, folders, memory, network, profiles
+from specrun.doctor import folders, machine, network
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch, OtherLoad
@@ -43,16 +43,16 @@ def busy_core() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_free_memory() -> None:
-    assert memory.free(Memory(32 * GB, 20 * GB), 32 * GB).detail == "20.00 GB of 32.00 GB free"
-    limited = memory.free(Memory(4 * GB, 3 * GB), 32 * GB)
+    assert machine.free(Memory(32 * GB, 20 * GB), 32 * GB).detail == "20.00 GB of 32.00 GB free"
+    limited = machine.free(Memory(4 * GB, 3 * GB), 32 * GB)
     assert (limited.status, "as a cgroup allows of the machine's 32.00 GB" in limited.detail) == ("ok", True)
-    assert memory.free(Memory(32 * GB, 3 * GB), 32 * GB).status == "warn"
+    assert machine.free(Memory(32 * GB, 3 * GB), 32 * GB).status == "warn"
 
 
 def test_lockable_memory() -> None:
-    assert memory.lockable(None, 20 * GB).status == "ok"
-    assert memory.lockable(32 * GB, 20 * GB).status == "ok"
-    low = memory.lockable(8_388_608, 20 * GB)
+    assert machine.lockable(None, 20 * GB).status == "ok"
+    assert machine.lockable(32 * GB, 20 * GB).status == "ok"
+    low = machine.lockable(8_388_608, 20 * GB)
     assert (low.status, low.detail.partition(",")[0]) == ("warn", "8 MB")
     assert "ulimit -l unlimited" in low.fix
 
@@ -63,19 +63,19 @@ def test_the_limit_is_the_systems_unless_this_process_stands_above_it(tmp_path: 
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, before[1]))
         (tmp_path / "status").write_text("Name:\tpython\nCapEff:\t0000000000000000\n")
         (tmp_path / "uid_map").write_text("         0          0 4294967295\n")
-        assert memory.lock_limit(tmp_path) == 65536
+        assert machine.lock_limit(tmp_path) == 65536
         (tmp_path / "status").write_text("CapEff:\t000001fffeffffff\n")
-        assert memory.lock_limit(tmp_path) is None
+        assert machine.lock_limit(tmp_path) is None
         (tmp_path / "uid_map").write_text("         0       1000          1\n")
-        assert memory.lock_limit(tmp_path) == 65536, "capabilities inside a user namespace do not lift the limit"
-        assert memory.lock_limit(tmp_path / "missing") == 65536
+        assert machine.lock_limit(tmp_path) == 65536, "capabilities inside a user namespace do not lift the limit"
+        assert machine.lock_limit(tmp_path / "missing") == 65536
     finally:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
 @pytest.mark.slow
 def test_a_busy_core_is_seen_and_named(busy_core: subprocess.Popen[bytes]) -> None:
-    load = cores.watched()
+    load = machine.watched()
     assert load.cores > 0.4  # of one core, which others may want too
     assert any(f"({busy_core.pid})" in process for process in load.processes), load
 
@@ -96,16 +96,16 @@ def test_what_this_process_computes_is_no_other_load() -> None:
 def test_threads_beside_others(busy: float, n_cores: int, wanted: int, free: int) -> None:
     load = OtherLoad(busy, n_cores, ("make (12)",))
     assert load.threads_beside(wanted) == free
-    finding = cores.other_load(load, wanted)
+    finding = machine.other_load(load, wanted)
     assert finding.status == ("ok" if free == wanted else "warn")
     assert (f"--threads {free}" in finding.fix) == (free < wanted)
     assert "make (12)" in finding.detail
 
 
 def test_one_thread_on_one_busy_core() -> None:
-    finding = cores.other_load(OtherLoad(1.0, 1), 1)
+    finding = machine.other_load(OtherLoad(1.0, 1), 1)
     assert (finding.status, finding.fix) == ("warn", "end them")
-    assert cores.other_load(OtherLoad(0.0, 64)).status == "ok"
+    assert machine.other_load(OtherLoad(0.0, 64)).status == "ok"
     assert usable_cores() <= 64
 
 
@@ -182,12 +182,12 @@ def test_offline_mode_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_profiles_that_fit_are_counted_and_stale_ones_named() -> None:
     now = {"llama.cpp": "1", "memory": 4}
-    assert profiles.saved(now).detail.startswith("none")
+    assert folders.saved_profiles(now).detail.startswith("none")
     profile_files.save(made("a"))
-    assert profiles.saved(now).detail == "1"
+    assert folders.saved_profiles(now).detail == "1"
     old = made("b", target="old.gguf", identity={"files": ["t", "d"], "llama.cpp": "0", "memory": 2})
     profile_files.save(old)
-    finding = profiles.saved(now)
+    finding = folders.saved_profiles(now)
     assert finding.status == "warn"
     assert "1 of 2 fit; not used any more: old.gguf with draft.gguf (llama.cpp, RAM changed since)" in finding.detail
 
@@ -195,7 +195,7 @@ def test_profiles_that_fit_are_counted_and_stale_ones_named() -> None:
 def test_a_damaged_profile_is_a_failure() -> None:
     path = profile_files.save(made("a"))
     path.write_text(json.dumps({"version": 3}))
-    finding = profiles.saved({})
+    finding = folders.saved_profiles({})
     assert finding.status == "fail"
     assert str(path) in finding.detail
     assert str(path) in finding.fix

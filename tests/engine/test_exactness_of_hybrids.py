@@ -13,7 +13,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama.recurrent_draft import RecurrentDraft
-from specrun.llama.taking_back import PROMPT_TAIL
+from specrun.llama.rollback import PROMPT_TAIL
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.llama.prefix import CacheChange, common_prefix
+from specrun.llama.batch import common_prefix
+from specrun.llama.draft import CacheChange
 
 
 @pytest.mark.parametrize(

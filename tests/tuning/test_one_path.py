@@ -9,7 +9,7 @@ import pytest
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.llama.taking_back import MOST_PENDING
+from specrun.llama.rollback import MOST_PENDING
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

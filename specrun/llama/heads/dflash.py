@@ -4,7 +4,7 @@ The head's cache has a cell for each committed token above the root, made from t
 layers. A draft is one pass over the root and further mask tokens, with attention in both directions: each row is the
 distribution of a token so far behind the root, whatever the tokens between are. So a tree over them needs no further
 pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it suggests
-(`heads.markov`), so that nodes have candidates of their own, and their first row is that of the token behind the root.
+(`heads.markov`), so that nodes have candidates of their own, and their first row predicts the token behind the root.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ import numpy as np
 
 from specrun.errors import LlamaError
 from specrun.llama import library
-from specrun.llama.batch import committed_tokens, readable
+from specrun.llama.batch import committed_tokens, common_prefix, readable
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
+from specrun.llama.draft import CacheChange
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
-from specrun.llama.heads.layer_inputs import LayerInputs
+from specrun.llama.heads.head_context import RowsBatch
 from specrun.llama.heads.markov import MarkovPart
-from specrun.llama.heads.rows_batch import RowsBatch
-from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.heads.target_states import LayerInputs, TargetStates
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
@@ -162,7 +161,7 @@ def dflash_draft(
 ) -> tuple[BlockDraft, TargetStates]:
     """The draft that a DFlash head's context is of, and the states that the target has to note for it.
 
-    target: the target's context. layers: those of the target that the head reads. The others: as in `BlockDraft`.
+    target: the target's context. layers: the layers of the target that the head reads. The others: as in `BlockDraft`.
     """
     reader = LayerInputs(target, layers, target.model.n_embd)
     config = context.config

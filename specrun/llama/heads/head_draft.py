@@ -8,12 +8,12 @@ from itertools import islice
 
 import numpy as np
 
-from specrun.llama.batch import committed_tokens, drafted_nodes, readable
+from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, Logits
+from specrun.llama.draft import CacheChange
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.target_states import TargetStates
-from specrun.llama.prefix import CacheChange, common_prefix
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind

@@ -64,7 +64,7 @@ class MarkovPart:
 
 
 def markov_part(file: GgufFile) -> MarkovPart | None:
-    """That of a head's file; None for a head without one. Raises ModelFileError if it cannot be decoded."""
+    """The Markov part in a head's file; None for a head without it. Raises ModelFileError if it cannot be decoded."""
     before, after = matrix_in(file, MARKOV_BEFORE), matrix_in(file, MARKOV_AFTER)
     if before is None or after is None:
         return None

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.llama.batch import common_prefix
+from specrun.llama.context import LlamaContext
+from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
-from specrun.llama.prefix import common_prefix
 
 Indices = NDArray[np.intp]
 
@@ -33,16 +35,53 @@ class StateReader(Protocol):
         ...
 
 
+class LayerInputs:
+    """Reads the rows that entered some of the target's layers, joined in the order of the layers.
+
+    layers: their indices; the row of a layer is the state before it.
+    """
+
+    def __init__(self, target: LlamaContext, layers: tuple[int, ...], layer_width: int) -> None:
+        bindings.keep_layer_inputs(target.handle, layers)
+        self._target = target
+        self._layers = layers
+        self._layer_width = layer_width
+
+    @property
+    def width(self) -> int:
+        return len(self._layers) * self._layer_width
+
+    def rows(self, tokens: Indices) -> Floats:
+        n = int(tokens.max()) + 1
+        by_layer = [bindings.layer_inputs(self._target.handle, layer, n, self._layer_width) for layer in self._layers]
+        return np.hstack([rows[tokens] for rows in by_layer])
+
+
+class LastStates:
+    """Reads the rows behind the target's last layer. Every pass computes that layer for all of its tokens then."""
+
+    def __init__(self, target: LlamaContext) -> None:
+        bindings.keep_states(target.handle, masked=False)
+        self._target = target
+
+    @property
+    def width(self) -> int:
+        return self._target.model.n_embd_out
+
+    def rows(self, tokens: Indices) -> Floats:
+        return bindings.states(self._target.handle, int(tokens.max()) + 1, self.width)[tokens]
+
+
 @dataclass(frozen=True, eq=False)
 class SavedStates:
-    """tokens: a text. states: [len(tokens), state_width], those of its tokens."""
+    """tokens: a text. states: [len(tokens), state_width], the state behind each token."""
 
     tokens: list[int]
     states: NDArray[np.floating[Any]]
 
 
 class TargetStates:
-    """The states of one text: of each token the one behind it.
+    """The states of one text, one behind each token.
 
     tokens: the text. Its beginning is the target's committed text, and where that was taken back, the rest is dropped
         as soon as another token is noted there.
@@ -50,7 +89,7 @@ class TargetStates:
 
     reader: reads the rows of a pass.
     encode: makes states, float32[n, state_width], from at most `most` rows; None where rows are states.
-    n_ctx: most tokens of the text. dtype: that of the states while they are kept.
+    n_ctx: most tokens of the text. dtype: of the states while they are kept.
 
     Ctrl-C may come between any two lines of the methods; `tokens` then has no token without its row.
     """

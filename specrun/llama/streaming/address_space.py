@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from specrun.llama.streaming.refusal import CannotStreamError
-
 PAGE = mmap.PAGESIZE
 
 _MAPS = Path("/proc/self/maps")
 _MAP_FIXED = 0x10  # Python's mmap does not have it, because it replaces whatever is there
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class CannotStreamError(Exception):
+    """This system, file or model cannot be streamed; `str(error)` is the reason, as it stands behind "because"."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,12 @@ def start_of(memory: mmap.mmap) -> int:
 
 
 def map_memory(address: int, n_bytes: int) -> None:
-    """Replace pages by empty ones that belong to this process alone and can be written to."""
+    """Replace pages by empty pages that belong to this process alone and can be written to."""
     _map(address, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0, writable=True)
 
 
 def map_file(address: int, n_bytes: int, descriptor: int, offset: int) -> None:
-    """Replace pages by those of a file, which cannot be written to. `offset` is a multiple of the page."""
+    """Replace pages by pages of a file, which cannot be written to. `offset` is a multiple of the page."""
     _map(address, n_bytes, mmap.MAP_SHARED, descriptor, offset, writable=False)
 
 

@@ -11,8 +11,8 @@ import llama_cpp
 import numpy as np
 from llama_cpp._ggml import libggml
 
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import name_function
-from specrun.llama.streaming.refusal import CannotStreamError
 
 _RANKING = b"ffn_moe_argsort-"  # what llama.cpp calls a layer's experts in the order of their scores, best first
 

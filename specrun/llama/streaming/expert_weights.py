@@ -70,7 +70,7 @@ class ExpertWeights:
         if self._memory.begin():
             for part in self._pages.experts:
                 address_space.expect_any_order(self._memory.address_of(part), part.n_bytes)
-            self._memory.hold(self._pages.dense)
+            self._memory.pin(self._pages.dense)
         self._is_streaming = True
 
     def begin_pass(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp._ggml import libggml
 
-from specrun.llama.streaming.refusal import CannotStreamError
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 
 _LAYER_OUTPUT = b"l_out-"  # what llama.cpp calls the last tensor of a layer, with the layer's index behind it

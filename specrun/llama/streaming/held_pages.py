@@ -11,8 +11,8 @@ from pathlib import Path
 from specrun.catalog.weight_pages import PageRange
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming import address_space
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.read_buffer import ReadBuffer
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Request
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -62,9 +62,10 @@ class HeldPages:
         for file in self._files:
             file.check_length()
 
-    def hold(self, parts: Sequence[PageRange]) -> None:
-        """Copy pages into memory of this process, in place, and lock it if that is allowed. Held ones stay as they are.
+    def pin(self, parts: Sequence[PageRange]) -> None:
+        """Copy pages into memory of this process, in place, and lock it if that is allowed.
 
+        Pages that are held already stay as they are.
         A lock on the file's own pages would save the copy, but reading those by page faults is slow, and a file that
         is cut short would end the process at the next access. Raises LlamaError, CannotStreamError or OSError.
         """

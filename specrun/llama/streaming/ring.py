@@ -24,7 +24,7 @@ class Request:
 
 
 class _Slot:
-    """The layers that take turns in a slot, and how far it is filled with the one whose turn it is."""
+    """The layers that take turns in a slot, and how far it is filled with the layer whose turn it is."""
 
     def __init__(self, layers: list[int], requests: Sequence[Sequence[Request]]) -> None:
         self._layers = layers

@@ -7,11 +7,12 @@ import numpy as np
 from specrun.errors import LlamaError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.known_checks import KnownCheck, identity
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.expert_weights import ExpertWeights
-from specrun.llama.streaming.known_checks import KnownCheck
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 
+_VERSION = 1  # of the check, the ring and the gate; raise it when one of them changes
 _N_TOKENS = 4  # of the passes that are compared
 
 
@@ -22,11 +23,15 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
     cannot be streamed; they are then to be closed.
     """
     try:
-        known = KnownCheck(weights.paths, context.config.settings, weights.n_slots)
+        known = _known(context, weights)
         if known.refusal:
             raise CannotStreamError(known.refusal)
         if not known.is_passed:
-            _check(context, weights, known)
+            refusal = computed_otherwise(context, weights)
+            if refusal:
+                known.keep(refusal)
+                raise CannotStreamError(refusal)
+            known.keep()
         weights.stream()
     except (LlamaError, OSError) as error:
         raise CannotStreamError(f"reading ahead failed ({error})") from error
@@ -47,25 +52,39 @@ def read_experts(context: LlamaContext, weights: ExpertWeights) -> None:
         raise CannotStreamError(f"reading them failed ({error})") from error
 
 
-def _check(context: LlamaContext, weights: StreamedWeights, known: KnownCheck) -> None:
-    """One pass through llama.cpp's mapping and one through the ring, in which all layers take turns.
+def _known(context: LlamaContext, weights: StreamedWeights) -> KnownCheck:
+    """What is known of these files, with these types of the KV cache and this number of slots.
 
-    In the second one a layer's memory holds its weights only between the outputs of the layer before and of itself, so
-    that a model which uses them at any other time differs. Which layers will stay in memory makes no difference then.
+    With the ring's other settings, and with other resident layers, the result is the same, because all layers stream
+    while it is found.
+    """
+    settings = context.config.settings
+    return KnownCheck(
+        "streaming",
+        _VERSION,
+        files=[identity(path) for path in weights.paths],
+        attention=[settings.flash_attn, settings.type_k, settings.type_v],
+        slots=weights.n_slots,
+    )
 
-    What is kept of it: that the bits were the same, and that llama.cpp computes the model in another order, as both
-    depend only on what the check is known by. Other bits may also come from a fault of the disk or of the memory, and
-    reading may fail for a while only, so those are tried again.
+
+def computed_otherwise(context: LlamaContext, weights: StreamedWeights) -> str | None:
+    """Why llama.cpp computes this model in another way than streaming needs; None if it does not.
+
+    One pass goes through llama.cpp's mapping and one through the ring, in which all layers take turns. In the second
+    one a layer's memory holds its weights only between the outputs of the layer before and of itself, so that a model
+    which uses them at any other time differs.
+
+    Raises CannotStreamError for other bits. Unlike the order of the layers, they may come from a fault of the disk or
+    of the memory, so they are looked for again at the next load.
     """
     reference = _logits(context)
     if weights.gate.layers != list(range(weights.n_layers)):
-        refusal = "llama.cpp does not compute this model layer by layer"
-        known.keep(refusal)
-        raise CannotStreamError(refusal)
+        return "llama.cpp does not compute this model layer by layer"
     weights.stream_all_strictly()
     if _logits(context).tobytes() != reference.tobytes():
         raise CannotStreamError("this llama.cpp gave other logits with streamed weights")
-    known.keep()
+    return None
 
 
 def _logits(context: LlamaContext) -> Logits:

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from specrun.llama.streaming import address_space
-from specrun.llama.streaming.refusal import CannotStreamError
+from specrun.llama.streaming.address_space import CannotStreamError
 
 
 class SlotMemory:

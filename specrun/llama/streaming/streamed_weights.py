@@ -10,9 +10,9 @@ from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import Gate
 from specrun.llama.streaming.held_pages import HeldPages
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.slot_memory import SlotMemory
 
@@ -21,7 +21,7 @@ class StreamedWeights:
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
     plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
-    pressure: tells between passes whether the system runs short of memory. Resident layers then become streamed ones.
+    pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
 
     Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
     `gate.callback`.
@@ -60,7 +60,7 @@ class StreamedWeights:
 
     @property
     def n_layers(self) -> int:
-        """Number of the model's layers, resident ones included."""
+        """Number of the model's layers, including resident layers."""
         return len(self._pages.layers)
 
     @property
@@ -121,7 +121,7 @@ class StreamedWeights:
     def _hold_others(self) -> None:
         """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
         if self._memory.begin():
-            self._memory.hold(self._pages.others)
+            self._memory.pin(self._pages.others)
 
     def _read_ahead(self) -> None:
         assert self._ring
@@ -131,10 +131,10 @@ class StreamedWeights:
         """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""
         shortage = self._pressure.shortage() if self._ring else 0
         if shortage:
-            self._give_back(shortage)
+            self._shrink(shortage)
         self.gate.begin_pass()
 
-    def _give_back(self, n_bytes: int) -> None:
+    def _shrink(self, n_bytes: int) -> None:
         """Let resident layers join the ring until so many bytes are free, as far as there are any."""
         plan = relieved(self._plan, self._pages.layer_bytes, n_bytes)
         if plan == self._plan:
@@ -175,7 +175,7 @@ class StreamedWeights:
             self._slots.resize(plan.n_slots * plan.slot_bytes)
         requests = [list(self._requests(parts, start)) for parts, start in zip(streamed, starts, strict=True)]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
-        self._memory.hold(stays)
+        self._memory.pin(stays)
         self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
         self._ring_resources.callback(self._ring.close)
         self.gate.guard(self._ring, plan.streamed)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from specrun.errors import LlamaError
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.read_buffer import ReadBuffer
-from specrun.llama.streaming.refusal import CannotStreamError
 
 
 class WeightFile:

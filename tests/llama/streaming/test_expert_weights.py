@@ -17,9 +17,8 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import address_space, expert_gate, self_check
-from specrun.llama.streaming.address_space import PAGE, mappings_of
+from specrun.llama.streaming.address_space import PAGE, CannotStreamError, mappings_of
 from specrun.llama.streaming.expert_weights import ExpertWeights
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.speculation.tree import TokenTree
 from tests.models import random_qwen3_moe, split

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from specrun.llama import LlamaModel
-from specrun.llama.streaming.refusal import CannotStreamError
+from specrun.llama.streaming.address_space import CannotStreamError
 from tests.models import random_llama, split
 from tests.streams import streamed_context, written
 from tests.waiting import TIMEOUT_S

@@ -14,8 +14,8 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, library
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import gate, self_check
+from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.read_buffer import ReadBuffer
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
@@ -168,7 +168,7 @@ def test_a_result_that_cannot_be_read_or_written_is_only_checked_again(
 ) -> None:
     n_passes = n_passes_of_check(monkeypatch)
     assert n_passes(model) == 2
-    (kept,) = (tmp_path / "data" / "streaming").glob("*.json")
+    (kept,) = (tmp_path / "data" / "facts").glob("*.json")
     kept.write_text('{"of": 1')
     assert n_passes(model) == 2
     assert n_passes(model) == 0

@@ -21,8 +21,7 @@ from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import address_space, read_buffer
-from specrun.llama.streaming.address_space import mappings_of
-from specrun.llama.streaming.refusal import CannotStreamError
+from specrun.llama.streaming.address_space import CannotStreamError, mappings_of
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.slot_memory import SlotMemory
 from specrun.llama.streaming.streamed_weights import StreamedWeights

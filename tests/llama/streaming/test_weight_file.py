@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.llama.streaming.address_space import PAGE, Mapping, address_of, mappings_of
+from specrun.llama.streaming.address_space import PAGE, CannotStreamError, Mapping, address_of, mappings_of
 from specrun.llama.streaming.read_buffer import ReadBuffer
-from specrun.llama.streaming.refusal import CannotStreamError
 from specrun.llama.streaming.weight_file import WeightFile
 
 CONTENT = os.urandom(3 * PAGE + 100)

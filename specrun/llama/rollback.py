@@ -1,7 +1,7 @@
 """How the target's cache takes tokens back: attention's cells one by one, recurrent states as far as they were kept.
 
-Attention has a cell for each token, and any number of the last ones can be removed. A recurrent layer has one state of
-all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
+Attention has a cell for each token, and any number of the last cells can be removed. A recurrent layer has a single
+state for all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
 
     snapshots    the states behind the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
     checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
@@ -54,7 +54,7 @@ class CacheState:
     prompt: PromptState | None = None
 
 
-class TakingBack(Protocol):
+class TextCache(Protocol):
     """What a target's context needs of its cache.
 
     first: the first of the sequences of the context that hold the text.
@@ -62,7 +62,7 @@ class TakingBack(Protocol):
     n_elsewhere: cells of the context that other texts have.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
-    drops_padding: whether tokens behind committed ones can be dropped without decoding any of these again.
+    drops_padding: whether tokens behind the committed text can be dropped without decoding any of it again.
     prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
     prompt: the state that was kept there; None if there is none.
     """
@@ -82,11 +82,11 @@ class TakingBack(Protocol):
         """One pass over this text, as `LlamaContext.decode` makes it."""
         ...
 
-    def expect_back(self, end: int) -> None:
+    def checkpoint(self, end: int) -> None:
         """Prepare for a pass of which a part may be taken back. The cache holds `end` tokens of the text, no others."""
         ...
 
-    def take_back(self, end: int) -> int:
+    def rollback(self, end: int) -> int:
         """Drop what the last pass wrote from position `end` on, as the text goes on from there.
 
         Returns the number of leading tokens of the text that the cache then holds. The others up to `end` have to be
@@ -94,7 +94,7 @@ class TakingBack(Protocol):
         """
         ...
 
-    def turn_back(self, end: int) -> int:
+    def rewind(self, end: int) -> int:
         """The same, where another text goes on from `end`. What is held then does not depend on the plan."""
         ...
 
@@ -129,15 +129,15 @@ class AttentionCells:
     def decode(self, batch: Batch) -> Logits:
         return self._context.decode(batch)
 
-    def expect_back(self, end: int) -> None:
+    def checkpoint(self, end: int) -> None:
         pass
 
-    def take_back(self, end: int) -> int:
+    def rollback(self, end: int) -> int:
         self._context.remove(ALL_SEQUENCES, end)
         return end
 
-    def turn_back(self, end: int) -> int:
-        return self.take_back(end)
+    def rewind(self, end: int) -> int:
+        return self.rollback(end)
 
     def keep_prompt(self, end: int) -> None:
         pass
@@ -175,13 +175,13 @@ class RecurrentStates:
     def decode(self, batch: Batch) -> Logits:
         return self._context.decode(batch)
 
-    def expect_back(self, end: int) -> None:
+    def checkpoint(self, end: int) -> None:
         if self._has_checkpoint and end and self._checkpoint != end:
             self._forget_checkpoint()
             self._context.copy(_TEXT, _CHECKPOINT, 0, end)
             self._checkpoint = end
 
-    def take_back(self, end: int) -> int:
+    def rollback(self, end: int) -> int:
         n_last = self._context.n_last_pass
         n_behind = int(self._context.sequence_lengths()[_TEXT]) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
@@ -191,8 +191,8 @@ class RecurrentStates:
             return end
         return self._return_to_checkpoint(end) if n_last is None or n_behind else end
 
-    def turn_back(self, end: int) -> int:
-        """Go back to the prompt's state, or to the beginning: any plan comes by these."""
+    def rewind(self, end: int) -> int:
+        """Go back to the prompt's state, or to the beginning: every plan has been there, so the bits depend on none."""
         kept = self.prompt
         if kept is None or not 0 < kept.end <= end:
             self.clear()
@@ -208,7 +208,7 @@ class RecurrentStates:
     def _return_to_checkpoint(self, end: int) -> int:
         checkpoint = self._checkpoint
         if checkpoint is None or checkpoint > end:
-            return self.turn_back(end)
+            return self.rewind(end)
         self._context.remove(_TEXT, 0)
         self._context.copy(_CHECKPOINT, _TEXT, 0, checkpoint)
         self._context.forget_last_pass()
@@ -234,6 +234,6 @@ class RecurrentStates:
         self._context.forget_last_pass()
 
 
-def taking_back(context: LlamaContext) -> TakingBack:
+def text_cache(context: LlamaContext) -> TextCache:
     """How the cache of `context` takes tokens back."""
     return RecurrentStates(context) if context.model.is_recurrent else AttentionCells(context)

@@ -12,7 +12,7 @@ import pytest
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import Batch
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
-from specrun.llama.taking_back import MOST_PENDING, PROMPT_TAIL, AttentionCells, RecurrentStates, taking_back
+from specrun.llama.rollback import MOST_PENDING, PROMPT_TAIL, AttentionCells, RecurrentStates, text_cache
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -204,7 +204,7 @@ def test_a_dropped_tree_leaves_no_trace(model: LlamaModel, context: LlamaContext
         if target.n_cached < len(text) - 1:  # back at the prompt's state
             target.set_prompt(text)
         assert context.sequence_state(0).tobytes() == state_behind(model, text)
-    target.hold()
+    target.checkpoint()
     before = context.n_passes
     target.score(TokenTree.chain([text[-1], 1, 2]))
     target.drop_tree()
@@ -264,6 +264,6 @@ def test_snapshots_need_passes_that_are_larger(tmp_path: Path) -> None:
 
 def test_attention_alone_takes_back_any_cell(random_model: Path, tmp_path: Path) -> None:
     with LlamaModel(random_model) as llama, made(llama, 2, 0) as context:
-        assert isinstance(taking_back(context), AttentionCells)
+        assert isinstance(text_cache(context), AttentionCells)
     with LlamaModel(random_recurrent(tmp_path / "model.gguf", "mamba")) as mamba, made(mamba, 2, 0) as context:
-        assert isinstance(taking_back(context), RecurrentStates)
+        assert isinstance(text_cache(context), RecurrentStates)

@@ -1,16 +1,20 @@
-"""Free RAM, and how much of it may be locked."""
+"""Free RAM, how much of it may be locked, and whether other processes take the cores that llama.cpp needs."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
 
 from specrun.display_text import size_text
 from specrun.doctor.finding import Finding
+from specrun.hardware.cpu import usable_cores
 from specrun.hardware.memory import Memory
+from specrun.hardware.other_load import LoadWatch, OtherLoad
 
 _SCARCE = 0.1  # of all RAM; chosen by hand
+_SECONDS = 0.5  # in which other processes are watched
 _PROC = Path("/proc/self")
 _CAP_IPC_LOCK = 14  # in linux/capability.h: locks without a limit
 _ALL_USERS = ["0", "0", "4294967295"]  # in uid_map: not inside a user namespace, where capabilities do not count
@@ -64,3 +68,23 @@ def _is_above_limits(proc: Path) -> bool:
         return False
     capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     return bool(int(capabilities, 16) >> _CAP_IPC_LOCK & 1) and users == _ALL_USERS
+
+
+def watched() -> OtherLoad:
+    """What others take during half a second, in which this process does nothing."""
+    watch = LoadWatch(with_names=True)
+    time.sleep(_SECONDS)
+    return watch.so_far()
+
+
+def other_load(load: OtherLoad, wanted: int | None = None) -> Finding:
+    """Whether as many threads as wanted find cores of their own. wanted: None is what specrun takes by itself."""
+    wanted = wanted or usable_cores()
+    by = f" ({', '.join(load.processes)})" if load.processes else ""
+    detail = f"other programs hold {load.cores:.1f} of {load.n_cores} cores{by}"
+    free = load.threads_beside(wanted)
+    if free == wanted and load.cores < load.n_cores - 0.5:
+        return Finding("other load", "ok", detail)
+    threads = "1 thread of llama.cpp waits" if wanted == 1 else f"{wanted} threads of llama.cpp wait for each other"
+    fix = "end them" + (f", or give `--threads {free}`" if free < wanted else "")
+    return Finding("other load", "warn", f"{detail}, so that {threads}", fix)

@@ -1,0 +1,74 @@
+"""Facts about names in llama.cpp's libraries: variables of the environment, functions and architectures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from specrun.catalog import architectures
+from specrun.errors import LlamaError
+from specrun.llama import library, offload_threshold, tiled_kernels
+from specrun.llama.batch import committed_tokens
+from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.facts import tiny_model
+from specrun.llama.heads import bindings
+from specrun.llama.loaded_model import LlamaModel
+from specrun.llama_settings import LlamaSettings
+
+_NO_GPU = ("base", "cpu", "rpc", "blas")  # libraries of ggml that read nothing about GPUs
+
+
+@cache
+def _bytes_of(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _lacking(names: Iterable[str], files: Iterable[Path]) -> list[str]:
+    """The names that none of these libraries has as a string."""
+    # Linkers keep a string that is the end of another one only there, so what comes before it may be anything.
+    contents = [_bytes_of(path) for path in files]
+    return [name for name in names if not any(name.encode() + b"\0" in content for content in contents)]
+
+
+def check_tiled(_: LlamaSettings) -> str | None:
+    """Whether the build knows both variables. On processors without tiled kernels nothing sets them."""
+    lacking = _lacking(tiled_kernels.VARIABLES, library.files()) if tiled_kernels.has_processor() else []
+    return f"this llama.cpp does not know {' and '.join(lacking)}" if lacking else None
+
+
+def check_threshold(_: LlamaSettings) -> str | None:
+    """Whether the build knows the variable. Only GPU backends read it, so a build without them needs no such name."""
+    files = library.files()
+    gpus = [path for path in files if "ggml-" in path.name and not any(f"ggml-{part}" in path.name for part in _NO_GPU)]
+    lacking = _lacking([offload_threshold.VARIABLE], files) if gpus else []
+    return f"this llama.cpp does not know {lacking[0]}" if lacking else None
+
+
+def check_architectures(_: LlamaSettings) -> str | None:
+    """Whether every architecture of the tables is one of this build."""
+    named = sorted(frozenset().union(*architectures.TABLES.values()))
+    lacking = _lacking(named, library.files())
+    return f"this llama.cpp does not know the architecture {lacking[0]}" if lacking else None
+
+
+def check_hidden_states(settings: LlamaSettings) -> str | None:
+    """Whether the functions are there, and give the rows that enter the first layer: rows of the embedding."""
+    try:
+        bindings.check()
+    except LlamaError as error:
+        return str(error).partition(";")[0]
+    tokens = [3, 1, 3, 2]
+    config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=4, settings=LlamaSettings(1, tiled=settings.tiled))
+    with tempfile.TemporaryDirectory() as folder:
+        path = tiny_model.random(Path(folder) / "states.gguf", "F32")
+        with LlamaModel(path) as model, LlamaContext(model, config) as context:
+            bindings.keep_layer_inputs(context.handle, (0,))
+            context.decode(committed_tokens(tokens, 0, 1, 1))
+            rows = bindings.layer_inputs(context.handle, 0, len(tokens), model.n_embd).copy()
+    if not np.array_equal(rows, tiny_model.embedding(tokens)):
+        return "this llama.cpp gives other rows than those that enter a layer"
+    return None

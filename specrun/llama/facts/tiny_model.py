@@ -1,0 +1,76 @@
+"""Models of few layers, written in milliseconds, for checks that run passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.catalog.gguf_header import TensorInfo, read_header
+from specrun.catalog.zero_model import write_zeros
+
+N_VOCAB = 64
+_LAYERS = 2
+_WIDTH = 256  # K-quants need a multiple of 256
+_HEADS, _HEAD = 4, 64  # K-quants need as many numbers of all heads together
+
+# The bytes of a block of 32 and of 256 weights in ggml-common.h: scales in front, then what may be anything.
+_Q8_0 = np.dtype([("scale", "<f2"), ("rest", "i1", 32)])
+_Q4_K = np.dtype([("scale", "<f2"), ("least", "<f2"), ("rest", "u1", 140)])
+
+
+def zeros(path: Path, kind: str = "F32", n_layers: int = _LAYERS, n_heads: int = _HEADS) -> Path:
+    """Write a model whose matrices, of the type `kind`, hold zeros, so that all K and V are zeros too."""
+    q, kv = n_heads * _HEAD, n_heads // 2 * _HEAD
+    matrices = {"token_embd.weight": (_WIDTH, N_VOCAB)}
+    for layer in range(n_layers):
+        for name, n_rows in {"attn_q": q, "attn_k": kv, "attn_v": kv}.items():
+            matrices[f"blk.{layer}.{name}.weight"] = (_WIDTH, n_rows)
+        matrices[f"blk.{layer}.attn_output.weight"] = (q, _WIDTH)
+        for name in ("ffn_gate", "ffn_up", "ffn_down"):
+            matrices[f"blk.{layer}.{name}.weight"] = (_WIDTH, _WIDTH)
+    metadata = {
+        "vocab_size": N_VOCAB,
+        "context_length": 4096,
+        "embedding_length": _WIDTH,
+        "block_count": n_layers,
+        "feed_forward_length": _WIDTH,
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_heads // 2,
+        "attention.key_length": _HEAD,
+        "attention.value_length": _HEAD,
+        "rope.dimension_count": _HEAD,
+    }
+    return write_zeros(path, metadata, matrices, dict.fromkeys(matrices, kind))
+
+
+def random(path: Path, kind: str, n_layers: int = _LAYERS, n_heads: int = _HEADS) -> Path:
+    """Write a model with random weights. kind: `F32`, `Q8_0` or `Q4_K`."""
+    zeros(path, kind, n_layers, n_heads)
+    rng = np.random.default_rng(0)
+    with path.open("r+b") as file:
+        for tensor in read_header(path).tensors:
+            file.seek(tensor.offset)
+            file.write(_weights(rng, tensor).tobytes())
+    return path
+
+
+def _weights(rng: np.random.Generator, tensor: TensorInfo) -> NDArray[np.generic]:
+    if len(tensor.shape) == 1:
+        return np.ones(tensor.shape, np.float32)  # a norm
+    if tensor.type == "F32":
+        return rng.normal(0, 0.08, tensor.n_parameters).astype(np.float32)
+    kind = {"Q8_0": _Q8_0, "Q4_K": _Q4_K}[tensor.type]
+    blocks = np.frombuffer(rng.bytes(tensor.n_bytes), kind).copy()
+    if tensor.type == "Q8_0":
+        blocks["scale"] = 0.001
+    else:
+        blocks["scale"], blocks["least"] = 2e-4, 15e-4  # values around 0, as scales and minima have 6 bits each
+    return blocks
+
+
+def embedding(tokens: list[int]) -> NDArray[np.float32]:
+    """float32[len(tokens), n_embd]: the rows of the embedding of `random` in F32, which is the first tensor."""
+    rows = np.random.default_rng(0).normal(0, 0.08, (N_VOCAB, _WIDTH)).astype(np.float32)
+    return rows[tokens]
