@@ -218,6 +218,6 @@ def test_a_damaged_conversation_is_set_aside(here: SpecrunHere, script: Path, tm
     path = tmp_path / "data" / "chats" / "conversation-1.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"messages": [{"role"')
-    here("chat", "--continue", "-m", script).assert_fails(1, f"{path}.damaged", "goes on with the one before")
+    here("chat", "--continue", "-m", script).assert_fails(1, f"{path}.damaged", "goes on with the conversation before")
     assert path.with_name(f"{path.name}.damaged").read_text() == '{"messages": [{"role"'
     here("chat", "--continue", "-m", script).assert_fails(2, "no conversation to continue")
