@@ -82,9 +82,7 @@ def serve(
     The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
     server.
     """
-    from specrun.cli.opening import note_unusable_gpu
-    from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.opening import open_model
+    from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
     from specrun.serving.app import make_app
@@ -103,12 +101,8 @@ def serve(
         app = make_app(service, _access(server, bound), _report)
         http = stack.enter_context(HttpServer(app, bound))
         chat_template.prepare()
-        asked = models, speculation, machine, sampling.temp, AskingFetcher(models.pull), output.note
-        model = stack.enter_context(open_model(*asked, progress=output.progress, parallel=server.parallel))
+        model = stack.enter_context(opened(models, speculation, machine, sampling.temp, parallel=server.parallel))
         stack.callback(http.stop)  # before the model is closed, which its threads use
-        for notice in model.notices:
-            output.note(notice)
-        note_unusable_gpu()
         output.hint(report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
         service.begin(LoadedService(model, Prompts(model), name))

@@ -12,7 +12,6 @@ token of the vocabulary. Each position has a start of its own.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 LARGE_NOISE = 4.0  # one token in 55 has at least this noise
 _LARGE_NOISE_BITS = np.uint64(int(np.exp(-np.exp(-LARGE_NOISE)) * 2.0**53) << 11)
 _KEPT_POSITIONS = 128  # positions whose `large_noise` is cached
-_STREAMS = {"draw": 1, "accept": 2}
 
 
 class SharedNoise:
@@ -75,10 +73,3 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _gumbel(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     uniform = ((bits >> np.uint64(11)) + 0.5) * 2.0**-53  # strictly between 0 and 1
     return -np.log(-np.log(uniform))
-
-
-def fresh(seed: int, position: int, stream: Literal["draw", "accept"]) -> np.random.Generator:
-    """For rules that compare distributions: the generator for drawing the tree whose root is at `position`, or for
-    accepting it. It depends on the arguments only, and is independent of other positions and of the shared noise.
-    """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, position, _STREAMS[stream]])))
