@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.catalog import embedded, layer_states
+from specrun.catalog import embedded
+from specrun.catalog.architectures import TABLES
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import state_bytes
 from specrun.engine import kept_states, placing
@@ -111,7 +112,7 @@ class _LittleMemory:
 def test_architectures_that_nobody_tried_are_decoded_plainly(
     files: dict[str, GgufFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer_states, "_UNTRIED", {"lfm2"})
+    monkeypatch.setitem(TABLES, "untried_states", frozenset({"lfm2"}))
     plans = (CHAIN.plan(depth=4), OFF.plan())
     assert of_target(files["lfm2"], plans, pads=False, is_streamed=False, has_draft=True) == KeptStates()
     with Model(RunOptions(files["lfm2"].path, None, (DRAFTLESS.plan(8),))) as model:
