@@ -28,12 +28,9 @@ SAVED = ROOT / "tests" / "profiles" / "profile-version-3.json"
 # Opens a model as every command does, and prints what llama.cpp's backends read when they started.
 _OPEN = """
 import json, os, sys
+from specrun.catalog.local_pair import Fetcher
 from specrun.engine.opening import open_model
-from specrun.catalog.local_pair import Fetcher
-from specrun.engine.model import open_model
-from specrun.catalog.local_pair import Fetcher
-from specrun.llama import offload_threshold
-from specrun.llama import library
+from specrun.llama import library, offload_threshold
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
