@@ -32,11 +32,7 @@ class Completion:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        plans: PlanChooser,
-        grammar: Grammar | TriggeredGrammar | None = None,
+        self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | TriggeredGrammar | None = None
     ) -> None:
         self.request = request
         self.plans = plans
