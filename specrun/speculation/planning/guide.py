@@ -25,13 +25,9 @@ _BEHIND = 8  # passes without drafting after which the draft has so much text to
 
 @dataclass(frozen=True)
 class LearnedCosts:
-    """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them.
+    """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them."""
 
-    target: the target's passes, our own work included.
-    draft: the draft's passes.
-    """
-
-    target: LearnedTimes = field(default_factory=LearnedTimes)
+    target: LearnedTimes = field(default_factory=LearnedTimes)  # our own work included
     draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
 
 
@@ -45,6 +41,7 @@ class Guide:
 
     costs: the measured tables; a guide without them has `learned` instead.
     learned: the pass times that runs teach; None with measured tables.
+    rate: tokens per millisecond that the run is expected to reach; 0 if unknown.
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
     """
@@ -52,7 +49,6 @@ class Guide:
     def __init__(
         self, costs: CostModel | LearnedCosts, calibration: Calibration | None = None, rate: float = 0.0
     ) -> None:
-        """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.calibration = calibration or Calibration()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
@@ -76,7 +72,7 @@ class Guide:
         return self._target.knows_plain
 
     def expect(self, rate: float) -> None:
-        """Begin a run that is expected to reach `rate` tokens per millisecond; 0 if unknown."""
+        """Begin a run at this rate."""
         self.rate = rate
         self._run_tokens = _EXPECTED_TOKENS if rate else 0.0
         self._run_ms = _EXPECTED_TOKENS / rate if rate else 0.0
@@ -170,14 +166,13 @@ class Guide:
             if self._n_idle % _IDLE == 0:
                 self.calibration.fade(_IDLE)
             return
-        path, tokens = record.accepted.path, record.accepted.tokens
+        path, tokens, probabilities = record.accepted.path, record.accepted.tokens, record.tree.probabilities
         if offered is not None:
             found = np.flatnonzero(offered.tokens == tokens[0])
             self.calibration.count(1, offered.shares, int(found[0]) if len(found) else None)
         for depth, node in enumerate(path, start=1):
             if depth == 1 and offered is not None:
                 continue
-            probabilities = record.tree.probabilities
             # Only children with a probability of the draft model count, in the order of their probabilities.
             children = [child for child in record.tree.children[node] if np.isfinite(probabilities[child])]
             children.sort(key=lambda child: -probabilities[child])
