@@ -46,7 +46,6 @@ def sample_and_match(
         token = sample(rows[path[-1]], position + len(tokens), seen)
         tokens.append(token)
         seen.append(token)
-        child = tree.child_with_token(path[-1], token)
-        if child is None:
+        if (child := tree.child_with_token(path[-1], token)) is None:
             return Accepted(path, tokens)
         path.append(child)

@@ -109,7 +109,7 @@ class TokenTree:
 
     @classmethod
     def root_only(cls, token: int) -> TokenTree:
-        """A tree without drafted tokens: a pass over it is plain decoding."""
+        """A tree without drafted tokens: a pass over it is plain decoding. (Made often, so its arrays are shared.)"""
         return cls(np.array([token], np.int32), _ROOT_PARENTS, _ROOT_SCORES, _ROOT_PROBABILITIES)
 
     @classmethod
