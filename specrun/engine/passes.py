@@ -14,12 +14,10 @@ from specrun.speculation.record import PassRecord
 
 
 def write_alone(generation: Generation) -> Iterator[Pass]:
-    """Write one text alone: yields one `Pass` after the other; the last one has its `finish` set.
+    """Write a text alone, and yield its passes, the last of which has its `finish` set. Raises PromptError as `begin`.
 
     Whether the text was interrupted is asked after every pass, and after every portion of the prompt; then there may be
     no pass at all. The iteration may be abandoned after any pass: between two passes both KV caches are consistent.
-
-    Raises PromptError if the prompt is empty or leaves no room in the context.
     """
     passes = Passes()
     generation.begin()

@@ -41,7 +41,7 @@ class DraftModel(Protocol):
         """Places, ascending, of at most `width` nodes that one pass can expand together.
 
         parents: the parent of every node that may still be expanded, best first. No other node that was expanded can
-        have a further child, so that the cache may give up what it keeps for one.
+        have a further child, so that the cache may drop what it keeps for one.
         """
         ...
 

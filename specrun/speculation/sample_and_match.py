@@ -36,8 +36,8 @@ def sample_and_match(
 ) -> Accepted:
     """Walk the tree with the target's own samples.
 
-    rows: float32[len(tree), n_vocab], the target's logits after each node. position: the position of the token after
-    the root. recent: what `Sampler.recent` returns for the text up to and with the root.
+    rows: float32[len(tree), n_vocab], the target's logits after each node. position: of the token after the root.
+    recent: what `Sampler.recent` returns for the text up to and with the root.
     """
     path = [ROOT]
     tokens: list[int] = []
