@@ -1,7 +1,4 @@
-"""One pass over the tree of a text, or over trees and prompts of several texts that share a context.
-
-A pass has a `Part` of each text: a portion of its prompt, or its pending tokens and its tree.
-"""
+"""One pass over a `Part` of each text: a portion of its prompt, or its pending tokens and its tree."""
 
 from __future__ import annotations
 

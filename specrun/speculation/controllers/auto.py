@@ -180,7 +180,7 @@ class Auto:
     def _shared(self) -> Plan:
         """The best of the plans whose trees follow pass times, and so draft as much as pays beside other texts.
 
-        What wins for a text alone may lose there, and the other way round, so it need not be the plan that is held.
+        It need not be the plan that is held, because another plan may win where texts share a pass.
         """
         self._read()
         plain = self._plain()
@@ -259,14 +259,12 @@ class Auto:
             self._change(best)
 
     def _can_pay(self, plan: Plan) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the plan.
-
-        Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
-        """
+        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
         smallest = self._cost(_smallest(plan))
         if not plan.method.needs_draft:
             return smallest <= self._purse.balance
         looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
+        # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
         is_bounded = _can_shrink(plan) and not self.guide.learned
         return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
 

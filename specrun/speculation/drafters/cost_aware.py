@@ -119,11 +119,7 @@ class CostAwareDrafter:
         target_row: Milliseconds,
         levels_row: Milliseconds,
     ) -> list[int]:
-        """The nodes that another draft pass should expand, best first; none if such a pass does not pay.
-
-        target_row: see `Guide.target_row`.
-        levels_row: float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes.
-        """
+        """The nodes that another draft pass should expand, best first; none if such a pass does not pay."""
         width = min(limits.width, len(levels_row) - 1)
         # One leaf path can only become better where it goes on, or before it is known to be the best.
         followed = unexpanded.intersection(growth.best_path()) if limits.leaves == 1 else unexpanded
@@ -160,8 +156,8 @@ def _open(growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> set[
 def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:
     """The `count` best nodes for the next draft pass, parents first.
 
-    Where sources have guessed children of such a node, the best child may be expanded in the same pass. Only one child
-    may, because the draft's cache can split a path only between passes.
+    If sources guessed children of such a node, its best child may be expanded in the same pass. Further children may
+    not, because the draft's cache can split a path only between passes.
     """
     waiting = [(-growth.scores[node], node) for node in unexpanded if growth.depths[node] < depth]
     heapq.heapify(waiting)

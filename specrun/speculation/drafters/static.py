@@ -25,8 +25,8 @@ def fill_shape(
 ) -> None:
     """Grow a tree of the given shape level by level.
 
-    add_children: adds children to the nodes of a level, given how many each should have, and returns each node's
-        children in the order of the shape. There may be fewer, and one may occur twice.
+    add_children: adds children to the nodes of a level, given how many each should have, and returns each node's in
+        the order of the shape. There may be fewer, and one may occur twice.
     expandable: gives the nodes among them that one draft pass can expand.
     """
     places = {ROOT: ROOT}  # node of the tree -> node of the shape

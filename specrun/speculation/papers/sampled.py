@@ -48,8 +48,7 @@ class DrawnDraft(Draft):
 def generator(seed: int, position: int, stream: Literal["draw", "accept"]) -> np.random.Generator:
     """The generator for drawing the tree whose root is at `position`, or for accepting it.
 
-    It depends on the arguments only, and is independent of those of other positions and of the noise that target and
-    draft share.
+    It depends on the arguments only. Other positions, and the noise that target and draft share, are independent of it.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, position, _STREAMS[stream]])))
 
@@ -59,8 +58,7 @@ class SampledDrafter:
     """Fills a shape with draws.
 
     Independent draws may repeat a token; one child then stands for all of them. Draws without replacement give fewer
-    children where the draft's distribution has fewer tokens, unless further ones are drawn uniformly from the other
-    tokens.
+    children where the draft's distribution has fewer tokens, unless further ones are drawn uniformly from the others.
     """
 
     source: ModelCandidates

@@ -141,15 +141,13 @@ class Guide:
     def follow(self, record: PassRecord) -> None:
         """Update the rate after a pass with drafted tokens.
 
-        The rate is the average of many passes, so that a few good or bad passes do not change which nodes pay. It is
-        at least the rate of plain decoding, which is always possible.
+        It is the average of many passes, so that a few do not change which nodes pay, and at least plain decoding's.
         """
         self._run_tokens = _RUN_DECAY * self._run_tokens + record.n_tokens
         self._run_ms = _RUN_DECAY * self._run_ms + record.seconds * 1e3
         self.rate = max(self._run_tokens / self._run_ms if self._run_ms else 0.0, 1 / self.plain_ms(record.ctx))
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Learn from the time in which the target read `n_tokens` tokens of a prompt."""
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
     def learn(self, record: PassRecord) -> None:
