@@ -11,11 +11,8 @@ Passes may be padded to sizes that give a token the same bits (docs/exactness.md
 lies in the last cells, and is dropped with the tree.
 
 Where a model has recurrent states, a pass checks one path, on one sequence, and its cache may have to go back further
-than to the end of what was accepted (`taking_back`). Then more committed tokens are pending than one tree had, and once
-they are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are
-as many as a pass of the class has.
-
-Where a head drafts, the hidden states of each committed token are kept when it is committed (`heads.target_states`).
+than to the end of what was accepted (`taking_back`). Then many committed tokens may be pending, which are decoded in a
+pass of their own. They are not padded there, but wait until they are as many as a pass of the class has.
 """
 
 from __future__ import annotations

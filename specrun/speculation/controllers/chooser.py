@@ -19,7 +19,7 @@ class PlanChooser(Protocol):
 
     @property
     def needs_draft(self) -> bool:
-        """Whether passes to come will use the draft model, which should then read the prompt at once."""
+        """Whether passes to come will use the draft model. It should then read the prompt at once."""
         ...
 
     @property

@@ -42,12 +42,7 @@ _WIDTH = 16  # nodes of a draft pass where no pass times are known; chosen by ha
 
 @dataclass(frozen=True)
 class CostAwareDrafter:
-    """Grows the tree that is expected to gain most by the guide.
-
-    source: the draft's candidates.
-    guide: cost tables, calibration and rate.
-    sources: draft sources that take part; None for none.
-    """
+    """Grows the tree that is expected to gain most by the guide. The draft sources, if there are any, take part."""
 
     source: CandidateSource
     guide: Guide

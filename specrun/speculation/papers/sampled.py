@@ -33,12 +33,9 @@ class Proposal(Distribution):
 
 @dataclass(frozen=True)
 class DrawnDraft(Draft):
-    """A draft whose tree was drawn at random.
+    """A draft whose tree was drawn at random."""
 
-    proposals: for each node of the tree, how its children were drawn; None for a node without draws.
-    """
-
-    proposals: tuple[Proposal | None, ...] = ()
+    proposals: tuple[Proposal | None, ...] = ()  # how the children of each node were drawn; None for no draws
 
     def limited(self, max_nodes: int, max_leaves: int) -> Draft:  # noqa: ARG002
         """Raises ValueError: the acceptance rule needs every draw."""

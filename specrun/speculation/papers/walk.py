@@ -21,9 +21,7 @@ EPSILON = 0.09
 DELTA = 0.3
 
 NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
-"""(target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
--> (token to commit, whether it is an accepted candidate).
-"""
+"""(target's p, draft's q, candidates in the order drawn, rng) -> (token to commit, whether it is a candidate)."""
 
 NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
 """(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
@@ -34,12 +32,9 @@ AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, 
 
 @dataclass(frozen=True)
 class PaperRule:
-    """A rule that compares distributions, as an `AcceptanceRule`.
+    """A rule that compares distributions, as an `AcceptanceRule`."""
 
-    walk: what it accepts of a tree.
-    """
-
-    walk: AcceptTree
+    walk: AcceptTree  # what it accepts of a tree
     lossless: bool = True
 
     def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
