@@ -119,12 +119,17 @@ class Generation:
         guide: pass times of a shared pass; None for those of the text alone.
         """
         started = time.perf_counter()
-        limits = self._limits(plan, budget)
-        sources = self._sources_of(plan)
-        draft = self.engine.draft
+        room = self.target.room()
+        limits = DraftLimits(
+            budget=min(plan.budget, room if budget is None else min(room, budget)),
+            depth=min(plan.depth, self.tokens_left - 1),
+            width=plan.width,
+            leaves=self.target.max_leaves,
+            pending=self.target.n_pending,
+        )
+        sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        guide = guide or self._plans.guide
-        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide, sources)
+        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self._plans.guide, sources)
         overlap = self.engine.overlap if budget is None and limits.depth >= 1 and limits.budget >= 2 else None
         turn = Turn(self, drafting, limits, sources, overlap.take(plan, limits) if overlap else None)
         turn.draft = turn.ready or self._drafted(drafting, limits)
@@ -160,16 +165,6 @@ class Generation:
         """Tokens that may still be written."""
         left, max_tokens = self.engine.ctx_size - len(self.target.tokens), self._request.max_tokens
         return left if max_tokens is None else min(left, max_tokens - self.statistics.completion_tokens)
-
-    def _limits(self, plan: Plan, budget: int | None) -> DraftLimits:
-        room = self.target.room()
-        return DraftLimits(
-            budget=min(plan.budget, room if budget is None else min(room, budget)),
-            depth=min(plan.depth, self.tokens_left - 1),
-            width=plan.width,
-            leaves=self.target.max_leaves,
-            pending=self.target.n_pending,
-        )
 
     def _sources_of(self, plan: Plan) -> SourceSet | None:
         """The draft sources with the committed text added, or None if the plan's method uses none."""
