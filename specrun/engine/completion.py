@@ -32,11 +32,7 @@ class Completion:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        plans: PlanChooser,
-        grammar: Grammar | TriggeredGrammar | None = None,
+        self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | TriggeredGrammar | None = None
     ) -> None:
         self.request = request
         self.plans = plans
@@ -99,7 +95,14 @@ class Completion:
         """Add what a pass has written. Returns the text that is certain now."""
         if len(done.tree) > 1:
             self.last_drafted = done
-        piece = self._append(done, self._text_stream)
+        piece, n_before = "", len(self.token_ids)
+        for token in done.tokens:
+            self.token_ids.append(token)
+            piece += self._text_stream.push(token)
+            if self._text_stream.stopped:
+                break
+        self.logprobs += done.logprobs[: len(self.token_ids) - n_before]
+        self.text += piece
         if self._text_stream.stopped:
             self.finish_reason, self.is_over = "stop", True
         elif done.finish:
@@ -118,14 +121,3 @@ class Completion:
         for _ in self.stream():
             pass
         return self
-
-    def _append(self, done: Pass, text: TextStream) -> str:
-        piece, n_before = "", len(self.token_ids)
-        for token in done.tokens:
-            self.token_ids.append(token)
-            piece += text.push(token)
-            if text.stopped:
-                break
-        self.logprobs += done.logprobs[: len(self.token_ids) - n_before]
-        self.text += piece
-        return piece

@@ -38,10 +38,8 @@ class Engine:
         self.wants_overlap = overlap
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
-        """Give the draft what it needs to draft anywhere along a text that the target did not write just now.
-
-        A head needs the target's hidden states, for which the target reads the text. A draft model needs nothing. The
-        target's cache may be empty afterwards.
+        """Let a head draft anywhere along a text that the target did not write just now: the target reads the text for
+        its hidden states. A draft model needs nothing. The target's cache may be empty afterwards.
         """
         target = self.target
         if target.states:
@@ -59,6 +57,5 @@ class Engine:
             self.draft.reset()
 
     def close(self) -> None:
-        """Wait for a pass that is still running. Safe to call twice."""
         if self.overlap:
             self.overlap.close()

@@ -119,13 +119,19 @@ class Generation:
         guide: pass times of a shared pass; None for those of the text alone.
         """
         started = time.perf_counter()
-        limits = self._limits(plan, budget)
-        sources = self._sources_of(plan)
-        draft = self.engine.draft
+        room = self.target.room()
+        limits = DraftLimits(
+            budget=min(plan.budget, room if budget is None else min(room, budget)),
+            depth=min(plan.depth, self.tokens_left - 1),
+            width=plan.width,
+            leaves=self.target.max_leaves,
+            pending=self.target.n_pending,
+        )
+        sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        guide = guide or self._plans.guide
-        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide, sources)
-        turn = Turn(self, drafting, limits, sources, self.target.n_pending, is_alone=budget is None)
+        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self._plans.guide, sources)
+        overlap = self.engine.overlap if budget is None and limits.depth >= 1 and limits.budget >= 2 else None
+        turn = Turn(self, drafting, limits, sources, overlap.take(plan, limits) if overlap else None)
         turn.draft = turn.ready or self._drafted(drafting, limits)
         turn.draft_seconds = time.perf_counter() - started
         return turn
@@ -160,16 +166,6 @@ class Generation:
         left, max_tokens = self.engine.ctx_size - len(self.target.tokens), self._request.max_tokens
         return left if max_tokens is None else min(left, max_tokens - self.statistics.completion_tokens)
 
-    def _limits(self, plan: Plan, budget: int | None) -> DraftLimits:
-        room = self.target.room()
-        return DraftLimits(
-            budget=min(plan.budget, room if budget is None else min(room, budget)),
-            depth=min(plan.depth, self.tokens_left - 1),
-            width=plan.width,
-            leaves=self.target.max_leaves,
-            pending=self.target.n_pending,
-        )
-
     def _sources_of(self, plan: Plan) -> SourceSet | None:
         """The draft sources with the committed text added, or None if the plan's method uses none."""
         sources, names = self.engine.sources, plan.method.sources
@@ -202,41 +198,22 @@ class Generation:
 
 @dataclass
 class Turn:
-    """One text's part in a step, filled in from drafting to acceptance.
-
-    text: the text.
-    drafting: what its tree is drafted from.
-    limits: the limits of the tree.
-    sources: the draft sources in use; None for none.
-    n_pending: committed tokens that the pass decodes in front of the tree.
-    is_alone: whether the pass has this text only.
-    draft: the tree, and how it was drafted.
-    draft_seconds: how long that took.
-    rows: float32[len(tree), n_vocab], the target's logits after each node, which the next pass overwrites.
-    accepted: the accepted path, up to the end of the text.
-    """
+    """One text's part in a step, filled in from drafting to acceptance."""
 
     text: Generation
-    drafting: Drafting
+    drafting: Drafting  # what its tree is drafted from
     limits: DraftLimits
-    sources: SourceSet | None
-    n_pending: int
-    is_alone: bool
+    sources: SourceSet | None  # the draft sources in use
+    ready: Draft | None = None  # drafted during the pass before
     draft_seconds: float = 0.0
-    ready: Draft | None = None
     draft: Draft = field(init=False)
-    rows: Logits = field(init=False)
-    accepted: Accepted = field(init=False)
-
-    def __post_init__(self) -> None:
-        overlap = self.text.engine.overlap
-        if self.is_alone and overlap and self.limits.depth >= 1 and self.limits.budget >= 2:
-            self.ready = overlap.take(self.drafting.plan, self.limits)
+    rows: Logits = field(init=False)  # float32[len(tree), n_vocab], the target's, which the next pass overwrites
+    accepted: Accepted = field(init=False)  # up to the end of the text
 
     @property
     def n_tokens(self) -> int:
         """Tokens that the pass has of this text, without padding."""
-        return self.n_pending + len(self.draft.tree)
+        return self.limits.pending + len(self.draft.tree)
 
     def keep_nodes(self, n: int) -> None:
         """Keep the `n` likeliest nodes of the tree, root included."""
@@ -244,9 +221,7 @@ class Turn:
             self.draft = self.draft.limited(n, self.limits.leaves)
 
     def score(self) -> Logits:
-        """The target's logits for the tree of a text that is alone, for whose likeliest outcomes trees may be drafted
-        meanwhile.
-        """
+        """The target's logits for the tree of a text alone. Meanwhile trees may be drafted for likely outcomes."""
         engine, text, plan = self.text.engine, self.text, self.drafting.plan
         wants_overlap = plan.overlap if engine.wants_overlap is None else engine.wants_overlap
         if not (wants_overlap and engine.overlap and plan.method.can_overlap):
@@ -256,7 +231,7 @@ class Turn:
         def limits_behind(n_tokens: int) -> DraftLimits:
             return replace(self.limits, depth=min(plan.depth, tokens_left - n_tokens - 1))
 
-        return engine.overlap.score(self.draft.tree, self.drafting, text.sampler, limits_behind, text.ends_text)
+        return engine.overlap.score(self.draft.tree, self.drafting, limits_behind, text.ends_text)
 
     def accept(self, rows: Logits) -> None:
         """Accept a path of the tree by the target's logits, up to the end of the text."""

@@ -17,10 +17,7 @@ _MANY_DEAD = 256
 
 
 class Lanes:
-    """The engines that share contexts; with one engine there is nothing to share.
-
-    engines: the first has room for larger trees than the others.
-    """
+    """The engines that share contexts. The first has room for larger trees than the others."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = tuple(engines)

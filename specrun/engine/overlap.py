@@ -8,15 +8,14 @@ depend on how many of them are drafted in time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
 
 from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.llama.recurrent_draft import RecurrentDraft
-from specrun.sampling import Candidates, Sampler
+from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
 from specrun.speculation.method import OFF, Drafting, Plan
@@ -65,14 +64,12 @@ class Overlap:
         self,
         tree: TokenTree,
         drafting: Drafting,
-        sampler: Sampler,
         limits: Callable[[int], DraftLimits],
         ends_text: Callable[[int], bool],
     ) -> Logits:
         """Run the target's pass over `tree` and return its logits (see `TargetContext.score`); draft until it is over.
 
-        drafting: what `tree` was drafted with.
-        sampler: ranks the draft's candidates.
+        drafting: what `tree` was drafted with, whose source is the draft.
         limits: gives the bounds of the next tree if the pass commits so many tokens.
         ends_text: whether a token ends the text, so that no tree follows it.
 
@@ -82,9 +79,10 @@ class Overlap:
         before = self._draft.context.decode_seconds
         running = self._running = _beside(lambda: self._target.score(tree))
         try:
-            model = _WhileRunning(self._draft, running)
+            assert isinstance(drafting.source, ModelCandidates)
+            drafting = replace(drafting, source=replace(drafting.source, model=_WhileRunning(self._draft, running)))
             with self._draft.context.half_of_the_threads(), suppress(_PassOverError):
-                self._draft_ahead(tree, drafting, ModelCandidates(model, sampler), limits, ends_text)
+                self._draft_ahead(tree, drafting, limits, ends_text)
         except BaseException:
             self._draft.reset()  # its cache may be inconsistent
             raise
@@ -97,14 +95,13 @@ class Overlap:
         self,
         tree: TokenTree,
         drafting: Drafting,
-        source: ModelCandidates,
         limits: Callable[[int], DraftLimits],
         ends_text: Callable[[int], bool],
     ) -> None:
         text = list(self._target.tokens)
 
         def next_tokens(path: Sequence[int]) -> Candidates:
-            return source.children(TreeGrowth([*text, *path]), [ROOT])[0]
+            return drafting.need_source().children(TreeGrowth([*text, *path]), [ROOT])[0]
 
         for path in likeliest(tree, next_tokens, LEAST_CHANCE):
             accepted = tree.path_of(path[:-1])
@@ -112,13 +109,12 @@ class Overlap:
             if ends_text(path[-1]) or next_limits.depth < 1:
                 continue
             guesses = drafting.guesses.behind(path) if drafting.guesses else None
-            drafter = replace(drafting, source=source, guesses=guesses).drafter()
+            drafter = replace(drafting, guesses=guesses).drafter()
             assert drafter is not None
             # The times of these draft passes say nothing, as they run beside the target's.
             self._ready[path] = Draft(drafter.draft([*text, *path], next_limits).tree)
 
     def close(self) -> None:
-        """Wait for a pass that still runs."""
         if self._running:
             _finish(self._running)
 
@@ -133,6 +129,7 @@ class _WhileRunning:
     def __init__(self, model: DraftModel, running: Future[Logits]) -> None:
         self._model = model
         self._running = running
+        self.expandable = model.expandable
 
     @property
     def n_vocab(self) -> int:
@@ -141,9 +138,6 @@ class _WhileRunning:
     def start(self, tokens: Sequence[int]) -> Logits:
         self._check()
         return self._model.start(tokens)
-
-    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        return self._model.expandable(parents, width)
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
         self._check()
@@ -161,15 +155,9 @@ def _beside(work: Callable[[], Logits]) -> Future[Logits]:
     together have more workers than there are cores, idle workers sleep instead of spinning. With a kept thread, short
     passes took four times as long (docs/adr/0007).
     """
-    running: Future[Logits] = Future()
-
-    def run() -> None:
-        try:
-            running.set_result(work())
-        except BaseException as error:
-            running.set_exception(error)
-
-    Thread(target=run, name="target pass").start()
+    thread = ThreadPoolExecutor(1, "target pass")
+    running = thread.submit(work)
+    thread.shutdown(wait=False)
     return running
 
 

@@ -14,12 +14,10 @@ from specrun.speculation.record import PassRecord
 
 
 def write_alone(generation: Generation) -> Iterator[Pass]:
-    """Write one text alone: yields one `Pass` after the other; the last one has its `finish` set.
+    """Write a text alone, and yield its passes, the last of which has its `finish` set. Raises PromptError as `begin`.
 
     Whether the text was interrupted is asked after every pass, and after every portion of the prompt; then there may be
     no pass at all. The iteration may be abandoned after any pass: between two passes both KV caches are consistent.
-
-    Raises PromptError if the prompt is empty or leaves no room in the context.
     """
     passes = Passes()
     generation.begin()
@@ -43,9 +41,8 @@ class Passes:
         self._reading_turn = 0
 
     def readers(self, generations: Sequence[Generation]) -> list[Generation]:
-        """The texts whose prompts the next pass reads on: each is the first in turn, so that none waits for a long one,
-        and further ones as far as their portions fit into the same pass. Where sizes that give a token the same bits
-        are bounded, that is the bound: a portion that is larger, or smaller, has the bits that it has alone.
+        """The texts whose prompts the next pass reads on. Each is the first in turn, so that none waits for a long one;
+        others follow as far as they fit. Sizes that give a token the same bits, where these are bounded, are the bound.
         """
         turn = self._reading_turn % len(generations)
         self._reading_turn += 1
@@ -75,10 +72,9 @@ class Passes:
     def next_pass(
         self, generations: Sequence[Generation], readers: Sequence[Generation] = ()
     ) -> list[tuple[Generation, Pass]]:
-        """A step of as many of the texts as fit one pass: all, as long as exact passes are not small.
+        """A step of as many of the texts, which share a context and whose prompts are read, as fit one pass.
 
-        The texts must share one context, and their prompts must be read. readers: texts of whose prompts the pass has a
-        portion, too (see `can_write`).
+        readers: texts of whose prompts the pass has a portion, too (see `can_write`).
         """
         texts = self._chosen(generations, readers)
         for text in texts:

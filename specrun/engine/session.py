@@ -91,7 +91,7 @@ class Session:
         return self._prepare([*self.messages, {"role": "user", "content": text}])
 
     def regenerate(self) -> tuple[Completion, int] | None:
-        """The same as `prepare` for another answer to the last message, with the next seed; None without a message."""
+        """As `prepare`, for another answer to the last message with the next seed; None without a message."""
         if self.n_turns == 0:
             return None
         if self.messages[-1]["role"] == "assistant":

@@ -17,22 +17,14 @@ FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 @dataclass(frozen=True)
 class Pass:
-    """One target pass.
+    """One target pass."""
 
-    tree: the token tree that it scored.
-    accepted: what was accepted of the tree.
-    tokens: the committed token ids. An end-of-generation token is left out.
-    finish: why the generation ends with this pass; None if it goes on.
-    padding: tokens of padding in the pass.
-    logprobs: one for each of `tokens` where the request asks for them, else none.
-    """
-
-    tree: TokenTree
+    tree: TokenTree  # that it scored
     accepted: Accepted
-    tokens: list[int]
-    finish: FinishReason | None = None
-    padding: int = 0
-    logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: list[int]  # the committed token ids, without an end-of-generation token
+    finish: FinishReason | None = None  # why the generation ends with this pass; None if it goes on
+    padding: int = 0  # tokens of padding
+    logprobs: tuple[TokenLogprob, ...] = ()  # one for each of `tokens`, where the request asks for them
 
 
 @dataclass
@@ -114,9 +106,8 @@ class Statistics:
         self.accepted[length - 1] += 1
         if len(done.tree) == 1:
             return
-        while len(self.offered) < done.tree.depth:
-            self.offered.append(0)
-            self.matched.append(0)
+        for counts in (self.offered, self.matched):
+            counts += [0] * (done.tree.depth - len(counts))
         path = done.accepted.path
         for depth, node in enumerate(path):
             if done.tree.children[node]:
@@ -128,26 +119,21 @@ class Clock:
     """Measures the time since it was made, how much of it went into target and draft passes, and what they read."""
 
     def __init__(self, target: TargetContext, draft: AnyDraft | None, overlap: Overlap | None) -> None:
-        self._started = time.perf_counter()
-        self._target = target.context
-        self._draft = draft.context if draft else None
-        self._target_before = self._target.decode_seconds
-        self._weights = self._target.weights
-        if self._weights:
-            self._read_before, self._waited_before = self._weights.bytes_read, self._weights.wait_seconds
-        self._draft_before = self._draft.decode_seconds if self._draft else 0.0
-        self._overlap = overlap
-        self._overlapped_before = overlap.seconds if overlap else 0.0
+        self._target, self._draft, self._overlap = target.context, draft.context if draft else None, overlap
+        self._before = self._now()
 
     def read(self, statistics: Statistics) -> None:
         """Set the times of `statistics`."""
-        statistics.seconds = time.perf_counter() - self._started
-        statistics.target_seconds = self._target.decode_seconds - self._target_before
-        if self._weights:
-            statistics.bytes_read = self._weights.bytes_read - self._read_before
-            statistics.wait_seconds = self._weights.wait_seconds - self._waited_before
-        if self._draft:
-            if self._overlap:  # heads have none
-                statistics.overlapped_seconds = self._overlap.seconds - self._overlapped_before
-            drafted = self._draft.decode_seconds - self._draft_before
-            statistics.draft_seconds = drafted - statistics.overlapped_seconds
+        s = statistics
+        since = (now - before for now, before in zip(self._now(), self._before, strict=True))
+        s.seconds, s.target_seconds, drafted, s.overlapped_seconds, s.wait_seconds, n_bytes = since
+        s.draft_seconds, s.bytes_read = drafted - s.overlapped_seconds, int(n_bytes)
+
+    def _now(self) -> tuple[float, ...]:
+        """The time, all seconds so far in target passes, in draft passes, in draft passes that ran beside the target's
+        and in waiting for streamed weights, and the bytes of these. Heads have no overlap.
+        """
+        weights, draft, overlap = self._target.weights, self._draft, self._overlap
+        seconds = (time.perf_counter(), self._target.decode_seconds, draft.decode_seconds if draft else 0.0)
+        streamed = (weights.wait_seconds, weights.bytes_read) if weights else (0.0, 0)
+        return (*seconds, overlap.seconds if overlap else 0.0, *streamed)

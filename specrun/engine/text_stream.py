@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 
 class TextStream:
-    """Turns token ids into text piece by piece. Text that may be the beginning of a stop text is held back until later
-    tokens decide.
+    """Turns token ids into text. What may be the beginning of a stop text is held back until later tokens decide.
 
     token_bytes: gives the bytes of a token.
     stops: stop texts; the text ends before the first of them.

@@ -16,10 +16,11 @@ class WrittenTexts:
 
     Tokenized again, an answer might be split differently from how it was written, and the KV cache would be useless
     from there on. Safe to use from several threads.
+
+    most: texts that are remembered; the text that was used longest ago is forgotten.
     """
 
     def __init__(self, model: LlamaModel, most: int) -> None:
-        """most: texts that are remembered; the text that was used longest ago is forgotten."""
         self._model = model
         self._most = most
         self._kept: OrderedDict[str, array[int]] = OrderedDict()

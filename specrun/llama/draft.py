@@ -18,10 +18,10 @@ from specrun.speculation.drafter import DraftNode
 
 @dataclass(frozen=True, eq=False)
 class SavedDraft:
-    """tokens: committed text. state: uint8[n], the sequence that has it, as llama.cpp saves it."""
+    """Committed text, and the sequence that has it."""
 
     tokens: list[int]
-    state: NDArray[np.uint8]
+    state: NDArray[np.uint8]  # as llama.cpp saves it
 
 
 class CacheChange:
@@ -43,17 +43,16 @@ class CacheChange:
 class DraftContext:
     """The draft's KV cache: committed text and the nodes expanded since `start` (see `TreeCells`).
 
-    The nodes that were accepted stay where they are: committed text goes on in the sequence that
-    they are on, and no other sequence is touched.
+    Accepted nodes stay where they are: committed text goes on in their sequence, and no other sequence is touched.
 
     n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
     logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
     others: those of other texts, which share the context (`draft_lanes`). The order of their cells does not matter
         here: it could only change the drafts.
+    sequences: those for this text; None for all of the context.
     """
 
     def __init__(self, context: LlamaContext, n_vocab: int, sequences: range | None = None) -> None:
-        """sequences: those for this text; None for all of the context."""
         self.context = context
         self.n_vocab = n_vocab
         self.others: list[DraftContext] = []
@@ -81,11 +80,7 @@ class DraftContext:
             self.context.remove(sequence, start)
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
-
-        Returns float32[n_vocab], the logits after the root. Nodes of the last tree are forgotten, but those that were
-        accepted are not decoded again. If a pass failed or was interrupted before, all text is.
-        """
+        """See `DraftModel`. Accepted nodes of the last tree are not decoded again, unless a pass failed before."""
         if self._change.is_unfinished:
             self.reset()
         self._make_room(len(tokens))
@@ -124,9 +119,7 @@ class DraftContext:
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """float32[n_vocab] for each of `tokens` but the first `skip`: the logits after it. The pass after the next
-        overwrites a row.
-
-        The cache is emptied before, and must be emptied afterwards.
+        overwrites a row. The cache is emptied before, and must be emptied afterwards.
         """
         self.reset()
         rows = rows_along(self.context, readable(tokens, self.n_vocab))
@@ -162,20 +155,12 @@ class DraftContext:
             self._cells.begin(len(saved.tokens), first)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """Places, ascending, of at most `width` nodes that one pass can expand with the sequences, cells and batch.
-
-        parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
-        """
+        """See `DraftModel`: the sequences, the cells and the batch bound the nodes of a pass."""
         with self._change:
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
             return self._cells.expandable(parents, most, set(parents))
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """One pass over `nodes`. Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i].
-
-        The parent of a node must be the root, or expanded already, or come before it in `nodes`; in the last case it
-        may have one child only. The next pass overwrites the rows.
-        """
         with self._change:
             sequences, positions = self._cells.add(nodes)
             tokens = readable([node.token for node in nodes], self.n_vocab)

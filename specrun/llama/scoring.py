@@ -1,7 +1,4 @@
-"""One pass over the tree of a text, or over trees and prompts of several texts that share a context.
-
-A pass has a `Part` of each text: a portion of its prompt, or its pending tokens and its tree.
-"""
+"""One pass over a `Part` of each text: a portion of its prompt, or its pending tokens and its tree."""
 
 from __future__ import annotations
 
@@ -22,15 +19,11 @@ from specrun.speculation.tree import ROOT, TokenTree
 
 @dataclass(frozen=True)
 class Part:
-    """The tokens of one text in a pass.
+    """The tokens of one text in a pass."""
 
-    batch: committed tokens, and the tree if there is one. n_before: the committed tokens before the tree's root.
-    end_seq, end_position: where padding would go on.
-    """
-
-    batch: Batch
-    n_before: int
-    end_seq: int
+    batch: Batch  # committed tokens, and the tree if there is one
+    n_before: int  # the committed tokens before the tree's root
+    end_seq: int  # where padding would go on
     end_position: int
 
 
@@ -93,9 +86,9 @@ def score_together(texts: Sequence[tuple[PassText, TokenTree]], reading: Sequenc
 
     reading: texts of which the pass has the next portion of the prompt.
 
-    All targets must be lanes of one context, or there must be one only. They must be padded alike: the pass as a whole
-    gets a size of the class. Returns for each of `texts` float32[len(tree), n_vocab]; row i predicts the token after
-    node i. They are views that the next pass overwrites. Raises ContextFullError if the tokens do not fit together.
+    Several targets must be lanes of one context and padded alike, as the pass as a whole gets a size of the class.
+    Returns for each of `texts` float32[len(tree), n_vocab], a view that the next pass overwrites; row i predicts the
+    token after node i. Raises ContextFullError if the tokens do not fit together.
     """
     if not texts and len(reading) == 1:
         reading[0].read_portion()

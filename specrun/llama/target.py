@@ -11,11 +11,8 @@ Passes may be padded to sizes that give a token the same bits (docs/exactness.md
 lies in the last cells, and is dropped with the tree.
 
 Where a model has recurrent states, a pass checks one path, on one sequence, and its cache may have to go back further
-than to the end of what was accepted (`rollback`). Then more committed tokens are pending than one tree had, and once
-they are many, they are decoded in a pass of their own. Committed tokens are not padded there, but wait until they are
-as many as a pass of the class has.
-
-Where a head drafts, the hidden states of each committed token are kept when it is committed (`heads.target_states`).
+than to the end of what was accepted (`rollback`). Then many committed tokens may be pending, which are decoded in a
+pass of their own. They are not padded there, but wait until they are as many as a pass of the class has.
 """
 
 from __future__ import annotations
@@ -84,14 +81,11 @@ class TargetContext:
 
     @property
     def max_leaves(self) -> int:
-        """Most leaf paths of a tree."""
         return self.cells.max_leaves
 
     @property
     def most_pending(self) -> int | None:
-        """Most committed tokens that wait in front of a pass where each that is not accepted whole is decoded again;
-        None where what was accepted stays in the cache.
-        """
+        """Most committed tokens that wait for a pass; None where what was accepted stays in the cache."""
         return self.cells.most_pending if self.cells.most_back is None else None
 
     @property
@@ -125,10 +119,9 @@ class TargetContext:
     def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
         """Make `tokens` the committed text and decode all but the last, reusing the prefix that the cache shares.
 
-        Whatever interrupted a pass or a commit before, the cache is right afterwards.
-        Before each pass `interrupted` is called; when it returns true decoding ends early, and `n_cached` says how far
-        it came. Returns the number of tokens that were to be decoded. Raises ValueError for no tokens,
-        ContextFullError if they do not fit.
+        Whatever interrupted a pass or a commit before, the cache is right afterwards. `interrupted` is called before
+        each pass and may end decoding early; then `n_cached` says how far it came. Returns the number of tokens that
+        were to be decoded. Raises ValueError for no tokens, ContextFullError if they do not fit.
         """
         n_to_decode = self.begin_prompt(tokens)
         while self.n_portion and not interrupted():
@@ -211,10 +204,8 @@ class TargetContext:
             self.n_cached = self.cells.rollback(self.n_cached + n)
 
     def score(self, tree: TokenTree) -> Logits:
-        """One pass over the pending tokens and `tree`, whose root must be the last committed token.
-
-        Returns float32[len(tree), n_vocab]; row i predicts the token after node i. It is a view that the next pass
-        overwrites. Raises ContextFullError if the tree has more than `room()` nodes.
+        """One pass over the pending tokens and `tree` (see `score_together`). Raises ContextFullError if the tree has
+        more than `room()` nodes.
         """
         return score_together([(self, tree)])[0]
 
@@ -264,10 +255,7 @@ class TargetContext:
         return self.context.sequence_bytes(self.cells.first)
 
     def save(self) -> SavedText | None:
-        """A copy of what the cache holds, to be called between passes; None after a pass that failed.
-
-        Raises LlamaError if llama.cpp fails.
-        """
+        """A copy of what the cache holds between passes; None after a failed pass. LlamaError if llama.cpp fails."""
         first = self.cells.first
         if self.context.n_last_pass is None or int(self.context.sequence_lengths()[first]) != self.n_cached:
             return None
@@ -275,10 +263,7 @@ class TargetContext:
         return SavedText(held, self.context.sequence_state(first), self.states.save() if self.states else None)
 
     def restore(self, saved: SavedText) -> None:
-        """Hold what was saved, instead of what is held now. The context must be the same.
-
-        Raises LlamaError if llama.cpp fails; then nothing is held.
-        """
+        """Hold what was saved in this context. Raises LlamaError if llama.cpp fails; then nothing is held."""
         self.reset()
         try:
             self.cells.restore(CacheState(saved.state, saved.held.n_cached, saved.held.prompt))

@@ -17,7 +17,7 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class DraftNode:
-    """A node that a draft pass expands. id, parent: its own id and its parent's; 0 is the root. token: its token."""
+    """A node that a draft pass expands. Ids are places in the order of a tree's growth; 0 is the root."""
 
     id: int
     parent: int
@@ -31,19 +31,22 @@ class DraftModel(Protocol):
     def n_vocab(self) -> int: ...
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the committed text into the cache; returns float32[n_vocab], the logits after its last token."""
+        """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
+
+        Returns float32[n_vocab], the logits after the root.
+        """
         ...
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes that one pass can expand together.
 
         parents: the parent of every node that may still be expanded, best first. No other node that was expanded can
-        have a further child, so that the cache may give up what it keeps for one.
+        have a further child, so that the cache may drop what it keeps for one.
         """
         ...
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """float32[len(nodes), n_vocab]: the logits after each of `nodes`, from one pass.
+        """float32[len(nodes), n_vocab]: the logits after each of `nodes`, from one pass. The next pass overwrites them.
 
         The parent of each was expanded in an earlier pass, or comes before it in `nodes` and has one child there.
         """
@@ -52,27 +55,19 @@ class DraftModel(Protocol):
 
 @dataclass(frozen=True)
 class DraftLimits:
-    """The limits of one tree.
+    """The limits of one tree."""
 
-    budget: most nodes, root included.
-    depth: most drafted tokens on a path.
-    width: most nodes that one draft pass expands.
-    leaves: most leaf paths.
-    pending: committed tokens that the target decodes again before the tree.
-    """
-
-    budget: int
-    depth: int
-    width: int
-    leaves: int
-    pending: int = 0
+    budget: int  # most nodes, root included
+    depth: int  # most drafted tokens on a path
+    width: int  # most nodes that one draft pass expands
+    leaves: int  # most leaf paths
+    pending: int = 0  # committed tokens that the target decodes again before the tree
 
 
 @dataclass(frozen=True)
 class Draft:
     """A token tree, and what was asked of the draft model for it.
 
-    tree: the tree.
     widths: the nodes of each draft pass; empty where these passes are not to be timed.
     offered: the draft's candidates for the token after the root. They count for the calibration even if no tree is
         worth a larger pass. None if the draft was not asked.
@@ -84,7 +79,7 @@ class Draft:
 
     @classmethod
     def nothing(cls, token: int) -> Draft:
-        """No drafted token behind the committed `token`: a pass over it is plain decoding."""
+        """No drafted token behind the committed `token`."""
         return cls(TokenTree.root_only(token))
 
     def limited(self, max_nodes: int, max_leaves: int) -> Draft:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -21,22 +23,16 @@ class TreeGrowth:
     """All nodes offered so far. A node's id is its index in these lists; node 0 is the root.
 
     committed: the committed text, whose last token is the root.
-    tokens: the token of each node.
-    parents: the parent's id of each node.
-    scores: the log chance of each node that it and all nodes above it are accepted.
-    depths: the depth of each node; the root's is 0.
-    probabilities: the draft's probability of each node among its siblings.
-    children: the ids of each node's children, in the order offered.
     """
 
     def __init__(self, committed: Sequence[int]) -> None:
         self.committed = committed
         self.tokens = [committed[-1]]
         self.parents = [NO_PARENT]
-        self.scores = [0.0]
+        self.scores = [0.0]  # log chances that a node and all nodes above it are accepted
         self.depths = [0]
-        self.probabilities = [1.0]
-        self.children: list[list[int]] = [[]]
+        self.probabilities = [1.0]  # the draft's, of each node among its siblings
+        self.children: list[list[int]] = [[]]  # in the order offered
         self._ids: dict[tuple[int, int], int] = {}
 
     def add(self, token: int, parent: int, score: float, probability: float) -> int:
@@ -116,10 +112,7 @@ class CandidateSource(Protocol):
         ...
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """Places, ascending, of at most `width` nodes that one draft pass can expand together.
-
-        parents: the parent of every node that may still be expanded, best first (see `DraftModel.expandable`).
-        """
+        """As `DraftModel.expandable`."""
         ...
 
 
@@ -127,9 +120,7 @@ class ChainSource(CandidateSource, Protocol):
     """Gives candidates for trees, and the one token that a chain follows."""
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
-        """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN if a constraint allows
-        none. The first call for a tree is for ROOT.
-        """
+        """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN for none."""
         ...
 
 
@@ -150,32 +141,28 @@ def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int],
     return chosen
 
 
+@dataclass(frozen=True)
 class ModelCandidates:
     """A draft model's candidates, ranked by the target's own sampling rule and noise."""
 
-    def __init__(self, model: DraftModel, sampler: Sampler) -> None:
-        self.model = model
-        self.sampler = sampler
+    model: DraftModel
+    sampler: Sampler
 
     def rows(self, growth: TreeGrowth, nodes: Sequence[int]) -> NDArray[np.float32]:
         """float32[len(nodes), n_vocab]: the draft's logits after each of `nodes`, from one pass."""
-        if len(nodes) == 1 and nodes[0] == ROOT:
+        if list(nodes) == [ROOT]:
             return self.model.start(growth.committed)[None]
         return self.model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
-        rows = self.rows(growth, nodes)
-        recent = self.sampler.recent(growth.committed)
+        rows, recent, n = self.rows(growth, nodes), self.sampler.recent(growth.committed), len(growth.committed)
         return [
-            self.sampler.candidates(
-                row, len(growth.committed) + growth.depths[node], recent + growth.path(node), MAX_CHILDREN
-            )
+            self.sampler.candidates(row, n + growth.depths[node], recent + growth.path(node), MAX_CHILDREN)
             for node, row in zip(nodes, rows, strict=True)
         ]
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
-        row = self.rows(growth, [node])[0]
-        recent = self.sampler.recent(growth.committed) + growth.path(node)
+        row, recent = self.rows(growth, [node])[0], self.sampler.recent(growth.committed) + growth.path(node)
         return self.sampler.sample(row, len(growth.committed) + growth.depths[node], recent)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
@@ -196,10 +183,7 @@ def offer_children(
     offered = []
     for node, candidates in zip(nodes, source.children(growth, nodes), strict=True):
         shares = candidates.shares
-        if len(shares) == 0:
-            continue
-        for token, share in list(zip(candidates.tokens.tolist(), shares.tolist(), strict=True))[
-            : count(shares) if count else None
-        ]:
+        most = count(shares) if count and len(shares) else len(shares)
+        for token, share in islice(zip(candidates.tokens.tolist(), shares.tolist(), strict=True), most):
             offered.append(growth.add(token, node, growth.scores[node] + math.log(max(share, 1e-300)), share))
     return offered

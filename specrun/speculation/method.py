@@ -36,20 +36,13 @@ _BUDGET = 16  # nodes of a tree
 
 @dataclass(frozen=True)
 class Drafting:
-    """What a drafter is made from.
-
-    plan: the plan that its trees follow.
-    temperature: the sampling temperature; 0 is greedy.
-    source: the draft model's candidates, or a recording of them; None without a draft model.
-    guide: cost tables and calibration; None without a profile.
-    guesses: the draft sources that the method uses; None if it uses none.
-    """
+    """What a drafter is made from."""
 
     plan: Plan
-    temperature: float
-    source: ChainSource | None = None
-    guide: Guide | None = None
-    guesses: Guesses | None = None
+    temperature: float  # of sampling; 0 is greedy
+    source: ChainSource | None = None  # the draft model's candidates, or a recording of them
+    guide: Guide | None = None  # cost tables and calibration
+    guesses: Guesses | None = None  # the draft sources, for a method that uses any
 
     def drafter(self) -> Drafter | None:
         """The plan's drafter, or None if the plan drafts nothing. Raises ValueError if what it needs is missing."""
@@ -57,19 +50,16 @@ class Drafting:
         return make(self) if make and self.plan.drafts else None
 
     def need_source(self) -> ChainSource:
-        """The draft model's candidates. Raises ValueError without a draft."""
+        """`source`, or ValueError if it is missing; the others likewise."""
         return self._needed(self.source, "a draft model")
 
     def need_guide(self) -> Guide:
-        """Cost tables and calibration. Raises ValueError without them."""
         return self._needed(self.guide, "cost tables")
 
     def need_guesses(self) -> Guesses:
-        """The draft sources. Raises ValueError without any."""
         return self._needed(self.guesses, "draft sources")
 
     def need_shape(self) -> TreeShape:
-        """The shape of the plan's trees. Raises ValueError for a plan without one."""
         return self._needed(self.plan.shape, "a tree shape")
 
     def _needed(self, value: Needed | None, what: str) -> Needed:
@@ -89,50 +79,29 @@ def _options(plan: Plan) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One way of drafting and accepting.
+    """One way of drafting and accepting. `specrun methods` shows its kind, its paper, and where it pays."""
 
-    name: its name for `--method`.
-    kind: its kind, which `specrun methods` shows.
-    paper: its source, which `specrun methods` shows.
-    pays: a clause that completes "it pays ...", which `specrun methods` shows.
-    drafter: makes its drafter; None for plain decoding.
-    rule: its rule of acceptance at temperatures above 0; None is sample and match. At 0 all rules do the same.
-    needs: what it needs besides the target.
-    stops: whether it ends a tree by itself, so that the plan's depth is only a bound.
-    width: nodes that one of its draft passes expands; None is the mean width of a level.
-    shape: gives the shape of its trees from budget and depth; None if these do not decide it.
-    sources: names of the draft sources that it uses.
-    head: the kind of head that drafts for it; None where any draft may.
-    candidates: gives the plans of it that `specrun tune` considers.
-    with_sources: the same method with draft sources, which `specrun tune` tries as well; None if there is none.
-    without_draft: the method that replaces it where the draft model does not pay; None for plain decoding.
-    label: gives the name of a plan of it.
-    options: gives the command-line options for a plan of it.
-    """
-
-    name: str
+    name: str  # for `--method`
     kind: Kind
     paper: str
-    pays: str
-    drafter: Callable[[Drafting], Drafter] | None
-    rule: AcceptanceRule | None = None
-    needs: tuple[str, ...] = (DRAFT,)
-    stops: bool = False
-    width: int | None = None
-    shape: Callable[[int, int], TreeShape] | None = None
-    sources: tuple[str, ...] = ()
-    head: HeadKind | None = None
-    candidates: Callable[[PlanSpace], Sequence[Plan]] = lambda _: ()
-    with_sources: Method | None = None
-    without_draft: Method | None = None
-    label: Callable[[Plan], str] = _label
-    options: Callable[[Plan], str] = _options
+    pays: str  # a clause that completes "it pays ..."
+    drafter: Callable[[Drafting], Drafter] | None  # makes its drafter; None for plain decoding
+    rule: AcceptanceRule | None = None  # at temperatures above 0; at 0 all do the same. None: sample and match
+    needs: tuple[str, ...] = (DRAFT,)  # besides the target
+    stops: bool = False  # whether it ends a tree by itself, so that the plan's depth is only a bound
+    width: int | None = None  # nodes that one of its draft passes expands; None is the mean width of a level
+    shape: Callable[[int, int], TreeShape] | None = None  # of its trees, if budget and depth decide it
+    sources: tuple[str, ...] = ()  # names of the draft sources that it uses
+    head: HeadKind | None = None  # the kind of head that drafts for it; None where any draft may
+    candidates: Callable[[PlanSpace], Sequence[Plan]] = lambda _: ()  # plans that `specrun tune` considers
+    with_sources: Method | None = None  # the same with draft sources, which `specrun tune` tries as well
+    without_draft: Method | None = None  # replaces it where the draft model does not pay; None for plain decoding
+    label: Callable[[Plan], str] = _label  # the name of a plan
+    options: Callable[[Plan], str] = _options  # the command-line options for a plan
 
     @property
     def samples(self) -> bool:
-        """Whether it has a rule that compares distributions, for which trees are drawn at random. The text of a seed
-        then differs from plain decoding's, although its distribution is the same.
-        """
+        """Whether its text for a seed differs from plain decoding's, because trees are drawn at random for its rule."""
         return self.rule is not None
 
     @property
@@ -147,8 +116,8 @@ class Method:
 
     @property
     def can_overlap(self) -> bool:
-        """Whether drafting may run during a target pass. Only methods with a draft model whose text does not depend on
-        the trees may do so, because the time decides how many trees are drafted. A head needs the states of that pass.
+        """Whether drafting may run during a target pass, where the time decides how many trees are drafted. So the text
+        must not depend on the trees. A head needs the states of that pass.
         """
         return DRAFT in self.needs and not self.samples
 
@@ -199,22 +168,14 @@ def chain_shape(budget: int, depth: int) -> TreeShape:
 
 @dataclass(frozen=True)
 class Plan:
-    """A method and the bounds of its trees; `Method.plan` makes one. Raises UsageError for impossible bounds.
-
-    method: how to draft and accept.
-    budget: most nodes of a tree, root included.
-    depth: most drafted tokens on a path.
-    width: most nodes that one draft pass expands.
-    shape: the shape of every tree, for methods whose trees all have the same one.
-    overlap: whether to draft while the target's pass runs.
-    """
+    """A method and the bounds of its trees; `Method.plan` makes one. Raises UsageError for impossible bounds."""
 
     method: Method
-    budget: int = 1
-    depth: int = 0
-    width: int = 1
-    shape: TreeShape | None = None
-    overlap: bool = False
+    budget: int = 1  # most nodes of a tree, root included
+    depth: int = 0  # most drafted tokens on a path
+    width: int = 1  # most nodes that one draft pass expands
+    shape: TreeShape | None = None  # of every tree, for methods whose trees all have the same shape
+    overlap: bool = False  # whether to draft while the target's pass runs
 
     def __post_init__(self) -> None:
         # The depth comes first, because a chain's budget follows from it.
@@ -229,10 +190,7 @@ class Plan:
         return replace(self, budget=shape.n_nodes, depth=shape.depth, width=width, shape=shape)
 
     def on_one_path(self) -> Plan:
-        """The same method for a target whose passes check one path: a fixed shape becomes a path of its depth.
-
-        Drafters without a fixed shape keep to the leaf paths that the limits allow.
-        """
+        """The same for a target whose passes check one path: a shape becomes a path. Other plans keep to the limits."""
         if self.shape is None or self.shape.n_leaves < 2:
             return self
         return self.shaped(TreeShape.chain(self.shape.depth))
@@ -278,7 +236,7 @@ class Plan:
         return self.method.options(self)
 
     def __str__(self) -> str:
-        return f"{self.method.label(self)}, drafted ahead" if self.overlap else self.method.label(self)
+        return self.method.label(self) + (", drafted ahead" if self.overlap else "")
 
 
 def overlapped(plan: Plan) -> Plan:

@@ -11,30 +11,19 @@ from specrun.speculation.tree import TokenTree
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One target pass with the drafting before it and the acceptance after it.
-
-    draft: the tree that the pass scored, and how it was drafted.
-    accepted: what was accepted of it.
-    seconds: time of everything, without the drafting for other texts in the same pass.
-    target_seconds: time of the target pass.
-    draft_seconds: time of the drafting.
-    n_target: tokens of the target pass: all trees, committed tokens that were decoded again, and padding.
-    ctx: tokens that the target had in its cache before the pass.
-    n_texts: texts that the pass had tokens of.
-    """
+    """One target pass with the drafting before it and the acceptance after it."""
 
     draft: Draft
     accepted: Accepted
-    seconds: float
+    seconds: float  # of everything but the drafting for other texts in the same pass
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
-    n_target: int = 1
-    ctx: int = 0
-    n_texts: int = 1
+    n_target: int = 1  # tokens of the target pass: all trees, committed tokens that were decoded again, and padding
+    ctx: int = 0  # tokens that the target had in its cache before the pass
+    n_texts: int = 1  # texts that the pass had tokens of
 
     @property
     def tree(self) -> TokenTree:
-        """The token tree that the pass scored."""
         return self.draft.tree
 
     @property

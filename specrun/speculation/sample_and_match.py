@@ -36,8 +36,8 @@ def sample_and_match(
 ) -> Accepted:
     """Walk the tree with the target's own samples.
 
-    rows: float32[len(tree), n_vocab], the target's logits after each node. position: the position of the token after
-    the root. recent: what `Sampler.recent` returns for the text up to and with the root.
+    rows: float32[len(tree), n_vocab], the target's logits after each node. position: of the token after the root.
+    recent: what `Sampler.recent` returns for the text up to and with the root.
     """
     path = [ROOT]
     tokens: list[int] = []
@@ -46,7 +46,6 @@ def sample_and_match(
         token = sample(rows[path[-1]], position + len(tokens), seen)
         tokens.append(token)
         seen.append(token)
-        child = tree.child_with_token(path[-1], token)
-        if child is None:
+        if (child := tree.child_with_token(path[-1], token)) is None:
             return Accepted(path, tokens)
         path.append(child)

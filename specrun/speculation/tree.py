@@ -19,9 +19,7 @@ _ROOT_PROBABILITIES = np.full(1, np.nan)
 
 
 def n_in_order(path: Sequence[int]) -> int:
-    """Length of the longest prefix of an accepted path whose nodes are 0, 1, 2, ...: these lie in consecutive cells of
-    the KV cache. path: node indices, root first.
-    """
+    """How many nodes of an accepted path, root first, are 0, 1, 2, ... and so lie in consecutive cells of the cache."""
     count = 1
     while count < len(path) and path[count] == count:
         count += 1
@@ -109,7 +107,7 @@ class TokenTree:
 
     @classmethod
     def root_only(cls, token: int) -> TokenTree:
-        """A tree without drafted tokens: a pass over it is plain decoding."""
+        """A tree without drafted tokens: a pass over it is plain decoding. (Made often, so its arrays are shared.)"""
         return cls(np.array([token], np.int32), _ROOT_PARENTS, _ROOT_SCORES, _ROOT_PROBABILITIES)
 
     @classmethod
@@ -149,9 +147,7 @@ class TokenTree:
 
     @cached_property
     def first_leaves(self) -> Int32Array:
-        """int32[n]: number, in depth-first order, of the first leaf below each node. The leaf paths through node i are
-        first_leaves[i] .. first_leaves[i] + leaf_counts[i] - 1.
-        """
+        """int32[n]: the first leaf path, in depth-first order, through each node, which `leaf_counts` paths share."""
         is_leaf = np.array([not children for children in self.children])
         return (np.cumsum(is_leaf) - is_leaf).astype(np.int32)
 

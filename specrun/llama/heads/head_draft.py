@@ -30,7 +30,6 @@ class HeadDraft:
     with the head's own state behind its parent, which all its siblings share; a node can be expanded once its parent
     was. These cells are dropped when the tree is: what was accepted of them is read again with the target's states.
 
-    kind: the kind of head.
     states: the target's.
     n_vocab: as in `DraftContext`.
     skipped: tokens at the beginning of a text that are in no cell. EAGLE-3 never reads the first token, as no state
@@ -49,10 +48,8 @@ class HeadDraft:
         self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
-
-        Returns float32[n_vocab], the logits after the root. The target must have read all before the root. A text that
-        is too short to have a state gets equal logits, and nothing can be expanded.
+        """See `DraftModel`. The target must have read all before the root. A text that is too short to have a state
+        gets equal logits, and nothing can be expanded.
         """
         if self._change.is_unfinished:
             self.reset()
@@ -113,10 +110,7 @@ class HeadDraft:
             self._cells.begin(0, _WHOLE)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """Places, ascending, of at most `width` nodes that one pass can expand: those whose parents were expanded.
-
-        parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
-        """
+        """See `DraftModel`: only nodes whose parents were expanded in earlier passes can be expanded."""
         with self._change:
             known = [place for place, parent in enumerate(parents) if parent in self._states]
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
@@ -124,10 +118,7 @@ class HeadDraft:
         return [known[place] for place in places]
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """One pass over `nodes`, whose parents were expanded before, or are the root.
-
-        Returns float32[len(nodes), n_vocab]; row i predicts the token after nodes[i]. The next pass overwrites it.
-        """
+        """See `DraftModel`. The parents must have been expanded in earlier passes, or be the root."""
         with self._change:
             states = np.stack([self._states[node.parent] for node in nodes])
             sequences, positions = self._cells.add(nodes)

@@ -29,7 +29,7 @@ class Arm:
     squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * seconds, of seconds
 
     def record(self, n_tokens: int, seconds: float, is_open: bool) -> None:
-        """is_open: whether the pass could have committed more than one token."""
+        """Add a pass to the sums. is_open: whether it could have committed more than one token."""
         self.fade(_DECAY)
         self.passes += 1
         self.open += is_open
@@ -52,18 +52,11 @@ class Arm:
             return 0.0
         rate = self.tokens / self.seconds
         tt, ts, ss = self.squares
-        squares = max(tt - 2 * rate * ts + rate**2 * ss, 0.0) + _SHOT * self.open
-        return math.sqrt(squares / self.passes)
+        return math.sqrt((max(tt - 2 * rate * ts + rate**2 * ss, 0.0) + _SHOT * self.open) / self.passes)
 
     def observed(self, plain: float) -> float:
         """The rate of its recent passes; 0 if there were none. plain: seconds of a plain pass."""
         return self.tokens / self.seconds * plain if self.passes else 0.0
-
-    @property
-    def _from_text_to_text(self) -> float:
-        if not self.plan.drafts:
-            return 0.0
-        return _COPIES if self.plan.method.sources else _TEXTS
 
     def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
         """The rate by prior and observations, and its standard error.
@@ -71,7 +64,8 @@ class Arm:
         plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
         """
         rate = self.rate * text
-        error = math.hypot(self.error, self._from_text_to_text * rate)
+        from_text_to_text = 0.0 if not self.plan.drafts else _COPIES if self.plan.method.sources else _TEXTS
+        error = math.hypot(self.error, from_text_to_text * rate)
         if not self.passes:
             return rate, error
         observed = self.observed(plain)

@@ -39,15 +39,13 @@ class Auto:
     by more than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on
     this.
 
+    expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
+    first: the plan to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans on
+        the same texts. None for the most cautious plan that no other is expected to beat by more than the errors.
     """
 
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
-        """expected: the plans and their rates; those of plain decoding are its own if it is among them, else 1.
-
-        first: the plan to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans
-        on the same texts. None for the most cautious plan that no other is expected to beat by more than the errors.
-        """
         self.guide: Guide = guide
         plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
         arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
@@ -58,8 +56,7 @@ class Auto:
             is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)
             if arm.plan == first or (first is None and is_faster):
                 self._held = arm
-        proven = self._held.rate - self._held.error > 1 and not guide.learned
-        self._purse = Purse(proven)
+        self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and not guide.learned)
         self._is_check = False
         self._checks = [*_CHECKS]
         self._since_check = 0
@@ -74,14 +71,12 @@ class Auto:
         self._next = self._sized(self._held)
 
     def plan(self, n_texts: int = 1) -> Plan:
-        """The plan of a text in the next pass, which has tokens of `n_texts` texts."""
         if n_texts > 1:
             return self._shared()
         return OFF.plan() if self._is_check or not self.guide.knows_plain else self._next
 
     @property
     def needs_draft(self) -> bool:
-        """Whether passes to come will use the draft model."""
         return self._held.plan.method.needs_draft
 
     @property
@@ -132,8 +127,8 @@ class Auto:
         """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
         self._read()
         plain = self._plain()
-        rates = [(arm.plan, *arm.estimate(plain)) for arm in self._arms if arm.passes or arm is self._off]
-        found = [ExpectedPlan(plan, rate / plain, error / plain) for plan, rate, error in rates]
+        seen = [arm for arm in self._arms if arm.passes or arm is self._off]
+        found = [ExpectedPlan(arm.plan, *(x / plain for x in arm.estimate(plain))) for arm in seen]
         return sorted(found, key=lambda e: -e.tokens_per_second)
 
     def __str__(self) -> str:
@@ -145,7 +140,6 @@ class Auto:
         """Changes nothing: what was seen in one text is the first estimate for another."""
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Learn that the target read so many tokens of the prompt in so many seconds."""
         self._read()
         self.guide.read_prompt(n_tokens, seconds)
         if self.is_off:
@@ -155,7 +149,6 @@ class Auto:
         self._next = self._sized(self._held)
 
     def record(self, record: PassRecord) -> None:
-        """Learn from a pass that followed `plan`."""
         if record.n_texts > 1:  # pass times and chances only: the rates are those of a text alone
             self._read()
             self.guide.learn(record)
@@ -168,9 +161,8 @@ class Auto:
 
     def _read(self) -> None:
         """Learn from all passes so far."""
-        unread, self._unread = self._unread, []
-        for record in unread:
-            self._learn(record)
+        while self._unread:
+            self._learn(self._unread.pop(0))
 
     def _learn(self, record: PassRecord) -> None:
         is_plain = self._is_check or not self.guide.knows_plain
@@ -188,7 +180,7 @@ class Auto:
     def _shared(self) -> Plan:
         """The best of the plans whose trees follow pass times, and so draft as much as pays beside other texts.
 
-        What wins for a text alone may lose there, and the other way round, so it need not be the plan that is held.
+        It need not be the plan that is held, because another plan may win where texts share a pass.
         """
         self._read()
         plain = self._plain()
@@ -201,8 +193,7 @@ class Auto:
         self._since_change += 1
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
-            self._save(record.seconds)
-            self._try_now_and_then()
+            self._go_on_plainly(record.seconds)
             return
         is_catching_up = arm.plan.method.needs_draft and self._without_draft >= _BEHIND
         self._without_draft = 0 if arm.plan.method.needs_draft else self._without_draft + 1
@@ -218,8 +209,7 @@ class Auto:
         self._reconsider()
         if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:
             # Draft sources without a guess cost next to nothing, so this is as good as plain decoding.
-            self._save(record.seconds)
-            self._try_now_and_then()
+            self._go_on_plainly(record.seconds)
 
     def _reconsider(self) -> None:
         """Leave a plan that drafts if it loses, or if another is expected to be faster."""
@@ -248,7 +238,8 @@ class Auto:
         self._without_draft += 1
         self._purse.save(seconds / self._plain())
 
-    def _try_now_and_then(self) -> None:
+    def _go_on_plainly(self, seconds: float) -> None:
+        self._save(seconds)
         if self._since_change % _TRIED_EVERY == 0:
             self._try()
 
@@ -268,14 +259,12 @@ class Auto:
             self._change(best)
 
     def _can_pay(self, plan: Plan) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the plan.
-
-        Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
-        """
+        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
         smallest = self._cost(_smallest(plan))
         if not plan.method.needs_draft:
             return smallest <= self._purse.balance
         looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
+        # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
         is_bounded = _can_shrink(plan) and not self.guide.learned
         return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
 
@@ -294,8 +283,7 @@ class Auto:
 
     def _sized(self, arm: Arm) -> Plan:
         """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
-        plan = arm.plan
-        self._is_looking = False
+        plan, self._is_looking = arm.plan, False
         if not plan.drafts:
             return plan
         plain = self._plain()

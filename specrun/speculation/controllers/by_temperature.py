@@ -1,4 +1,4 @@
-"""Controllers for several temperatures, because acceptance depends on the temperature."""
+"""A controller for each of several temperatures, because acceptance depends on the temperature."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specrun.speculation.record import PassRecord
 
 
 class ByTemperature:
-    """Controllers for several temperatures. A generation follows the nearest.
+    """A `PlanChooser` that follows the controller of the nearest temperature.
 
     now: the controller of the present generation, or of the last generation.
     """
@@ -21,12 +21,10 @@ class ByTemperature:
         self.now = next(iter(self.controllers.values()))
 
     def plan(self, n_texts: int = 1) -> Plan:
-        """The plan of a text in the next pass, which has tokens of `n_texts` texts."""
         return self.now.plan(n_texts)
 
     @property
     def needs_draft(self) -> bool:
-        """Whether passes to come will use the draft model."""
         return self.now.needs_draft
 
     @property
@@ -38,11 +36,9 @@ class ByTemperature:
         self.now = self.controllers[nearest(temperature, list(self.controllers))]
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Learn that the target read so many tokens of the prompt in so many seconds."""
         self.now.read_prompt(n_tokens, seconds)
 
     def record(self, record: PassRecord) -> None:
-        """Learn from a pass that followed `plan`."""
         self.now.record(record)
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ class PlanChooser(Protocol):
 
     @property
     def needs_draft(self) -> bool:
-        """Whether passes to come will use the draft model, which should then read the prompt at once."""
+        """Whether passes to come will use the draft model. It should then read the prompt at once."""
         ...
 
     @property
@@ -48,27 +48,23 @@ class FixedPlan:
     guide: Guide | None = None
 
     def plan(self, n_texts: int = 1) -> Plan:  # noqa: ARG002
-        """The plan, however many texts share the pass."""
         return self.fixed
 
     @property
     def needs_draft(self) -> bool:
-        """Whether the plan uses the draft model."""
         return self.fixed.drafts and self.fixed.method.needs_draft
 
     def begin(self, temperature: float) -> None:
         """Changes nothing."""
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Let the guide learn from the prompt."""
         if self.guide:
             self.guide.read_prompt(n_tokens, seconds)
 
     def record(self, record: PassRecord) -> None:
-        """Let the guide learn from the pass; the rate of the run is that of a text alone."""
         if self.guide:
             self.guide.learn(record)
-            if record.n_texts == 1:
+            if record.n_texts == 1:  # the rate of the run is that of a text alone
                 self.guide.follow(record)
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ _UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True):
 class ExpectedPlan:
     """A plan, and the rate that measurements let expect of it."""
 
-    plan: Plan  # the plan
+    plan: Plan
     tokens_per_second: float  # its expected rate
     error: float  # the standard error of that rate, in tokens per second
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 # All chosen by hand.
@@ -37,38 +38,30 @@ class _Ways:
     drafting: _Way = field(default_factory=_Way)
     since: int = 0
 
+    def plain_rate(self, expected: float) -> float:
+        return self.plain.rate if self.plain.passes >= _TRIED else expected
+
 
 class Sharing:
     """Chooses, for each number of texts, whether they draft. It begins with drafting, as costs size the trees."""
 
     def __init__(self) -> None:
-        self._ways: dict[int, _Ways] = {}
+        self._ways = defaultdict[int, _Ways](_Ways)
         self._drafts = True  # what was decided last
 
     def drafts(self, n_texts: int, plain: float) -> bool:
         """Whether the texts of the next pass draft. plain: tokens per millisecond that are expected without."""
-        ways = self._of(n_texts)
-        wins = ways.drafting.rate > self._plain(ways, plain)
-        is_trial = ways.since >= _TRIED_AGAIN
-        self._drafts = ways.drafting.passes < _TRIED or wins != is_trial
+        ways = self._ways[n_texts]
+        wins = ways.drafting.rate > ways.plain_rate(plain)
+        self._drafts = ways.drafting.passes < _TRIED or wins != (ways.since >= _TRIED_AGAIN)
         return self._drafts
 
     def rate(self, n_texts: int, plain: float) -> float:
         """Tokens per millisecond of all texts together, which another node must keep up with. plain: as above."""
-        ways = self._of(n_texts)
-        return max(self._plain(ways, plain), ways.drafting.rate)
+        return max(self._ways[n_texts].plain_rate(plain), self._ways[n_texts].drafting.rate)
 
     def record(self, n_texts: int, n_tokens: int, ms: float) -> None:
-        """Learn that the pass, for which `drafts` was asked, brought `n_tokens` tokens in all, and took `ms`
-        milliseconds with its drafting.
-        """
-        ways = self._of(n_texts)
+        """Learn that the pass for which `drafts` was asked brought so many tokens, and took `ms` with its drafting."""
+        ways = self._ways[n_texts]
         (ways.drafting if self._drafts else ways.plain).record(n_tokens, ms)
         ways.since = 0 if ways.since >= _TRIED_AGAIN + _TRIAL - 1 else ways.since + 1
-
-    def _of(self, n_texts: int) -> _Ways:
-        return self._ways.setdefault(n_texts, _Ways())
-
-    @staticmethod
-    def _plain(ways: _Ways, expected: float) -> float:
-        return ways.plain.rate if ways.plain.passes >= _TRIED else expected

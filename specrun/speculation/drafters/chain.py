@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specrun.sampling import NO_TOKEN
 from specrun.speculation.drafter import Draft, DraftLimits
@@ -16,21 +17,19 @@ _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by 
 _DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # depths that `specrun tune` considers; chosen by hand
 
 
+@dataclass(frozen=True)
 class ChainDrafter:
     """Drafts one path, in which each token is what the sampler would choose from the draft's logits."""
 
-    def __init__(self, source: ChainSource) -> None:
-        self._source = source
+    source: ChainSource
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A chain of at most `limits.depth` drafted tokens."""
         growth = TreeGrowth(tokens)
         node = ROOT
         for depth in range(1, min(limits.depth, limits.budget - 1) + 1):
-            if not expandable_of(growth, self._source, [node], 1):
+            if not expandable_of(growth, self.source, [node], 1):
                 break
-            token = self._source.favourite(growth, node)
-            if token == NO_TOKEN:
+            if (token := self.source.favourite(growth, node)) == NO_TOKEN:
                 break
             node = growth.add(token, node, depth * math.log(_CHANCE), math.nan)
         return Draft(growth.tree(limits))

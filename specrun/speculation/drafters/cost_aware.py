@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,41 +40,35 @@ _OFFERED_SHARE = 0.5
 _WIDTH = 16  # nodes of a draft pass where no pass times are known; chosen by hand
 
 
+@dataclass(frozen=True)
 class CostAwareDrafter:
-    """Grows the tree that is expected to gain most by the guide.
+    """Grows the tree that is expected to gain most by the guide. The draft sources, if there are any, take part."""
 
-    source: the draft's candidates.
-    guide: cost tables, calibration and rate.
-    sources: draft sources that take part; None for none.
-    """
-
-    def __init__(self, source: CandidateSource, guide: Guide, sources: Guesses | None = None) -> None:
-        self._source = source
-        self._guide = guide
-        self._sources = sources
+    source: CandidateSource
+    guide: Guide
+    sources: Guesses | None = None
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A tree within `limits`; the root alone if no other node pays."""
         growth = TreeGrowth(tokens)
         if limits.budget < 2 or limits.depth < 1:
             return Draft(growth.tree(limits))
         widths: list[int] = []  # nodes of each draft pass
         offered: Candidates | None = None  # the draft's candidates below the root
-        target_row = self._guide.target_row(len(tokens))
-        levels_row = self._guide.levels_row(len(tokens))
+        target_row = self.guide.target_row(len(tokens))
+        levels_row = self.guide.levels_row(len(tokens))
         level, unexpanded = [ROOT], set[int]()  # `unexpanded`: nodes whose parents are expanded
-        if self._sources:
+        if self.sources:
             self._guess(growth, [ROOT], limits)
             level = self._worth_expanding(growth, {ROOT}, limits, target_row, levels_row)
         for n_passes in range(1, limits.depth + 1):
             if not level:
                 break
             widths.append(len(level))
-            for node, candidates in zip(level, self._source.children(growth, level), strict=True):
+            for node, candidates in zip(level, self.source.children(growth, level), strict=True):
                 if node == ROOT:
                     offered = candidates
                 new = self._add_children(growth, node, candidates)
-                if self._sources:
+                if self.sources:
                     self._guess(growth, new, limits)
                 unexpanded.update(growth.children[node])
             unexpanded.difference_update(level)
@@ -83,23 +77,23 @@ class CostAwareDrafter:
             unexpanded = _open(growth, unexpanded, limits)
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = growth.chances(limits.leaves)
-        n = self._guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
+        n = self.guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
         return Draft(growth.tree(replace(limits, budget=n)), tuple(widths), offered)
 
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
         """Offer the sources' guesses below those of `nodes` that may be among the best."""
-        assert self._sources
+        assert self.sources
         floor = max(growth.worst_kept(limits.budget), _LEAST_SCORE)
         worth = [node for node in nodes if growth.scores[node] > floor]
-        add_guesses(growth, self._sources, worth, limits, float(np.exp(floor)))
+        add_guesses(growth, self.sources, worth, limits, float(np.exp(floor)))
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates) -> list[int]:
         """Offer the draft's candidates below `node`, and rescore the sources' guesses there; returns new nodes' ids."""
         tokens = candidates.tokens.tolist()
         shares = dict(zip(tokens, candidates.shares.tolist(), strict=True))
-        own = self._guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
+        own = self.guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
         drafted = Opinion(dict(zip(tokens, own.tolist(), strict=True)), passed_over=_PASSED_OVER)
-        guessed = Opinion(dict(self._sources.children(growth.path(node), PER_NODE)) if self._sources else {})
+        guessed = Opinion(dict(self.sources.children(growth.path(node), PER_NODE)) if self.sources else {})
         new = []
         for token, chance in pooled([drafted, guessed]).items():
             score = growth.scores[node] + math.log(max(chance, 1e-9))
@@ -120,24 +114,20 @@ class CostAwareDrafter:
         target_row: Milliseconds,
         levels_row: Milliseconds,
     ) -> list[int]:
-        """The nodes that another draft pass should expand, best first; none if such a pass does not pay.
-
-        target_row: see `Guide.target_row`.
-        levels_row: float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes.
-        """
+        """The nodes that another draft pass should expand, best first; none if such a pass does not pay."""
         width = min(limits.width, len(levels_row) - 1)
         # One leaf path can only become better where it goes on, or before it is known to be the best.
         followed = unexpanded.intersection(growth.best_path()) if limits.leaves == 1 else unexpanded
         best = _next(growth, followed, limits.depth, width)
         width = len(best) if limits.leaves == 1 else width
         others = unexpanded.difference(best)
-        best = expandable_of(growth, self._source, [*best, *growth.best(others, len(others))], width)
+        best = expandable_of(growth, self.source, [*best, *growth.best(others, len(others))], width)
         if not best:
             return []
-        rate = self._guide.rate
+        rate = self.guide.rate
         chances = growth.chances(limits.leaves)
         asked_draft = ROOT not in unexpanded
-        now = self._guide.best_size(chances, target_row, limits.budget, limits.pending, asked_draft)
+        now = self.guide.best_size(chances, target_row, limits.budget, limits.pending, asked_draft)
         node_cost = rate * marginal_ms(target_row, now + limits.pending)
         # When the budget is full, a new node replaces the worst node that would be kept without it.
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)
@@ -145,7 +135,7 @@ class CostAwareDrafter:
         for node in best:
             reached = float(np.exp(growth.scores[node]))
             offered = sum(np.exp(growth.scores[child]) for child in growth.children[node]) / reached
-            gain = self._guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor)
+            gain = self.guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor)
             gains.append((1.0 - _OFFERED_SHARE * float(offered)) * gain)
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         last = int(worth.argmax())
@@ -161,8 +151,8 @@ def _open(growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> set[
 def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:
     """The `count` best nodes for the next draft pass, parents first.
 
-    Where sources have guessed children of such a node, the best child may be expanded in the same pass. Only one child
-    may, because the draft's cache can split a path only between passes.
+    If sources guessed children of such a node, its best child may be expanded in the same pass. Further children may
+    not, because the draft's cache can split a path only between passes.
     """
     waiting = [(-growth.scores[node], node) for node in unexpanded if growth.depths[node] < depth]
     heapq.heapify(waiting)

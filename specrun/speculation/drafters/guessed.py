@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specrun.speculation.drafter import Draft, DraftLimits, Guesses
 from specrun.speculation.growth import TreeGrowth
@@ -43,28 +43,25 @@ def add_guesses(
                 heapq.heappush(waiting, (-score, growth.add(token, node, score, math.nan)))
 
 
+@dataclass(frozen=True)
 class GuessedDrafter:
     """Drafts the tree of the likeliest guesses, or the root alone if none is likely enough.
 
     guide: cost tables, by which the tree gets as many nodes as pay; None for a fixed least chance.
     """
 
-    def __init__(self, sources: Guesses, guide: Guide | None = None) -> None:
-        self._sources = sources
-        self._guide = guide
+    sources: Guesses
+    guide: Guide | None = None
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A tree within `limits`."""
         growth = TreeGrowth(tokens)
-        if limits.budget < 2 or limits.depth < 1:
-            return Draft(growth.tree(limits))
-        least = _LEAST_OFFERED if self._guide else _LEAST_CHANCE
-        add_guesses(growth, self._sources, [ROOT], limits, least)
-        if self._guide is None:
-            return Draft(growth.tree(limits))
-        chances, row = growth.chances(limits.leaves), self._guide.target_row(len(tokens))
-        n = self._guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
-        return Draft(growth.tree(replace(limits, budget=n)))
+        if limits.budget >= 2 and limits.depth >= 1:
+            add_guesses(growth, self.sources, [ROOT], limits, _LEAST_OFFERED if self.guide else _LEAST_CHANCE)
+            if self.guide:
+                chances, row = growth.chances(limits.leaves), self.guide.target_row(len(tokens))
+                n = self.guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
+                limits = replace(limits, budget=n)
+        return Draft(growth.tree(limits))
 
 
 def guessed(drafting: Drafting) -> GuessedDrafter:

@@ -1,7 +1,6 @@
-"""Methods by name for drafting with a trained head, whose trees grow as SpecExec's do.
+"""Methods by name for drafting with a trained head, in trees of SpecExec, for asking for a head and nothing else.
 
-A head is a draft like any other: chains, adaptive trees and those merged with draft sources take it as they take a
-draft model. These methods are for asking for a head, and for nothing else if there is none.
+All other methods take a head as they take a draft model.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ that were offered stay, so growth ends when none of them is left to expand, or a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits
@@ -26,6 +27,7 @@ def sharpness_at(temperature: float) -> float:
     return _GREEDY_SHARPNESS if temperature == 0 else 1.0
 
 
+@dataclass(frozen=True)
 class SpecExecDrafter:
     """Grows the tree of the nodes that are likeliest by the draft's probabilities.
 
@@ -34,24 +36,22 @@ class SpecExecDrafter:
         because the target chooses the best child more often than the draft's probability says.
     """
 
-    def __init__(self, source: CandidateSource, sharpness: float = 1.0) -> None:
-        self._source = source
-        self._sharpness = sharpness
+    source: CandidateSource
+    sharpness: float = 1.0
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         if limits.budget > 1 and limits.depth > 0:
             level, unexpanded = [ROOT], list[int]()
             # There are as many passes as levels; a node that was skipped at its own level may be expanded later.
             for n_passes in range(1, limits.depth + 1):
                 worst_kept = growth.worst_kept(limits.budget)
-                for node, candidates in zip(level, self._source.children(growth, level), strict=True):
+                for node, candidates in zip(level, self.source.children(growth, level), strict=True):
                     unexpanded += self._add_children(growth, node, candidates, worst_kept)
                 if n_passes == limits.depth:
                     break
-                unexpanded = self._worth_expanding(growth, unexpanded, limits)
-                level = expandable_of(growth, self._source, unexpanded, limits.width)
+                unexpanded = _worth_expanding(growth, unexpanded, limits)
+                level = expandable_of(growth, self.source, unexpanded, limits.width)
                 if not level:
                     break
                 expanded = set(level)
@@ -60,19 +60,16 @@ class SpecExecDrafter:
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates, worst_kept: float) -> list[int]:
         """Offer the children of `node` with scores above `worst_kept`; returns their ids."""
-        scores = growth.scores[node] + candidates.log_shares(self._sharpness)
-        own = candidates.shares
-        return [
-            growth.add(token, node, score, probability)
-            for token, score, probability in zip(candidates.tokens.tolist(), scores.tolist(), own.tolist(), strict=True)
-            if score > worst_kept
-        ]
+        scores = growth.scores[node] + candidates.log_shares(self.sharpness)
+        offered = zip(candidates.tokens.tolist(), scores.tolist(), candidates.shares.tolist(), strict=True)
+        return [growth.add(token, node, score, share) for token, score, share in offered if score > worst_kept]
 
-    def _worth_expanding(self, growth: TreeGrowth, unexpanded: list[int], limits: DraftLimits) -> list[int]:
-        """The nodes among `unexpanded` that may have children in the tree, best first. No other node ever will."""
-        worst_kept = growth.worst_kept(limits.budget)
-        worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-        return growth.best(worth, len(worth))
+
+def _worth_expanding(growth: TreeGrowth, unexpanded: list[int], limits: DraftLimits) -> list[int]:
+    """The nodes among `unexpanded` that may have children in the tree, best first. No other node ever will."""
+    worst_kept = growth.worst_kept(limits.budget)
+    worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
+    return growth.best(worth, len(worth))
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:

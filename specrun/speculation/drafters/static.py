@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,8 +25,8 @@ def fill_shape(
 ) -> None:
     """Grow a tree of the given shape level by level.
 
-    add_children: adds children to the nodes of a level, given how many each should have, and returns each node's
-        children in the order of the shape. There may be fewer, and one may occur twice.
+    add_children: adds children to the nodes of a level, given how many each should have, and returns each node's in
+        the order of the shape. There may be fewer, and one may occur twice.
     expandable: gives the nodes among them that one draft pass can expand.
     """
     places = {ROOT: ROOT}  # node of the tree -> node of the shape
@@ -41,20 +42,22 @@ def fill_shape(
         level = expandable([node for node in below if shape.children[places[node]]])
 
 
+@dataclass(frozen=True)
 class StaticDrafter:
-    """Fills a shape with the draft's candidates, best first, regardless of their probabilities."""
+    """Fills a shape with the draft's candidates, best first, regardless of their probabilities.
 
-    def __init__(self, source: CandidateSource, shape: TreeShape) -> None:
-        self._source = source
-        self._shape = shape
+    A node with too few candidates has fewer children than in the shape.
+    """
+
+    source: CandidateSource
+    shape: TreeShape
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A tree of the shape, cut to `limits`. A node with too few candidates has fewer children than in the shape."""
         growth = TreeGrowth(tokens)
 
         def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
             added: list[list[int]] = []
-            for node, candidates, count in zip(level, self._source.children(growth, level), counts, strict=True):
+            for node, candidates, count in zip(level, self.source.children(growth, level), counts, strict=True):
                 added.append([])
                 best = zip(candidates.tokens[:count].tolist(), candidates.shares[:count].tolist(), strict=True)
                 for rank, (token, share) in enumerate(best):
@@ -62,8 +65,8 @@ class StaticDrafter:
                     added[-1].append(growth.add(token, node, growth.scores[node] - float(np.log(rank + 2)), share))
             return added
 
-        shape = self._shape.cut(limits.budget, limits.depth)
-        fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self._source, nodes, len(nodes)))
+        shape = self.shape.cut(limits.budget, limits.depth)
+        fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self.source, nodes, len(nodes)))
         return Draft(growth.tree(limits))
 
 

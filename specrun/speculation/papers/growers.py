@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,63 +32,58 @@ from specrun.speculation.tree import ROOT
 _THRESHOLD = 0.2  # tokens; used without measured pass times
 
 
+@dataclass(frozen=True)
 class OptTreeDrafter:
-    """Grows the tree with the largest expected accepted length by the draft's own probabilities."""
+    """Grows the tree with the largest expected accepted length by the draft's own probabilities.
 
-    def __init__(self, source: CandidateSource, guide: Guide | None = None) -> None:
-        """guide: if given, the threshold is a draft pass's time over a target pass's."""
-        self._source = source
-        self._guide = guide
+    guide: if given, the threshold is a draft pass's time over a target pass's.
+    """
+
+    source: CandidateSource
+    guide: Guide | None = None
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         level, expected = [ROOT], 0.0
         for _ in range(limits.depth if limits.budget > 1 else 0):
-            below = offer_children(growth, self._source, level)
-            before, expected = expected, _expected_length(growth.scores, limits.budget)
+            below = offer_children(growth, self.source, level)
+            # The chances of the best nodes add up to the expected length.
+            before, expected = expected, float(np.exp(heapq.nlargest(limits.budget, growth.scores)).sum())
             if expected - before < self._threshold(len(tokens), len(level)):
                 break
             # Only nodes among the best can have descendants among them.
             kept = set(growth.best(range(len(growth.scores)), limits.budget))
             best = growth.best(kept & set(below), limits.width)
-            level = expandable_of(growth, self._source, best, limits.width)
+            level = expandable_of(growth, self.source, best, limits.width)
             if not level:
                 break
         return Draft(growth.tree(limits))
 
     def _threshold(self, ctx: int, width: int) -> float:
-        if self._guide is None:
+        if self.guide is None:
             return _THRESHOLD
-        levels = self._guide.levels_row(ctx)
-        return min(float(levels[min(width, len(levels) - 1)]) / self._guide.plain_ms(ctx), 1.0)
-
-
-def _expected_length(scores: Sequence[float], budget: int) -> float:
-    """Sum of the chances of the best `budget` nodes. scores: log chances of all nodes."""
-    return float(np.exp(heapq.nlargest(budget, scores)).sum())
+        levels = self.guide.levels_row(ctx)
+        return min(float(levels[min(width, len(levels) - 1)]) / self.guide.plain_ms(ctx), 1.0)
 
 
 BEAM = 10  # nodes, as in EAGLE-2
 _LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
 
 
+@dataclass(frozen=True)
 class DynamicDepthDrafter:
     """Expands a beam of the draft's likeliest paths until their probabilities have a small sum."""
 
-    def __init__(self, source: CandidateSource) -> None:
-        self._source = source
+    source: CandidateSource
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """The tree of the best nodes that were offered, within `limits`."""
         growth = TreeGrowth(tokens)
         beam = [ROOT]
         for _ in range(limits.depth if limits.budget > 1 else 0):
-            below = offer_children(growth, self._source, beam)
-            beam = growth.best(below, limits.width)
+            beam = growth.best(offer_children(growth, self.source, beam), limits.width)
             if np.exp([growth.scores[n] for n in beam]).sum() < _LEAST_SHARE:
                 break
-            beam = expandable_of(growth, self._source, beam, limits.width)
+            beam = expandable_of(growth, self.source, beam, limits.width)
             if not beam:
                 break
         return Draft(growth.tree(limits))
@@ -123,28 +119,25 @@ def adaedl_stops(shares: NDArray[np.float64], _kept: float) -> bool:
     return 1 - math.sqrt(_ENTROPY_WEIGHT * entropy) < _LEAST_BOUND
 
 
+@dataclass(frozen=True)
 class ConfidenceDrafter:
-    """Drafts a chain of the draft's best candidates that ends with the token at which `stop` says so; the first token
-    never ends it.
-    """
+    """Drafts a chain of the draft's best candidates until `stop` says so, which the first token never causes."""
 
-    def __init__(self, source: CandidateSource, stop: Stop) -> None:
-        self._source = source
-        self._stop = stop
+    source: CandidateSource
+    stop: Stop
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A chain of at most `limits.depth` drafted tokens."""
         growth = TreeGrowth(tokens)
         node, kept = ROOT, 1.0
         while growth.depths[node] < min(limits.depth, limits.budget - 1):
-            if not expandable_of(growth, self._source, [node], 1):
+            if not expandable_of(growth, self.source, [node], 1):
                 break
-            candidates = self._source.children(growth, [node])[0]
+            candidates = self.source.children(growth, [node])[0]
             shares = candidates.shares
             if not len(shares):
                 break
             kept *= float(shares[0])
-            is_last = node != ROOT and self._stop(shares, kept)
+            is_last = node != ROOT and self.stop(shares, kept)
             # The token at which the chain stops costs no further draft pass, so it is kept.
             node = growth.add(int(candidates.tokens[0]), node, math.log(max(kept, 1e-300)), float(shares[0]))
             if is_last:
@@ -152,20 +145,19 @@ class ConfidenceDrafter:
         return Draft(growth.tree(limits))
 
 
+@dataclass(frozen=True)
 class CapeDrafter:
-    """Drafts a chain with the next best candidates beside each of its tokens."""
+    """Drafts a chain with the next best candidates, which have no children, beside each of its tokens."""
 
-    def __init__(self, source: CandidateSource) -> None:
-        self._source = source
+    source: CandidateSource
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A tree within `limits` whose nodes beside the chain have no children."""
         growth = TreeGrowth(tokens)
         node = ROOT
         for _ in range(limits.depth if limits.budget > 1 else 0):
-            if not expandable_of(growth, self._source, [node], 1):
+            if not expandable_of(growth, self.source, [node], 1):
                 break
-            below = offer_children(growth, self._source, [node], _n_candidates)
+            below = offer_children(growth, self.source, [node], _n_candidates)
             if not below:
                 break
             node = below[0]

@@ -23,8 +23,8 @@ Probabilities = NDArray[np.float64]
 def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
     """max(p - q, 0), normalised: the distribution to sample from after a draw from q was rejected.
 
-    q: float64[n_vocab], not negative, with any sum. If p - q is nowhere positive, which only happens by rounding when
-    p and q are equal, p is returned.
+    q: float64[n_vocab], not negative, with any sum. If p - q is nowhere positive, by rounding where both are equal, it
+    is p.
     """
     rest = np.maximum(p - q, 0.0)
     total = rest.sum()
@@ -60,8 +60,7 @@ def recursive_rejection(
 ) -> tuple[int, bool]:
     """A `NodeRule`: try the draws in turn, each as a draw from q without the tokens before it.
 
-    draws: tokens in the order in which they were drawn from q without replacement. Draws after the last token to which
-    q gives a probability are ignored.
+    draws: in the order drawn, without replacement. Those after the last token that q can give are ignored.
     """
 
     def candidates() -> Iterator[tuple[int, Probabilities]]:
@@ -132,9 +131,8 @@ def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.rand
 def _gamma(p: Probabilities, q: Probabilities, k: int) -> tuple[float, float]:
     """(gamma, ratio(gamma)) for the least gamma in [1, k] at which the residual is nowhere negative.
 
-    That is where ratio(gamma) = (1 - (1 - beta)^k) / beta is at most gamma. As ratio(gamma) never falls with gamma,
-    its value at a gamma on one side of the root lies between gamma and the root, which speeds up the bisection. The
-    end of the interval where the condition holds is returned.
+    That is where ratio(gamma) = (1 - (1 - beta)^k) / beta is at most gamma. As ratio(gamma) never falls with gamma, its
+    value lies between gamma and the root, which speeds up the bisection. The end where the condition holds is returned.
     """
     shared = np.flatnonzero((p > 0) & (q > 0))
     p, q = p[shared], q[shared]

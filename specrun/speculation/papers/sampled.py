@@ -8,60 +8,84 @@ So the shape of a tree is fixed and only its tokens are drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from specrun.sampling import Distribution
-from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.drafters.static import fill_shape
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
-from specrun.speculation.papers.drawn import DrawnDraft, Proposal, generator
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree, depth_first
 
 Draw = Literal["independent", "without replacement", "without replacement, then uniform"]
+_STREAMS = {"draw": 1, "accept": 2}
 
 
+@dataclass(frozen=True)
+class Proposal(Distribution):
+    """The draft's distribution after a node, with filters applied, and the candidates drawn from it."""
+
+    draws: tuple[int, ...]  # in the order drawn; independent draws may repeat a token
+
+
+@dataclass(frozen=True)
+class DrawnDraft(Draft):
+    """A draft whose tree was drawn at random."""
+
+    proposals: tuple[Proposal | None, ...] = ()  # how the children of each node were drawn; None for no draws
+
+    def limited(self, max_nodes: int, max_leaves: int) -> Draft:  # noqa: ARG002
+        """Raises ValueError: the acceptance rule needs every draw."""
+        raise ValueError("a tree that was drawn at random cannot lose nodes")
+
+
+def generator(seed: int, position: int, stream: Literal["draw", "accept"]) -> np.random.Generator:
+    """The generator for drawing the tree whose root is at `position`, or for accepting it.
+
+    It depends on the arguments only. Other positions, and the noise that target and draft share, are independent of it.
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, position, _STREAMS[stream]])))
+
+
+@dataclass(frozen=True)
 class SampledDrafter:
     """Fills a shape with draws.
 
     Independent draws may repeat a token; one child then stands for all of them. Draws without replacement give fewer
-    children where the draft's distribution has fewer tokens, unless further ones are drawn uniformly from the other
-    tokens.
+    children where the draft's distribution has fewer tokens, unless further ones are drawn uniformly from the others.
     """
 
-    def __init__(self, source: ModelCandidates, shape: TreeShape, draw: Draw) -> None:
-        self._source = source
-        self._shape = shape
-        self._draw = draw
+    source: ModelCandidates
+    shape: TreeShape
+    draws: Draw
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
-        """A tree of the shape, cut to `limits`, with its proposals."""
-        growth = _Growth(tokens, self._source)
+        growth = _Growth(tokens, self.source)
 
         def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
             drawn_from = zip(level, growth.distributions(level), counts, strict=True)
-            return [growth.add_draws(node, q, count, self._draw) for node, q, count in drawn_from]
+            return [growth.add_draws(node, q, count, self.draws) for node, q, count in drawn_from]
 
-        fill_shape(self._shape.cut(limits.budget, limits.depth), add_children, growth.expandable)
+        fill_shape(self.shape.cut(limits.budget, limits.depth), add_children, growth.expandable)
         return growth.draft()
 
 
+@dataclass(frozen=True)
 class SampledPathsDrafter:
-    """Draws independent paths of equal length from the root, as SpecTr does (arXiv 2310.15141).
+    """Draws independent paths of equal length from the root, as many and as deep as fit (SpecTr, arXiv 2310.15141).
 
     Equal beginnings share their nodes; after a node that n paths share there are n draws.
     """
 
-    def __init__(self, source: ModelCandidates, n_paths: int) -> None:
-        self._source = source
-        self._n_paths = n_paths
+    source: ModelCandidates
+    n_paths: int
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
-        """As many of the paths as fit `limits`, as deep as these allow, with their proposals."""
-        growth = _Growth(tokens, self._source)
-        n_paths = min(self._n_paths, limits.leaves, (limits.budget - 1) // max(limits.depth, 1))
+        growth = _Growth(tokens, self.source)
+        n_paths = min(self.n_paths, limits.leaves, (limits.budget - 1) // max(limits.depth, 1))
         paths = {ROOT: n_paths}  # node -> number of paths through it
         level = [ROOT] if n_paths and limits.depth else []
         for _ in range(limits.depth):

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from specrun.sampling import Sampler
 from specrun.speculation.drafter import Draft
-from specrun.speculation.papers.block_verification import block_verification
-from specrun.speculation.papers.drawn import DrawnDraft, Proposal, generator
-from specrun.speculation.papers.node_rules import Probabilities, draw
+from specrun.speculation.papers.node_rules import Probabilities, draw, residual
+from specrun.speculation.papers.sampled import DrawnDraft, Proposal, generator
 from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -22,9 +21,7 @@ EPSILON = 0.09
 DELTA = 0.3
 
 NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
-"""(target's distribution p, draft's q over the same vocabulary, candidates in the order drawn, rng)
--> (token to commit, whether it is an accepted candidate).
-"""
+"""(target's p, draft's q, candidates in the order drawn, rng) -> (token to commit, whether it is a candidate)."""
 
 NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
 """(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
@@ -35,17 +32,12 @@ AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, 
 
 @dataclass(frozen=True)
 class PaperRule:
-    """A rule that compares distributions, as an `AcceptanceRule`.
+    """A rule that compares distributions, as an `AcceptanceRule`."""
 
-    walk: what it accepts of a tree.
-    lossless: whether the text is distributed as the target's.
-    """
-
-    walk: AcceptTree
+    walk: AcceptTree  # what it accepts of a tree
     lossless: bool = True
 
     def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
-        """The accepted path; see `specrun.speculation.accept.accept`."""
         recent = sampler.recent(tokens)
 
         def probabilities(node: int, committed: Sequence[int]) -> Probabilities:
@@ -88,10 +80,7 @@ def by_node(rule: NodeRule) -> AcceptTree:
 
 
 def walk_block(
-    tree: TokenTree,
-    proposals: Sequence[Proposal | None],
-    probabilities: NodeProbabilities,
-    rng: np.random.Generator,
+    tree: TokenTree, proposals: Sequence[Proposal | None], probabilities: NodeProbabilities, rng: np.random.Generator
 ) -> Accepted:
     """Block verification of a chain. It may have been cut to a length, but not because of its tokens.
 
@@ -107,21 +96,48 @@ def walk_block(
     return Accepted(list(range(n_accepted + 1)), [*drafted[:n_accepted], last])
 
 
-def is_typical(p: Probabilities, token: int, epsilon: float = EPSILON, delta: float = DELTA) -> bool:
-    """Typical acceptance (Medusa, arXiv 2401.10774): whether p(token) > min(epsilon, delta * exp(-H)).
+def block_verification(
+    ps: Sequence[Probabilities], qs: Sequence[Probabilities], tokens: Sequence[int], rng: np.random.Generator
+) -> tuple[int, int]:
+    """A chain accepted or rejected as a whole (arXiv 2403.10444): (number of accepted tokens, token after them).
 
-    H is the entropy of p in nats.
+    Token-by-token rules end at the first rejection. Here a likely token makes up for an unlikely one before it, so the
+    expected accepted length is never lower; the paper proves that no rule for a single chain reaches a higher one.
+
+    tokens: the L tokens of a chain, tokens[i] drawn from qs[i]. ps: the target's L + 1 distributions, ps[i] that of
+    the token at place i. L may depend on the drawn tokens, but not on tokens that were drawn and then left out.
     """
+    n_accepted, reach_accepted = 0, 1.0
+    reach = 1.0  # chance that all tokens up to here are accepted, given these tokens
+    for i, token in enumerate(tokens, start=1):
+        share = reach * float(ps[i - 1][token])
+        drawn = float(qs[i - 1][token])
+        reach = 1.0 if share >= drawn else share / drawn
+        # There is no early end: the last token that passes counts, even after failed ones.
+        if rng.random() < (reach if i == len(tokens) else _chance(reach, ps[i], qs[i])):
+            n_accepted, reach_accepted = i, reach
+    if n_accepted == len(tokens):
+        return n_accepted, draw(ps[-1], rng)
+    return n_accepted, draw(residual(reach_accepted * ps[n_accepted], qs[n_accepted]), rng)
+
+
+def _chance(reach: float, p: Probabilities, q: Probabilities) -> float:
+    """Chance to accept up to a token that is not the last. p, q: the distributions of the token after it."""
+    if reach == 1.0:
+        return 1.0  # this covers p == q, where the quotient is 0/0; a later token is accepted then
+    rest = float(np.maximum(reach * p - q, 0.0).sum())
+    return rest / (rest + 1.0 - reach)
+
+
+def is_typical(p: Probabilities, token: int, epsilon: float = EPSILON, delta: float = DELTA) -> bool:
+    """Typical acceptance (Medusa, arXiv 2401.10774): p(token) > min(epsilon, delta * exp(-H)), H being p's entropy."""
     likely = p[p > 0]
     entropy = -float((likely * np.log(likely)).sum())
     return bool(p[token] > min(epsilon, delta * math.exp(-entropy)))
 
 
 def walk_typical(
-    tree: TokenTree,
-    _proposals: Sequence[Proposal | None],
-    probabilities: NodeProbabilities,
-    rng: np.random.Generator,
+    tree: TokenTree, _proposals: Sequence[Proposal | None], probabilities: NodeProbabilities, rng: np.random.Generator
 ) -> Accepted:
     """LOSSY: the longest path of typical tokens, then a token drawn from the target's distribution after it.
 

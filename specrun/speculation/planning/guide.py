@@ -25,13 +25,9 @@ _BEHIND = 8  # passes without drafting after which the draft has so much text to
 
 @dataclass(frozen=True)
 class LearnedCosts:
-    """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them.
+    """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them."""
 
-    target: the target's passes, our own work included.
-    draft: the draft's passes.
-    """
-
-    target: LearnedTimes = field(default_factory=LearnedTimes)
+    target: LearnedTimes = field(default_factory=LearnedTimes)  # our own work included
     draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
 
 
@@ -45,6 +41,7 @@ class Guide:
 
     costs: the measured tables; a guide without them has `learned` instead.
     learned: the pass times that runs teach; None with measured tables.
+    rate: tokens per millisecond that the run is expected to reach; 0 if unknown.
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
     """
@@ -52,7 +49,6 @@ class Guide:
     def __init__(
         self, costs: CostModel | LearnedCosts, calibration: Calibration | None = None, rate: float = 0.0
     ) -> None:
-        """rate: tokens per millisecond that the run is expected to reach; 0 if unknown."""
         self.calibration = calibration or Calibration()
         self.learned = costs if isinstance(costs, LearnedCosts) else None
         self.most_lost_ms = np.inf
@@ -76,7 +72,7 @@ class Guide:
         return self._target.knows_plain
 
     def expect(self, rate: float) -> None:
-        """Begin a run that is expected to reach `rate` tokens per millisecond; 0 if unknown."""
+        """Begin a run at this rate."""
         self.rate = rate
         self._run_tokens = _EXPECTED_TOKENS if rate else 0.0
         self._run_ms = _EXPECTED_TOKENS / rate if rate else 0.0
@@ -145,15 +141,13 @@ class Guide:
     def follow(self, record: PassRecord) -> None:
         """Update the rate after a pass with drafted tokens.
 
-        The rate is the average of many passes, so that a few good or bad passes do not change which nodes pay. It is
-        at least the rate of plain decoding, which is always possible.
+        It is the average of many passes, so that a few do not change which nodes pay, and at least plain decoding's.
         """
         self._run_tokens = _RUN_DECAY * self._run_tokens + record.n_tokens
         self._run_ms = _RUN_DECAY * self._run_ms + record.seconds * 1e3
         self.rate = max(self._run_tokens / self._run_ms if self._run_ms else 0.0, 1 / self.plain_ms(record.ctx))
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Learn from the time in which the target read `n_tokens` tokens of a prompt."""
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
     def learn(self, record: PassRecord) -> None:
@@ -170,14 +164,13 @@ class Guide:
             if self._n_idle % _IDLE == 0:
                 self.calibration.fade(_IDLE)
             return
-        path, tokens = record.accepted.path, record.accepted.tokens
+        path, tokens, probabilities = record.accepted.path, record.accepted.tokens, record.tree.probabilities
         if offered is not None:
             found = np.flatnonzero(offered.tokens == tokens[0])
             self.calibration.count(1, offered.shares, int(found[0]) if len(found) else None)
         for depth, node in enumerate(path, start=1):
             if depth == 1 and offered is not None:
                 continue
-            probabilities = record.tree.probabilities
             # Only children with a probability of the draft model count, in the order of their probabilities.
             children = [child for child in record.tree.children[node] if np.isfinite(probabilities[child])]
             children.sort(key=lambda child: -probabilities[child])

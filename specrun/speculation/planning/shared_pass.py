@@ -31,9 +31,8 @@ def nodes_that_pay(
 ) -> list[int]:
     """How many drafted nodes each tree keeps, so that expected tokens minus `rate` times milliseconds is largest.
 
-    chances: of each text's drafted nodes, in any order; a node's is no larger than its parent's.
-    row, n_tokens: as above. rate: tokens per millisecond. sizes: those of passes that are considered, besides the pass
-    without nodes and the pass with all.
+    chances: of each text's drafted nodes, in any order; a node's is no larger than its parent's. row, n_tokens: as
+    above. rate: tokens per millisecond. sizes: of passes that are considered, besides those with no node and with all.
     """
     texts = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
     pooled = np.concatenate([np.empty(0), *chances])

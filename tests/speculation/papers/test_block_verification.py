@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.block_verification import block_verification
 from specrun.speculation.papers.node_rules import draw, speculative_sampling
-from specrun.speculation.papers.walk import by_node, walk_block
+from specrun.speculation.papers.walk import block_verification, by_node, walk_block
 from specrun.verifying.chi_square import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length

@@ -13,7 +13,6 @@ from specrun.speculation.drafter import Drafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers.drawn import DrawnDraft
 from specrun.speculation.papers.growers import (
     CapeDrafter,
     ConfidenceDrafter,
@@ -23,7 +22,7 @@ from specrun.speculation.papers.growers import (
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.sampled import SampledDrafter, SampledPathsDrafter
+from specrun.speculation.papers.sampled import DrawnDraft, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
