@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun import child_process
+from specrun.processes import child_process
 from specrun.errors import UsageError
 from specrun.hardware.cpu import usable_cores
 
