@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specrun.making.widening import blocks
 from specrun.making.widening.blocks import Blocks, Floats
-from specrun.making.widening.shape import MATRICES, NORMS, UNIT, Shape, Source, kv_slots, query_slots
+from specrun.making.widening.shape import EPSILON, MATRICES, NORMS, UNIT, Shape, Source, kv_slots, query_slots
 
 # The marker of --vocab: a constant too small to change a norm, what the final norm makes of it where the hidden state's
 # root mean square is 1, and the added tokens' weight on it.
@@ -49,18 +49,8 @@ class Recipe:
         self.marked = target.vocab > source.shape.vocab
         self._copies = _residual_copies(source.shape.embd, target.embd, spare=self.marked)
         share = self._copies * source.shape.embd / target.embd
-        self._scale = math.sqrt(share)
-        self.epsilon = source.epsilon * share
-
-    @property
-    def keeps_weights(self) -> bool:
-        """Whether all matrices hold the very weights of the source, block by block."""
-        return all(tensor.tensor_type == self.kind for tensor in self.source.tensors.values() if len(tensor.shape) == 2)
-
-    @property
-    def keeps_rounding(self) -> bool:
-        """Whether norms differ from the source's by powers of two only, so that sums are rounded the same."""
-        return math.frexp(self._scale)[0] == 0.5
+        self.scale = math.sqrt(share)
+        self.epsilon = source.fields[EPSILON].contents() * share
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors, in the order of the file."""
@@ -135,7 +125,7 @@ class Recipe:
         embd = self.source.shape.embd
         real = np.ones(embd) if full_name is None else self.source.tensors[full_name].data.astype(np.float64)
         weights = np.zeros(self.target.embd, np.float32)
-        weights[:embd] = real * self._scale
+        weights[:embd] = real * self.scale
         return weights
 
     # --- both ends -------------------------------------------------------------------------------------------------
@@ -160,7 +150,7 @@ class Recipe:
     def _output_norm(self) -> Floats:
         weights = self._norm("output_norm.weight")
         if self.marked:
-            weights += self._at_marker(_MARKER_NORMED / _MARKER * self._scale)
+            weights += self._at_marker(_MARKER_NORMED / _MARKER * self.scale)
         return weights
 
     def _at_marker(self, value: float) -> Floats:
@@ -203,7 +193,7 @@ class Recipe:
         }
         for key, size in sizes.items():
             _set(writer, key, size, vtype.UINT32)
-        _set(writer, "llama.attention.layer_norm_rms_epsilon", self.epsilon, vtype.FLOAT32)
+        _set(writer, EPSILON, self.epsilon, vtype.FLOAT32)
         label = f"{n_parameters / 1e9:.1f}B" if n_parameters >= 1e9 else f"{n_parameters / 1e6:.1f}M"
         _set(writer, "general.name", f"{self.source.name} widened to {label}", vtype.STRING)
         _set(writer, "general.size_label", label, vtype.STRING)
