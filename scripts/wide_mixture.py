@@ -41,7 +41,7 @@ def check_superblocks(target: Shape, kind: str) -> None:
 def write(model: WiderModel, kind: str, destination: Path, progress: Callable[[int], None]) -> None:
     """As `WiderModel.write`, in the type `kind`. Raises LlamaError where the quantizer fails."""
     wide, partial = (destination.with_name(f"{destination.name}.{os.getpid()}.{part}") for part in ("wide", "partial"))
-    n_layers = model.recipe.target.layers
+    n_layers = model.target.layers
     try:
         model.write(wide, progress)
         Candidate(kind, tuple(range(n_layers)), n_layers).write(wide, partial, wait=lambda: None)

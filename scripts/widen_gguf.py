@@ -106,16 +106,16 @@ def check_space(folder: Path, needed: int) -> None:
 
 def keeps_weights(model: WiderModel) -> bool:
     """Whether all matrices hold the very weights of the source, block by block."""
-    matrices = [tensor for tensor in model.recipe.source.tensors.values() if len(tensor.shape) == 2]
-    return all(tensor.tensor_type == model.recipe.kind for tensor in matrices)
+    matrices = [tensor for tensor in model.source.tensors.values() if len(tensor.shape) == 2]
+    return all(tensor.tensor_type == model.kind for tensor in matrices)
 
 
 def closeness(model: WiderModel, kind: str, keeps_weights: bool) -> str | None:
     """Why the logits will not be those of the source bit for bit, or None."""
     if not keeps_weights:
         return f"not all matrices of the source are {kind.upper()}; with other roundings, logits will differ"
-    if math.frexp(model.recipe.scale)[0] != 0.5:  # only powers of two leave the rounding of sums as it is
-        embd = model.recipe.source.shape.embd
+    if math.frexp(model.scale)[0] != 0.5:  # only powers of two leave the rounding of sums as it is
+        embd = model.source.shape.embd
         return f"logits will differ a little by rounding; for the same bits choose --embd {4 * embd} or {16 * embd}"
     return None
 

@@ -51,8 +51,5 @@ def whole_numbers_in(file: GgufFile, name: str) -> NDArray[np.int64] | None:
 
 
 def _find(file: GgufFile, name: str) -> tuple[Path, TensorInfo] | None:
-    for shard in file.shards:
-        for tensor in read_header(shard).tensors:
-            if tensor.name == name:
-                return shard, tensor
-    return None
+    found = ((shard, tensor) for shard in file.shards for tensor in read_header(shard).tensors if tensor.name == name)
+    return next(found, None)

@@ -47,8 +47,7 @@ def cpu_features(system_info: str) -> tuple[str, ...]:
 
     system_info: llama.cpp's text, e.g. `CUDA : USE_GRAPHS = 1 | CPU : AVX2 = 1 | FMA = 1 | `.
     """
-    features = []
-    backend = ""
+    features, backend = [], ""
     for part in system_info.split("|"):
         before, _, rest = part.rpartition(" : ")
         backend = before.strip() or backend
