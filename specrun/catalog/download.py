@@ -95,10 +95,8 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
     if _blob(model, file).exists():
         return
     if file.bytes > max_http_bytes():
-        raise HubError(
-            f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client; "
-            f"run `hf download {model.repo} {file.name}`, then this again"
-        )
+        why = f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client"
+        raise HubError(f"{why}; run `hf download {model.repo} {file.name}`, then this again")
     partial = _partial(model, file)
     partial.parent.mkdir(parents=True, exist_ok=True)
     with _locked(model, file, progress):

@@ -100,8 +100,7 @@ def _target_path(target: str | None) -> Path | None:
 
 def _fastest_pair(target: Path, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
     """The target's file and the draft that was measured as its fastest, if that is still here."""
-    draft = made.find_fastest(target)
-    if draft is None:
+    if (draft := made.find_fastest(target)) is None:
         return None
     if draft.path is None:
         note("no draft: `specrun tune` measured that this target is fastest without one (--draft names one anyway)")
@@ -115,8 +114,7 @@ def _fastest_pair(target: Path, note: Callable[[str], None]) -> tuple[Path, Path
 
 def _made_pair(target: Path, name: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
     """The target's file and the draft that `specrun models make-draft` made from it, if that is still here."""
-    draft = made.find(target)
-    if draft is None:
+    if (draft := made.find(target)) is None:
         return None
     if not draft.path.exists():
         note(f"the made draft {draft.path} is gone; `specrun models make-draft` makes it again")

@@ -113,8 +113,7 @@ def register(target: Path, draft: MadeDraft) -> None:
 
 def forget(target: Path) -> tuple[MadeDraft, int] | None:
     """Undo `register`, but keep a draft that --output placed. Returns the draft and the bytes freed. Raises OSError."""
-    draft = find(target)
-    if draft is None:
+    if (draft := find(target)) is None:
         return None
     freed = _delete(draft, target)
     _remove_entry(target, _ENTRY)

@@ -28,9 +28,8 @@ class MatrixRows:
             self._type = gguf.GGMLQuantizationType[tensor.type.upper()]
             self.of([0])
         except (KeyError, NotImplementedError) as error:
-            raise ModelFileError(
-                f"{tensor.name} in {path} is in {tensor.type}, which cannot be decoded; quantize it to Q8_0"
-            ) from error
+            what = f"{tensor.name} in {path} is in {tensor.type}, which cannot be decoded"
+            raise ModelFileError(f"{what}; quantize it to Q8_0") from error
 
     def of(self, rows: Sequence[int] | slice) -> Floats:
         """float32[len(rows), n_columns]: these rows, in this order."""

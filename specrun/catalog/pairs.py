@@ -58,9 +58,8 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
 def check_sizes(target: int, draft: int) -> None:
     """Raise PairError if the draft is bigger than the target; both in bytes."""
     if draft > target:
-        raise PairError(
-            f"the draft ({size_text(draft)}) is bigger than the target ({size_text(target)}); swap --target and --draft"
-        )
+        sizes = f"the draft ({size_text(draft)}) is bigger than the target ({size_text(target)})"
+        raise PairError(f"{sizes}; swap --target and --draft")
 
 
 def check_families(target: Entry | None, draft: Entry | None) -> None:

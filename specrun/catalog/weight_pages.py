@@ -111,8 +111,7 @@ class ExpertPages:
 def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPages:
     """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError.
 
-    with_mtp: whether MTP layers are loaded. All of their experts then count as what every token uses; without, their
-    pages are left out.
+    with_mtp: as in `weight_pages`; the experts of MTP layers count as what every token uses.
     """
     layers: dict[int, list[ExpertTensor]] = {}
     dense: list[PageRange] = []

@@ -98,9 +98,9 @@ def remove(names: Names, yes: Yes = False) -> None:
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
-        file = cache.file_in_repository(repo, path)
         forget_draft(path)
-        output.note(f"{name} deleted: {size_text(cache.remove(repo, file))} free again")
+        freed = cache.remove(repo, cache.file_in_repository(repo, path))
+        output.note(f"{name} deleted: {size_text(freed)} free again")
 
 
 @app.command("info")
@@ -194,9 +194,8 @@ def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
 
     model = locate(name)
     facts: dict[str, Any] = {"name": name, "path": str(model.path) if model.path else None}
-    if name in remote:
-        pulled = remote[name]
-        facts |= {"repo": pulled.repo, "commit": pulled.commit, "bytes": pulled.bytes, "licence": pulled.licence}
+    if pulled := remote.get(name):
+        facts |= {key: getattr(pulled, key) for key in ("repo", "commit", "bytes", "licence")}
         facts["files"] = [file.name for file in pulled.files]
     return facts
 

@@ -109,7 +109,6 @@ def identity(
 
     llama_build, bindings: versions of llama.cpp and of llama-cpp-python.
     target, draft: all files of each model; draft None: no draft.
-    ctx_size: context in tokens.
     settings: the settings of llama.cpp that the user decided (threads, cache types, layers in VRAM).
     """
     return {

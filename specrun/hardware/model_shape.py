@@ -37,10 +37,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings, n_states: int = 1) -> ModelShape:
-        """The shape of a model whose KV cache holds `n_cells` tokens in the types of `settings`.
-
-        n_states: states that each recurrent layer keeps, over all sequences and with their snapshots.
-        """
+        """The shape of a model with `n_cells` tokens in its KV cache and `n_states` states in each recurrent layer."""
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
         widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
         n_scored, experts = file.n_heads if settings.flash_attn == "off" else 0, (file.n_experts, file.n_experts_used)

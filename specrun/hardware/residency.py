@@ -101,10 +101,7 @@ def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int =
 
 
 def relieved(plan: ResidencyPlan, layers: Sequence[int], n_bytes: int) -> ResidencyPlan:
-    """The plan with so many fewer resident layers that `n_bytes` of memory become free, or none if that is too little.
-
-    What is streamed stays streamed, so that nothing has to be read for it. layers: as in `plan_residency`.
-    """
+    """The plan with just so many fewer resident layers that `n_bytes` become free. Streamed layers stay streamed."""
     resident = [layer for layer in range(len(layers)) if layer not in plan.streamed]
     others = plan.resident_bytes - sum(layers[layer] for layer in resident)
     smaller = plan

@@ -91,10 +91,8 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
         for notice in model.notices:
             note(notice)
         if model.llama_model.is_recurrent:
-            raise PairError(
-                f"{path.name} has recurrent layers, and no draft can be made of it here; "
-                "a smaller model of its family drafts for it (--draft)"
-            )
+            what = f"{path.name} has recurrent layers, and no draft can be made of it here"
+            raise PairError(f"{what}; a smaller model of its family drafts for it (--draft)")
         prompts = _prompts(model)
         (plain_ms,) = _timed([(_timer(model.engine.target, prompts[0]), 1)], show)
         count = max(_MIN_TOKENS, min(_TOKENS, int(1e3 * _WRITING_SECONDS / plain_ms / len(prompts))))

@@ -31,10 +31,7 @@ def ask_whether_there(timeout_s: float) -> None:
 
 @contextmanager
 def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Download a file from the byte `offset` on. Raises HubError, also while the pieces are read.
-
-    Yields the offset at which the download really begins (0 if the server ignores ranges), and pieces of up to 256 KiB.
-    """
+    """Download a file from `offset` on: yields where it really begins (0 without ranges), and its pieces."""
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 

@@ -97,12 +97,12 @@ def _look_up(model: HubName) -> RemoteModel:
 def _chosen(model: HubName, files: list[str]) -> str:
     """The only file with the wanted quantization. Raises HubError if there is no such file, or several."""
     candidates = with_quantization(files, model.quantization)
-    if len(candidates) == 1:
-        return candidates[0]
     if not candidates:
         what = f"no {model.quantization} model" if model.quantization else "no GGUF model"
         raise HubError(f"{model.repo} has {what}; {_listed(model.quantization or '', models_among(files))}")
-    raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
+    if len(candidates) > 1:
+        raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
+    return candidates[0]
 
 
 def _listed(name: str, files: list[str]) -> str:
