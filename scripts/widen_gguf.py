@@ -8,23 +8,27 @@ they are in the source.
 from __future__ import annotations
 
 import argparse
+import math
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import NoReturn
 
+import wide_mixture
 import widened_check as check
+from widening_checks import WideningError, checked
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
 from specrun.making.widening.blocks import TYPES
-from specrun.making.widening.shape import WideningError, read_source
-from specrun.making.widening.wider_model import MIXTURES, WiderModel
+from specrun.making.widening.wider_model import WiderModel
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 SIZES = ("embd", "layers", "ff", "heads", "kv_heads", "vocab")
+HEADER_BYTES = 64_000_000  # room that we ask for besides the weights: metadata, and something to spare
 TOLERANCE_OF_COPIES = 0.1  # of the spread of logits, where the weights are the same and only sums round differently
 
 
@@ -62,31 +66,56 @@ def widen(options: argparse.Namespace) -> int:
     """Do what the options say; the exit code."""
     started = time.perf_counter()
     given = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
-    model = WiderModel(options.source, given, options.type, options.seed)
+    source, target = checked(options.source, given)
+    is_mixture = wide_mixture.is_mixture(source, options.type)
+    if is_mixture:
+        wide_mixture.check_superblocks(target, options.type)
+    kind = wide_mixture.unrounded_kind(source) if is_mixture else options.type
+    model = WiderModel(options.source, given, kind, options.seed)
     check_destination(options.source, options.destination, options.force)
-    model.check_space(options.destination.parent)
-    if warning := closeness(model, options.source):
+    check_space(options.destination.parent, model.n_bytes * (2 if is_mixture else 1))
+    kept = not is_mixture and keeps_weights(model)
+    if warning := closeness(model, options.type, kept):
         print(f"widen_gguf.py: note: {warning}", file=sys.stderr)
     progress = Progress(model.n_bytes)
-    model.write(options.destination, lambda n_bytes: progress.add(n_bytes))
+    if is_mixture:
+        wide_mixture.write(model, options.type, options.destination, lambda n_bytes: progress.add(n_bytes))
+    else:
+        model.write(options.destination, lambda n_bytes: progress.add(n_bytes))
     n_bytes, seconds = options.destination.stat().st_size, time.perf_counter() - started
     print(f"{options.destination}: {model.n_parameters:,} parameters, {n_bytes:,} bytes, {seconds:.1f} s", flush=True)
     if not options.check:
         return 0
     report = check.compare(options.source, options.destination, options.threads)
     print("\n".join(report.lines()))
-    failure = report.failure(TOLERANCE_OF_COPIES if model.keeps_weights else float("inf"))
+    failure = report.failure(TOLERANCE_OF_COPIES if kept else float("inf"))
     if failure:
         print(f"check failed: {failure}", file=sys.stderr)
     return int(failure is not None)
 
 
-def closeness(model: WiderModel, source: Path) -> str | None:
+def check_space(folder: Path, needed: int) -> None:
+    """Raise WideningError if the disk has no room for `needed` bytes of weights."""
+    free = shutil.disk_usage(folder).free
+    if free < needed + HEADER_BYTES:
+        raise WideningError(
+            f"{folder} has {free / 1e6:,.0f} MB free and the model needs {needed / 1e6:,.0f} MB; "
+            "make room or choose smaller sizes"
+        )
+
+
+def keeps_weights(model: WiderModel) -> bool:
+    """Whether all matrices hold the very weights of the source, block by block."""
+    matrices = [tensor for tensor in model.source.tensors.values() if len(tensor.shape) == 2]
+    return all(tensor.tensor_type == model.kind for tensor in matrices)
+
+
+def closeness(model: WiderModel, kind: str, keeps_weights: bool) -> str | None:
     """Why the logits will not be those of the source bit for bit, or None."""
-    if not model.keeps_weights:
-        return f"not all matrices of the source are {model.kind.upper()}; with other roundings, logits will differ"
-    if not model.keeps_rounding:
-        embd = read_source(source).shape.embd
+    if not keeps_weights:
+        return f"not all matrices of the source are {kind.upper()}; with other roundings, logits will differ"
+    if math.frexp(model.scale)[0] != 0.5:  # only powers of two leave the rounding of sums as it is
+        embd = model.source.shape.embd
         return f"logits will differ a little by rounding; for the same bits choose --embd {4 * embd} or {16 * embd}"
     return None
 
@@ -112,7 +141,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, metavar="N", help="tokens; added ones are never chosen")
     parser.add_argument(
         "--type",
-        choices=tuple(dict.fromkeys((*TYPES, *MIXTURES))),
+        choices=tuple(dict.fromkeys((*TYPES, *wide_mixture.MIXTURES))),
         default="q8_0",
         help="type of the matrices (default: q8_0)",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
@@ -53,8 +53,7 @@ class LlamaSettings:
 
     def over(self, others: LlamaSettings) -> LlamaSettings:
         """These settings, with the value of `others` for every setting that is None here."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(others, **{name: value for name, value in values.items() if value is not None})
+        return replace(others, **{name: value for name, value in vars(self).items() if value is not None})
 
 
 UNDECIDED = LlamaSettings()

@@ -44,10 +44,7 @@ def cache_dir() -> Path:
 
 
 def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = None) -> bytes:
-    """The content of a file that the user named. Raises `error_type` if it cannot be read.
-
-    most: the largest number of bytes. More is an error, also where a file has no end, as a device.
-    """
+    """The content of a file that the user named, of `most` bytes at most. Raises `error_type` if that fails."""
     try:
         with path.open("rb") as file:
             data = file.read(-1 if most is None else most + 1)
@@ -59,17 +56,12 @@ def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = No
 
 
 def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:
-    """`data` as UTF-8 text, without the byte order mark that some editors write first.
-
-    `source` names the data in the message. Raises `error_type` if the data is not UTF-8.
-    """
+    """`data` as text, without a byte order mark. Raises `error_type`, which names the `source`, if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise error_type(
-            f"{source} is not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it first"
-        ) from error
+        where = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise error_type(f"{source} is not UTF-8 ({where}); convert it first") from error
 
 
 def file_bytes(path: Path) -> int:
@@ -89,11 +81,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def set_aside(path: Path) -> str:
-    """Rename a damaged file of specrun's own, so that nothing overwrites what can still be saved of it.
-
-    Returns a part of a sentence that says where it is now. What was set aside under this name before is replaced. A
-    file that cannot be renamed stays.
-    """
+    """Rename a damaged file of specrun's own, so that it can still be saved. Returns a clause that says where it is."""
     aside = path.with_name(f"{path.name}.damaged")
     try:
         path.replace(aside)
@@ -109,10 +97,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def recall(path: Path, read: Callable[[Any], Fact | None]) -> Fact | None:
-    """A fact that took time to find out: what `read` makes of the JSON value at `path`.
-
-    None if there is no such file, or it is damaged, or `read` fails.
-    """
+    """A fact that took time to find out: what `read` makes of the JSON value at `path`; None if that fails."""
     try:
         return read(parse_json(path.read_bytes()))
     except Exception:  # what is damaged may fail anywhere in `read`; the fact is found out again
@@ -182,10 +167,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder, and all that lies in it, readable by its owner only, whatever the umask; it is created if missing.
-
-    Returns the folder. Raises OSError.
-    """
+    """Make a folder, created if missing, and all that lies in it readable by its owner only. Raises OSError."""
     for missing in [folder for folder in reversed([path, *path.parents]) if not folder.exists()]:
         missing.mkdir(_PRIVATE_FOLDER, exist_ok=True)
     if stat.S_IMODE(path.stat().st_mode) != _PRIVATE_FOLDER:
@@ -198,10 +180,7 @@ def private_folder(path: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time is inside such a block for this folder: for a file that is read, changed and written.
-
-    Raises OSError, also where another process keeps the folder for seconds.
-    """
+    """Only one process at a time is inside such a block for this folder. Raises OSError after seconds of waiting."""
     if sys.platform == "win32":
         yield  # folders cannot be locked there
         return

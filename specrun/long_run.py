@@ -44,10 +44,7 @@ class Run:
     deadline: float = math.inf
 
     def show(self, text: str) -> None:
-        """Show what is being done now, and how long the rest takes if that is known.
-
-        Raises KeyboardInterrupt once the run is interrupted.
-        """
+        """Show what is being done now, and how long the rest takes. Raises KeyboardInterrupt once interrupted."""
         self._check()
         if self.expected_end is not None:
             text += left_text(self.expected_end - time.perf_counter())

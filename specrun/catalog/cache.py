@@ -42,10 +42,7 @@ def folder(repo: str) -> Path:
 
 
 def find(model: HubName) -> Path | None:
-    """Path of the cached file (or first shard) that a name means, or None.
-
-    A pinned revision is preferred to `main`, and `main` to every other revision.
-    """
+    """Path of the cached file (or first shard) that a name means, or None. A pinned revision is preferred to `main`."""
     for snapshot in _snapshots(folder(model.repo), model.revision):
         files = [model.file] if model.file else with_quantization(_files(snapshot), model.quantization)
         for file in files:
@@ -57,9 +54,7 @@ def find(model: HubName) -> Path | None:
 def models() -> list[CachedModel]:
     """All complete GGUF models in the cache, each once, sorted by repository and file."""
     models: dict[tuple[str, str], CachedModel] = {}
-    if not cache_dir().is_dir():
-        return []
-    for repo_folder in sorted(cache_dir().glob("models--*--*")):
+    for repo_folder in cache_dir().glob("models--*--*") if cache_dir().is_dir() else ():
         repo = repo_folder.name.removeprefix("models--").replace("--", "/", 1)
         for snapshot in _snapshots(repo_folder, None):
             for file in models_among(_files(snapshot)):
@@ -76,10 +71,7 @@ def file_in_repository(repo: str, path: Path) -> str:
 
 
 def register(repo: str, revision: str, commit: str, blobs: dict[str, Path]) -> Path:
-    """Link complete blobs as files of `commit` and store which commit `revision` is. Returns the first file's path.
-
-    blobs: by file name in the repository, the first shard first. Raises OSError.
-    """
+    """Link blobs, by file name and in the order of shards, as files of `commit`, which `revision` is now."""
     snapshot = folder(repo) / "snapshots" / commit
     # The first shard comes last: llama.cpp and other programs look for it and expect the rest to be there.
     for file, blob in reversed(blobs.items()):
@@ -94,11 +86,7 @@ def register(repo: str, revision: str, commit: str, blobs: dict[str, Path]) -> P
 
 
 def remove(repo: str, file: str) -> int:
-    """Delete all shards of a model, with their blobs, and the partial files of interrupted downloads.
-
-    Shards are deleted from all snapshots; a blob that another file still uses stays. Returns the number of bytes freed.
-    Raises HubError.
-    """
+    """Delete a model with blobs that no other file uses. Returns the number of bytes freed. Raises HubError."""
     repo_folder = folder(repo)
     with disk_errors_as_hub_errors():
         for snapshot in _snapshots(repo_folder, None):

@@ -51,19 +51,17 @@ class Progress:
 
 def look_up(model: HubName, progress: Progress) -> RemoteModel:
     """Ask the hub for a model's files, again after errors that may pass. Raises HubError."""
-    remote = _look_up_with_retries(model, progress)
+    for attempt in range(_LOOK_UP_RETRIES):
+        try:
+            remote = look_up_once(model)
+            break
+        except HubError as error:
+            _wait(error, attempt, progress)
+    else:
+        remote = look_up_once(model)
     if model.revision not in (None, remote.revision):
         progress.note(f"{model.repo} no longer has the revision of the catalog; taking its newest")
     return remote
-
-
-def _look_up_with_retries(model: HubName, progress: Progress) -> RemoteModel:
-    for attempt in range(_LOOK_UP_RETRIES):
-        try:
-            return look_up_once(model)
-        except HubError as error:
-            _wait(error, attempt, progress)
-    return look_up_once(model)
 
 
 def missing_bytes(model: RemoteModel) -> int:
@@ -84,10 +82,7 @@ def check_disk(models: Sequence[RemoteModel]) -> int:
 
 
 def pull(model: RemoteModel, progress: Progress) -> Path:
-    """Download the missing files of a model, verify them and add the model to the cache.
-
-    Returns the path of its file or first shard. Raises HubError; the next call then continues where this one stopped.
-    """
+    """Download what is missing of a model, verify it, add it to the cache. Returns its first file. Raises HubError."""
     with cache.disk_errors_as_hub_errors():
         for number, file in enumerate(model.files, 1):
             part = f" {number}/{len(model.files)}" if len(model.files) > 1 else ""
@@ -100,10 +95,8 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
     if _blob(model, file).exists():
         return
     if file.bytes > max_http_bytes():
-        raise HubError(
-            f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client; "
-            f"run `hf download {model.repo} {file.name}`, then this again"
-        )
+        why = f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client"
+        raise HubError(f"{why}; run `hf download {model.repo} {file.name}`, then this again")
     partial = _partial(model, file)
     partial.parent.mkdir(parents=True, exist_ok=True)
     with _locked(model, file, progress):
@@ -147,19 +140,15 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
 
 def _check(file: RemoteFile, partial: Path, progress: Progress) -> None:
     """Compare size and SHA-256 with those of the hub. Deletes a file that differs and raises HubError."""
-    wrong_size = file_bytes(partial) != file.bytes
-    if wrong_size or (file.sha256 and _sha256(partial, progress) != file.sha256):
+    digest = hashlib.sha256()
+    if file.sha256 and file_bytes(partial) == file.bytes:
+        with partial.open("rb") as content:
+            while piece := content.read(_HASH_BYTES):
+                digest.update(piece)
+                progress.advance(len(piece))
+    if file_bytes(partial) != file.bytes or file.sha256 not in (None, "", digest.hexdigest()):
         partial.unlink()
         raise HubError(f"{file.name} arrived damaged (its SHA-256 or size is wrong) and was deleted; fetch it again")
-
-
-def _sha256(path: Path, progress: Progress) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as content:
-        while piece := content.read(_HASH_BYTES):
-            digest.update(piece)
-            progress.advance(len(piece))
-    return digest.hexdigest()
 
 
 def _wait(error: HubError, attempt: int, progress: Progress) -> None:
@@ -188,5 +177,4 @@ def _blob(model: RemoteModel, file: RemoteFile) -> Path:
 
 
 def _partial(model: RemoteModel, file: RemoteFile) -> Path:
-    blob = _blob(model, file)
-    return blob.with_name(f"{blob.name}.incomplete")
+    return cache.folder(model.repo) / "blobs" / f"{file.blob}.incomplete"

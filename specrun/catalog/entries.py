@@ -133,10 +133,7 @@ def shipped() -> dict[str, dict[str, Any]]:
 
 
 def catalog() -> dict[str, Entry]:
-    """All entries by alias. A key of the user's models.toml overrides the same key of the package's.
-
-    Raises UsageError if the user's models.toml is not TOML or has unknown keys or values of a wrong type.
-    """
+    """All entries by alias. A key of the user's models.toml overrides the package's. Raises UsageError."""
     own_path = config_dir() / "models.toml"
     own = _read(own_path) if own_path.exists() else {table: {} for table in _TABLES}
     families = _merged(shipped()["families"], own["families"])
@@ -156,6 +153,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     for table, allowed in _TABLES.items():
         _check_table(path, f"[{table}]", tables.setdefault(table, {}))
         for name, keys in tables[table].items():
+            _check_table(path, f'[{table}."{name}"]', keys)
             _check_keys(path, f'[{table}."{name}"]', keys, allowed)
     if unknown := set(tables) - set(_TABLES):
         raise UsageError(f'{path}: [{min(unknown)}] is unknown; a model is [models."NAME"] with a repo and a file')
@@ -167,13 +165,11 @@ def _check_table(path: Path, table: str, value: Any) -> None:
         raise UsageError(f"{path}: {table} must be a table; got {value!r}")
 
 
-def _check_keys(path: Path, table: str, keys: Any, allowed: tuple[str, ...]) -> None:
-    _check_table(path, table, keys)
+def _check_keys(path: Path, table: str, keys: dict[str, Any], allowed: tuple[str, ...]) -> None:
     for key, value in keys.items():
         if key not in allowed:
-            keys_text = ", ".join(allowed)
             dot = '; a name with a dot must be quoted, as in [models."qwen-0.5b"]' if isinstance(value, dict) else ""
-            raise UsageError(f"{path}: {key} in {table} is unknown; keys are {keys_text}{dot}")
+            raise UsageError(f"{path}: {key} in {table} is unknown; keys are {', '.join(allowed)}{dot}")
         is_valid = not isinstance(value, list) or all(isinstance(item, str) for item in value)
         kind = _TYPES.get(key, str)
         if type(value) is not kind or not is_valid:
@@ -185,12 +181,9 @@ def _check_keys(path: Path, table: str, keys: Any, allowed: tuple[str, ...]) -> 
 
 
 def _check_shape(path: Path, table: str, shape: dict[str, Any]) -> None:
-    numbers = [
-        value for key, value in shape.items() if key in _SHAPE_KEYS and type(value) in (int, float) and value > 0
-    ]
-    mixture = [key for key in ("active", "experts", "experts_used") if key in shape]
-    missing = [key for key in ("parameters", "layers", "width", "kv") if key not in shape]
-    if len(numbers) < len(shape) or missing or len(mixture) in (1, 2):
+    are_numbers = all(key in _SHAPE_KEYS and type(n) in (int, float) and n > 0 for key, n in shape.items())
+    mixture = {"active", "experts", "experts_used"} & shape.keys()
+    if not are_numbers or not {"parameters", "layers", "width", "kv"} <= shape.keys() or len(mixture) in (1, 2):
         keys = ", ".join(_SHAPE_KEYS)
         raise UsageError(f"{path}: shape in {table} must have numbers above 0, of a mixture all of {keys}; got {shape}")
     if mixture and not (shape["active"] < shape["parameters"] and shape["experts_used"] < shape["experts"]):

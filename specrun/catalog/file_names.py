@@ -64,10 +64,7 @@ def models_among(files: Iterable[str]) -> list[str]:
 
 
 def with_quantization(files: Iterable[str], wanted: str | None) -> list[str]:
-    """The models in a list of file names that have the quantization `wanted`.
-
-    None stands for the first preferred quantization that occurs; if no preferred quantization does, all models.
-    """
+    """The models with the quantization `wanted`; None: with the preferred one that comes first, else all models."""
     models = models_among(files)
     for choice in (wanted,) if wanted else _PREFERRED:
         if matches := [model for model in models if (quantization(model) or "").lower() == choice.lower()]:

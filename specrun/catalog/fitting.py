@@ -29,11 +29,7 @@ class Pair:
 
 
 def pairs_of(target: Model) -> list[Pair]:
-    """All pairs with this target: the drafts that the catalog recommends, the MTP layers of its own file, then all
-    smaller models on this machine.
-
-    Raises ModelFileError if the target's file is damaged.
-    """
+    """The target's pairs: recommended drafts, its MTP layers, then all smaller models here. Raises ModelFileError."""
     recommended = [resolve.locate(name) for name in resolve.recommended_drafts(target)]
     found = [_pair(target, model, True) for model in recommended]
     if target.path is None:

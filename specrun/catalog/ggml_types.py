@@ -41,16 +41,14 @@ _BY_NAME = {known.name: known for known in KNOWN.values()}
 
 def numbered(number: int) -> GgmlType:
     """The type with this number in files. Raises ValueError if neither specrun nor gguf knows it."""
-    return KNOWN.get(number) or _asked_of_gguf(number)
+    if number in KNOWN:
+        return KNOWN[number]
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    newer = GGMLQuantizationType(number)
+    return GgmlType(newer.name, *GGML_QUANT_SIZES[newer])
 
 
 def named(name: str) -> GgmlType:
     """The type with this name, in any case. Raises KeyError if it is not in KNOWN."""
     return _BY_NAME[name.upper()]
-
-
-def _asked_of_gguf(number: int) -> GgmlType:
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    newer = GGMLQuantizationType(number)
-    return GgmlType(newer.name, *GGML_QUANT_SIZES[newer])

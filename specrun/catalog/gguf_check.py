@@ -54,10 +54,7 @@ def check_model(metadata: Metadata, name: str) -> None:
 
 
 def check_characters(metadata: Metadata, name: str) -> None:
-    """Raise ModelFileError for a vocabulary of whole words (SentencePiece) that lacks ordinary characters.
-
-    llama.cpp ends the process at the first character that is no token and for whose bytes there are no tokens either.
-    """
+    """Raise ModelFileError for a SentencePiece vocabulary without plain characters, which ends llama.cpp's process."""
     if metadata.get("tokenizer.ggml.model") != "llama":
         return
     for character in (_BLANK, *map(chr, range(ord("!"), ord("~") + 1))):

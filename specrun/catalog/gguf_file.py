@@ -49,19 +49,15 @@ class GgufFile:
 
     @classmethod
     def read(cls, path: Path) -> GgufFile:
-        """Read the headers, not the weights, of the model at `path`; this takes milliseconds.
-
-        Raises ModelFileError if a file is missing, cut off or not GGUF, or `path` is a later shard of a split model.
-        """
+        """Read the headers, not the weights, of the model at `path`, in milliseconds. Raises ModelFileError."""
         known = _recent.get(path)
         if known and known[0] == _signature(known[1].shards):
             return known[1]
         header = read_header(path)
         check_model(header.metadata, str(path))
         paths = _shard_paths(path, header)
-        others = [read_header(shard) for shard in paths[1:]]
-        tensors = [tensor for part in (header, *others) for tensor in part.tensors]
-        file = cls(path, paths, header.metadata, tuple(tensors))
+        parts = (header, *map(read_header, paths[1:]))
+        file = cls(path, paths, header.metadata, tuple(tensor for part in parts for tensor in part.tensors))
         _remember(file)
         return file
 
@@ -100,10 +96,8 @@ class GgufFile:
     @cached_property
     def n_vocab(self) -> int:
         """Number of tokens."""
-        tokens = self.metadata.length("tokenizer.ggml.tokens")
-        return (
-            tokens or self.number("vocab_size") or next((t.shape[-1] for t in self.tensors if t.name == EMBEDDING), 0)
-        )
+        n = self.metadata.length("tokenizer.ggml.tokens") or self.number("vocab_size")
+        return n or next((tensor.shape[-1] for tensor in self.tensors if tensor.name == EMBEDDING), 0)
 
     @property
     def n_experts(self) -> int:
@@ -220,10 +214,7 @@ class GgufFile:
 
 
 def file_identity(paths: Sequence[Path]) -> str:
-    """SHA-256 in hex over the size and the first and last MiB of each file of a model.
-
-    It does not depend on where the files lie. Raises ModelFileError if a file cannot be read.
-    """
+    """SHA-256 in hex over the size and the first and last MiB of each file of a model. Raises ModelFileError."""
     digest = hashlib.sha256()
     for path in paths:
         try:
@@ -270,9 +261,8 @@ def _shard_paths(path: Path, header: GgufHeader) -> tuple[Path, ...]:
     number = header.metadata.get("split.no", 0)
     names = shards(path.name)
     if len(names) != count or path.name not in names:
-        raise ModelFileError(
-            f"{path} is one of the {count} files of a split model; rename it to *-00001-of-{count:05d}.gguf"
-        )
+        name = f"*-00001-of-{count:05d}.gguf"
+        raise ModelFileError(f"{path} is one of the {count} files of a split model; rename it to {name}")
     if not isinstance(number, int):
         raise broken(str(path), "split.no is no number")
     if number != 0:

@@ -129,9 +129,7 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of the file at `path`. Raises ModelFileError if it cannot be read, is not GGUF, or is cut off, and
-    OutOfMemoryError where there is no room to map it.
-    """
+    """The header of a file. Raises ModelFileError, and OutOfMemoryError where there is no room to map the file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # to open a pipe would wait for its other end
             raise ModelFileError(f"{path} is no regular file; give the path of a GGUF model")
@@ -146,7 +144,7 @@ def read_header(path: Path) -> GgufHeader:
     except IsADirectoryError as error:
         raise ModelFileError(f"{path} is a directory; give the .gguf file inside it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        if getattr(error, "errno", None) == errno.ENOMEM:
             raise OutOfMemoryError(
                 f"{path} cannot be mapped: there is not enough memory; close other programs"
             ) from error
@@ -157,10 +155,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def parse_header(data: Buffer, name: str) -> GgufHeader:
-    """Parse the header at the beginning of `data`, which may be cut off anywhere behind it.
-
-    `name` names the file in messages. Raises ModelFileError if `data` is not GGUF or ends inside the header.
-    """
+    """The header at the beginning of `data`, the bytes of the file `name` or a part of them. Raises ModelFileError."""
     if data[:4] != _MAGIC:
         raise ModelFileError(f"{name} is not a GGUF file; convert the model to GGUF or download a .gguf file of it")
     try:

@@ -17,12 +17,7 @@ _EAGLE3_LAYERS = 3  # of the target, whose states it reads
 MARKOV_BEFORE, MARKOV_AFTER = "markov_w1.weight", "markov_w2.weight"
 _BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
 # What publishers offer beside a model, by its name in models.toml.
-PUBLISHED = {
-    "mtp": "MTP layers",
-    "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash head",
-    "dspark": "a DSpark head",
-}
+PUBLISHED = {"mtp": "MTP layers", "eagle3": "an EAGLE-3 head", "dflash": "a DFlash head", "dspark": "a DSpark head"}
 
 
 def runs(companion: str, architecture: str | None) -> bool:
@@ -35,18 +30,12 @@ def runs(companion: str, architecture: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Head:
-    """A head that a file holds.
+    """A head that a file holds."""
 
-    kind: how it drafts.
-    target_layers: the layers of the target whose states it reads, each before that layer; none for the last state.
-    target_width: floats of a state of the target.
-    is_own: whether it is in the target's own file.
-    """
-
-    kind: HeadKind
-    target_layers: tuple[int, ...]
-    target_width: int
-    is_own: bool = False
+    kind: HeadKind  # how it drafts
+    target_layers: tuple[int, ...]  # the target's layers whose states it reads, before that layer; none: the last state
+    target_width: int  # floats of a state of the target
+    is_own: bool = False  # whether it is in the target's own file
 
     @property
     def name(self) -> str:
@@ -65,10 +54,7 @@ def article(kind: HeadKind) -> str:
 
 
 def head_in(file: GgufFile) -> Head | None:
-    """The head that a file holds, and nothing else; None for a model, which may have MTP layers of its own.
-
-    Raises ModelFileError for a head that llama.cpp cannot load.
-    """
+    """The head that a file holds, and nothing else; None for a model. Raises ModelFileError for an unusable head."""
     if _mtp_layers(file) and "blk.0.attn_norm.weight" not in _names(file):
         return Head("mtp", (), file.n_embd)
     if file.architecture not in ("eagle3", "dflash"):
@@ -113,10 +99,7 @@ def has_foreign_mtp(file: GgufFile) -> bool:
 
 
 def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:
-    """The head that drafts for a target: its own, if its own file was named as the draft, or that of another file.
-
-    None for a draft model. Raises ModelFileError for a head that llama.cpp cannot load.
-    """
+    """The head that drafts: the target's own if its file is the draft, else the file's; None for a draft model."""
     return own_head(target) if draft.path.absolute() == target.path.absolute() else head_in(draft)
 
 
@@ -134,20 +117,14 @@ def _names(file: GgufFile) -> set[str]:
 def check_no_head(file: GgufFile) -> None:
     """Raise ModelFileError for a head where a model is expected that can write text."""
     if head := head_in(file):
-        raise ModelFileError(
-            f"{file.path} is {head.article} {head.name}, which writes nothing by itself; give it as --draft"
-        )
+        what = f"{head.article} {head.name}, which writes nothing by itself"
+        raise ModelFileError(f"{file.path} is {what}; give it as --draft")
 
 
 def check_head(target: GgufFile, file: GgufFile, head: Head) -> None:
-    """Raise PairError if a head cannot draft for this target, or was not trained for one like it.
-
-    file: the head's. llama.cpp ends the process for some of these pairs, and drafts nonsense with others.
-    """
-    if difference := difference_of(target, file, head):
-        raise PairError(
-            f"this {head.name} cannot draft for this target: {difference}; choose a head that was trained for it"
-        )
+    """Raise PairError if a head cannot draft for this target: llama.cpp would end the process, or draft nonsense."""
+    if why := difference_of(target, file, head):
+        raise PairError(f"this {head.name} cannot draft for this target: {why}; choose a head that was trained for it")
 
 
 def difference_of(target: GgufFile, file: GgufFile, head: Head) -> str | None:
@@ -165,8 +142,7 @@ def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | Non
     if head.target_width != target.n_embd:
         return f"it reads states of {head.target_width} numbers, and the target's have {target.n_embd}"
     n_layers = target.n_computed_layers
-    outside = [layer for layer in head.target_layers if not 0 <= layer < n_layers]
-    if outside:
+    if outside := [layer for layer in head.target_layers if not 0 <= layer < n_layers]:
         return f"it reads the state before layer {outside[0]}, and the target has {n_layers} layers"
     if not {EMBEDDING, OUTPUT} <= _names(file) and file.n_embd != target.n_embd:
         return f"it uses the target's embedding or output matrix, but its own states have {file.n_embd} numbers"

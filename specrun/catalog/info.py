@@ -45,10 +45,10 @@ def kind_of(file: GgufFile) -> Kind:
 
 
 def _file_facts(file: GgufFile) -> dict[str, Any]:
-    metadata = file.metadata
+    metadata, head = file.metadata, head_in(file)
     ctx_size = min(file.n_ctx_train or _CTX_SIZE, _CTX_SIZE)
     kv_bytes = sum(kv_bytes_per_token(file)) * ctx_size
-    head = head_in(file)
+    tied_bytes = file.output_bytes if file.is_tied else 0
     return {
         "title": file.name,
         "files": [path.name for path in file.shards],
@@ -65,11 +65,8 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         "embedding_bytes": file.embedding_bytes,
         "context": file.n_ctx_train,
         "sliding_window": file.sliding_window,
-        "tokenizer": {
-            "model": metadata.get("tokenizer.ggml.model"),
-            "pre": metadata.get("tokenizer.ggml.pre"),
-            "tokens": file.n_vocab,
-        },
+        "tokenizer": {name: metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre")}
+        | {"tokens": file.n_vocab},
         "chat_template": metadata.get("tokenizer.chat_template"),
         "licence": metadata.get("general.license"),
         "head": {"name": head.name, "target_layers": list(head.target_layers), "target_width": head.target_width}
@@ -81,7 +78,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
             "ctx_size": ctx_size,
             "kv_cache": kv_bytes,
             "ram": file.n_bytes + kv_bytes,
-            "vram": file.n_bytes - file.embedding_bytes + (file.output_bytes if file.is_tied else 0) + kv_bytes,
+            "vram": file.n_bytes - file.embedding_bytes + tied_bytes + kv_bytes,
         },
     }
 
@@ -130,12 +127,9 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _published(values: dict[str, Any]) -> list[tuple[str, str]]:
     """What is published for a model of the catalog. MTP layers are left out if the file is here, as it says more."""
-    names = [name for name in PUBLISHED if name in values.get("companions", ())]
-    return [
-        ("published", f"{PUBLISHED[name]} ({_how(name, values['architecture'])})")
-        for name in names
-        if name != "mtp" or "mtp" not in values
-    ]
+    shown = values.keys() & {"mtp"}
+    names = [name for name in PUBLISHED if name in values.get("companions", ()) and name not in shown]
+    return [("published", f"{PUBLISHED[name]} ({_how(name, values['architecture'])})") for name in names]
 
 
 def _how(name: str, architecture: str | None) -> str:
@@ -152,20 +146,12 @@ def _file(values: dict[str, Any]) -> str:
 
 def _weights(values: dict[str, Any]) -> list[tuple[str, Any]]:
     mix = ", ".join(f"{name} {100 * share['bytes'] / values['bytes']:.0f} %" for name, share in values["types"].items())
-    layers = values["layer_bytes"]
+    n, layers = values["parameters"], values["layer_bytes"]
+    span = " to ".join(dict.fromkeys(size_text(edge(layers)) for edge in (min, max))) if layers else ""
     experts = f", {values['experts_used']} of {values['experts']} experts" if values["experts"] else ""
     return [
-        ("parameters", _count(values["parameters"])),
+        ("parameters", f"{n / 1e9:.2f} billion" if n >= 1e8 else f"{n / 1e6:.2f} million"),
         ("size", f"{size_text(values['bytes'])}, {values['bits_per_weight']} bits a weight"),
         ("quantization", f"{values['quantization']} ({mix})"),
-        ("layers", f"{values['layers']}, {_span(layers)} each{experts}" if layers else None),
+        ("layers", f"{values['layers']}, {span} each{experts}" if layers else None),
     ]
-
-
-def _count(n: int) -> str:
-    return f"{n / 1e9:.2f} billion" if n >= 1e8 else f"{n / 1e6:.2f} million"
-
-
-def _span(sizes: list[int]) -> str:
-    low, high = size_text(min(sizes)), size_text(max(sizes))
-    return low if low == high else f"{low} to {high}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog import download, embedded, fastest, made, resolve
+from specrun.catalog import download, embedded, made, pairs, resolve
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
 from specrun.catalog.hub.look_up import RemoteModel
@@ -13,11 +14,11 @@ from specrun.catalog.names import HubName
 from specrun.errors import PairError
 
 
+@dataclass
 class Fetcher:
     """Fetches missing models if `may_fetch`, without asking and without showing anything."""
 
-    def __init__(self, may_fetch: bool) -> None:
-        self.may_fetch = may_fetch
+    may_fetch: bool
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
         """Sizes, files and licences of models on the hub. Raises HubError."""
@@ -58,7 +59,8 @@ def local_pair(
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFTS[draft or "draft"]
     named = draft if drafting else resolve.NO_DRAFT
     choice = resolve.choose(target, named, fetcher.may_fetch)
-    resolve.check_choice(choice)
+    if choice.draft:
+        pairs.check_families(choice.target.entry, choice.draft.entry)
     if choice.missing and fetcher.may_fetch:
         models = fetcher.look_up(choice.missing)
         resolve.check_remote(choice, models)
@@ -68,18 +70,19 @@ def local_pair(
         if choice.target.path is None or not choice.recommended:
             raise resolve.missing_error(choice.missing)
         choice = resolve.Choice(choice.target, None, recommended=True)
-    assert choice.target.path is not None
-    _note_draft(choice, note)
-    if draft is None and drafting and choice.draft is None and own_head(GgufFile.read(choice.target.path)):
-        name = choice.target.path.name
-        note(f"{name} has MTP layers that can draft: `specrun tune` measures whether they pay (--draft mtp)")
-    return choice.target.path, choice.draft.path if choice.draft else None
+    file = choice.target.path
+    assert file is not None
+    if choice.recommended and choice.draft:
+        note(f"draft: {choice.draft.name}, recommended for {choice.target.name} (--draft none does without)")
+    elif choice.recommended and (names := resolve.recommended_drafts(choice.target)):
+        note(f"{names[0]} could draft for {choice.target.name}; fetch it with `specrun pull {names[0]}`")
+    if draft is None and drafting and choice.draft is None and own_head(GgufFile.read(file)):
+        note(f"{file.name} has MTP layers that can draft: `specrun tune` measures whether they pay (--draft mtp)")
+    return file, choice.draft.path if choice.draft else None
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of a target's drafts on this machine: the draft made from it, its own MTP layers, and the drafts that the
-    catalog recommends. Raises UsageError for an unknown name.
-    """
+    """Names of a target's drafts that are here: the draft made from it, its MTP layers, and the catalog's drafts."""
     path = _target_path(target)
     made_draft = made.find(path) if path else None
     names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
@@ -91,14 +94,13 @@ def drafts_here(target: str | None) -> list[str]:
 
 
 def _target_path(target: str | None) -> Path | None:
-    """The target's file if it is on this machine. Raises UsageError for an unknown name."""
+    """The target's file if it is on this machine."""
     return resolve.locate(target).path if target else embedded.TARGET
 
 
 def _fastest_pair(target: Path, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
     """The target's file and the draft that was measured as its fastest, if that is still here."""
-    draft = fastest.find(target)
-    if draft is None:
+    if (draft := made.find_fastest(target)) is None:
         return None
     if draft.path is None:
         note("no draft: `specrun tune` measured that this target is fastest without one (--draft names one anyway)")
@@ -112,20 +114,10 @@ def _fastest_pair(target: Path, note: Callable[[str], None]) -> tuple[Path, Path
 
 def _made_pair(target: Path, name: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
     """The target's file and the draft that `specrun models make-draft` made from it, if that is still here."""
-    draft = made.find(target)
-    if draft is None:
+    if (draft := made.find(target)) is None:
         return None
     if not draft.path.exists():
         note(f"the made draft {draft.path} is gone; `specrun models make-draft` makes it again")
         return None
     note(f"draft: made from {name or 'the embedded target'}, {draft.how} (--draft none does without)")
     return target, draft.path
-
-
-def _note_draft(choice: resolve.Choice, note: Callable[[str], None]) -> None:
-    if not choice.recommended:
-        return
-    if choice.draft:
-        note(f"draft: {choice.draft.name}, recommended for {choice.target.name} (--draft none does without)")
-    elif names := resolve.recommended_drafts(choice.target):
-        note(f"{names[0]} could draft for {choice.target.name}; fetch it with `specrun pull {names[0]}`")

@@ -1,7 +1,8 @@
-"""The drafts that `specrun models make-draft` made, found by the target that each was made from.
+"""The drafts that `specrun models make-draft` made, and those that `specrun tune` measured as the fastest, by target.
 
-    $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        describes the draft and names its file
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        describes the draft that was made and names its file
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output named another file
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/fastest.json      names the file of the fastest draft
 
 IDENTITY is a hash of the target's content, so a target keeps its draft when its file is renamed or moved.
 """
@@ -16,7 +17,7 @@ from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.errors import ModelFileError
 from specrun.locations import data_dir, parse_json, write_json
 
-_ENTRY = "draft.json"
+_ENTRY, _FASTEST = "draft.json", "fastest.json"
 _IDENTITY_DIGITS = 16  # of the 64 hex digits
 
 
@@ -26,6 +27,14 @@ class MadeDraft:
 
     path: Path
     how: str  # what was done to the target, e.g. `q2_k, 6 of 8 layers`
+
+
+@dataclass(frozen=True)
+class FastestDraft:
+    """A draft that was compared with others."""
+
+    name: str  # as the user or the catalog named it
+    path: Path | None  # of its first file; None if the target is fastest without a draft
 
 
 def folder() -> Path:
@@ -39,11 +48,8 @@ def home(target: Path) -> Path:
 
 
 def find(target: Path) -> MadeDraft | None:
-    """The draft made from `target`, or None. The draft's file may have been deleted since.
-
-    If its description is damaged, the only draft that lies beside the description is taken.
-    """
-    value = read_entry(target, _ENTRY)
+    """The draft made from `target`, or None. If its description is damaged, it is the only draft beside that."""
+    value = _read_entry(target, _ENTRY)
     try:
         path, how = value["path"], str(value["how"])
         return MadeDraft(home(target) / path, how)
@@ -59,7 +65,27 @@ def _undescribed(target: Path) -> MadeDraft | None:
     return MadeDraft(drafts[0], drafts[0].stem.removeprefix("draft-")) if len(drafts) == 1 else None
 
 
-def read_entry(target: Path, name: str) -> Any:
+def find_fastest(target: Path) -> FastestDraft | None:
+    """The fastest draft of `target`, or None. The draft's file may have been deleted since."""
+    try:
+        value = _read_entry(target, _FASTEST)
+        return FastestDraft(value["name"], Path(value["path"]) if value["path"] else None) if value else None
+    except (KeyError, TypeError):
+        return None
+
+
+def keep_fastest(target: Path, draft: FastestDraft) -> None:
+    """Run `target` with `draft` from now on, unless the user names another draft. Raises OSError."""
+    path = str(draft.path.absolute()) if draft.path else None
+    write_json(home(target) / _FASTEST, {"name": draft.name, "path": path, "target": str(target)})
+
+
+def forget_fastest(target: Path) -> None:
+    """Undo `keep_fastest`. Raises OSError."""
+    _remove_entry(target, _FASTEST)
+
+
+def _read_entry(target: Path, name: str) -> Any:
     """What the JSON file `name` in the home of `target` says; None if there is none that can be read."""
     if not any(folder().glob(f"*/{name}")):
         return None  # saves reading the target
@@ -69,8 +95,8 @@ def read_entry(target: Path, name: str) -> Any:
         return None
 
 
-def remove_entry(target: Path, name: str) -> None:
-    """Delete the file `name` in the home of `target`, and the home if nothing else is in it. Raises OSError."""
+def _remove_entry(target: Path, name: str) -> None:
+    """Delete the file `name` in the home of `target`, and the home if nothing else is in it."""
     (home(target) / name).unlink(missing_ok=True)
     if home(target).is_dir() and not any(home(target).iterdir()):
         home(target).rmdir()
@@ -86,15 +112,11 @@ def register(target: Path, draft: MadeDraft) -> None:
 
 
 def forget(target: Path) -> tuple[MadeDraft, int] | None:
-    """Undo `register`: delete the draft, unless the user chose its place with --output. Raises OSError.
-
-    Returns the draft and the number of bytes freed, or None if there is no made draft.
-    """
-    draft = find(target)
-    if draft is None:
+    """Undo `register`, but keep a draft that --output placed. Returns the draft and the bytes freed. Raises OSError."""
+    if (draft := find(target)) is None:
         return None
     freed = _delete(draft, target)
-    remove_entry(target, _ENTRY)
+    _remove_entry(target, _ENTRY)
     return draft, freed
 
 

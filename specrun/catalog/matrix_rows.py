@@ -28,9 +28,8 @@ class MatrixRows:
             self._type = gguf.GGMLQuantizationType[tensor.type.upper()]
             self.of([0])
         except (KeyError, NotImplementedError) as error:
-            raise ModelFileError(
-                f"{tensor.name} in {path} is in {tensor.type}, which cannot be decoded; quantize it to Q8_0"
-            ) from error
+            what = f"{tensor.name} in {path} is in {tensor.type}, which cannot be decoded"
+            raise ModelFileError(f"{what}; quantize it to Q8_0") from error
 
     def of(self, rows: Sequence[int] | slice) -> Floats:
         """float32[len(rows), n_columns]: these rows, in this order."""
@@ -51,8 +50,5 @@ def whole_numbers_in(file: GgufFile, name: str) -> NDArray[np.int64] | None:
 
 
 def _find(file: GgufFile, name: str) -> tuple[Path, TensorInfo] | None:
-    for shard in file.shards:
-        for tensor in read_header(shard).tensors:
-            if tensor.name == name:
-                return shard, tensor
-    return None
+    found = ((shard, tensor) for shard in file.shards for tensor in read_header(shard).tensors if tensor.name == name)
+    return next(found, None)

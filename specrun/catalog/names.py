@@ -12,7 +12,6 @@ An alias has precedence over an existing file of that name, and that over a repo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,7 +40,9 @@ def parse(name: str) -> Path | HubName:
     entries = catalog()
     head, _, quantization = name.partition(":")
     if entry := entries.get(head.lower()):
-        return _entry_name(name, entry, quantization)
+        if quantization and quantization.lower() != entry.quantization.lower():
+            return HubName(name, entry.repo, entry.revision, None, quantization, entry)
+        return replace(of_entry(entry), name=name)
     if _is_path(name):
         return Path(name).expanduser()
     if name.lower().endswith(".gguf"):
@@ -54,7 +55,10 @@ def parse(name: str) -> Path | HubName:
     if is_safe_repo(head):
         entry = next((e for e in entries.values() if e.repo == head), None)
         return HubName(name, head, entry.revision if entry else None, None, quantization or None, entry)
-    raise UsageError(f"no model is called {name!r}; {_advice(head, entries)}")
+    advice = "give a path, an alias of `specrun models list`, or org/repo:QUANT"
+    if suggestions := near(head, list(entries)):
+        advice = f"did you mean {' or '.join(suggestions)}? `specrun models list` shows all"
+    raise UsageError(f"no model is called {name!r}; {advice}")
 
 
 def near(name: str, others: list[str]) -> list[str]:
@@ -64,24 +68,11 @@ def near(name: str, others: list[str]) -> list[str]:
 
 
 def _is_path(name: str) -> bool:
-    path = Path(name)
-    if path.is_absolute() or name.startswith(_PATH_STARTS) or path.is_file():
+    if Path(name).is_absolute() or name.startswith(_PATH_STARTS) or Path(name).is_file():
         return True
-    return name.lower().endswith(".gguf") and len(name.split("/")) < 3
+    return name.lower().endswith(".gguf") and name.count("/") < 2
 
 
 def of_entry(entry: Entry) -> HubName:
     """The name of a catalog's model in the quantization of its entry."""
     return HubName(entry.alias, entry.repo, entry.revision, entry.file, None, entry)
-
-
-def _entry_name(name: str, entry: Entry, quantization: str) -> HubName:
-    if quantization and quantization.lower() != entry.quantization.lower():
-        return HubName(name, entry.repo, entry.revision, None, quantization, entry)
-    return replace(of_entry(entry), name=name)
-
-
-def _advice(head: str, entries: Mapping[str, Entry]) -> str:
-    if suggestions := near(head, list(entries)):
-        return f"did you mean {' or '.join(suggestions)}? `specrun models list` shows all"
-    return "give a path, an alias of `specrun models list`, or org/repo:QUANT"

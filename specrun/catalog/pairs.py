@@ -51,17 +51,15 @@ def read_vocabulary(file: GgufFile) -> FileVocabulary:
 
 def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
     """Raise PairError if the draft cannot draft for the target, with the reason of `first_difference`."""
-    difference = first_difference(target, draft)
-    if difference:
+    if difference := first_difference(target, draft):
         raise PairError(f"this draft cannot draft for this target: {difference}; choose a draft of the same family")
 
 
 def check_sizes(target: int, draft: int) -> None:
     """Raise PairError if the draft is bigger than the target; both in bytes."""
     if draft > target:
-        raise PairError(
-            f"the draft ({size_text(draft)}) is bigger than the target ({size_text(target)}); swap --target and --draft"
-        )
+        sizes = f"the draft ({size_text(draft)}) is bigger than the target ({size_text(target)})"
+        raise PairError(f"{sizes}; swap --target and --draft")
 
 
 def check_families(target: Entry | None, draft: Entry | None) -> None:
@@ -74,21 +72,19 @@ def check_families(target: Entry | None, draft: Entry | None) -> None:
 
 
 def first_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """A clause that says why the draft cannot draft for the target; None if it can.
-
-    Only the ids that both vocabularies have are compared, because models of a family pad them to different sizes.
-    """
+    """Why the draft cannot draft for the target, by the ids that both have (families pad them); None if it can."""
     if target.kind != draft.kind:
         return f"the target's tokenizer is {target.kind}, the draft's {draft.kind}"
     common = min(len(target.tokens), len(draft.tokens))
     if target.tokens[:common] != draft.tokens[:common]:
         first = next(i for i in range(common) if target.tokens[i] != draft.tokens[i])
-        ours, theirs = _shown(target.tokens[first]), _shown(draft.tokens[first])
+        ours, theirs = (repr(model.tokens[first].decode("utf-8", errors="replace")) for model in (target, draft))
         return f"token {first} is {ours} in the target and {theirs} in the draft"
     if target.pre != draft.pre:
         return f"the target splits text as {target.pre}, the draft as {draft.pre}"
     if target.bos != draft.bos:
-        return f"the target begins a text with {_begin(target.bos)}, the draft with {_begin(draft.bos)}"
+        ours, theirs = ("no token" if bos is None else f"token {bos}" for bos in (target.bos, draft.bos))
+        return f"the target begins a text with {ours}, the draft with {theirs}"
     return None
 
 
@@ -102,11 +98,3 @@ def warnings(target: FileVocabulary, draft: FileVocabulary) -> tuple[str, ...]:
     elif target.chat_template != draft.chat_template:
         reasons.append("the draft was trained with another chat template")
     return tuple(reasons)
-
-
-def _shown(token: bytes) -> str:
-    return repr(token.decode("utf-8", errors="replace"))
-
-
-def _begin(bos: int | None) -> str:
-    return "no token" if bos is None else f"token {bos}"

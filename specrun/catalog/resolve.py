@@ -12,7 +12,7 @@ from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import shards
 from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.names import HubName, of_entry, parse
-from specrun.catalog.pairs import check_families, check_sizes
+from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
 from specrun.errors import MissingModelError
 from specrun.locations import file_bytes
@@ -28,6 +28,11 @@ class Model:
     name: str
     path: Path | None  # of its first file; None if the model is not on this machine
     hub: HubName | None = None  # None if the name is a path
+
+    @property
+    def entry(self) -> Entry | None:
+        """The catalog's entry; None if it has none."""
+        return self.hub.entry if self.hub else None
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,7 @@ def local_models() -> list[LocalModel]:
 def locate(name: str) -> Model:
     """Find the model that a name means. Raises UsageError for an unknown name."""
     meaning = parse(name)
-    if isinstance(meaning, Path):
-        return Model(name, meaning)
-    return Model(name, cache.find(meaning), meaning)
+    return Model(name, meaning) if isinstance(meaning, Path) else Model(name, cache.find(meaning), meaning)
 
 
 def local_path(name: str) -> Path:
@@ -90,22 +93,14 @@ def choose(target: str, draft: str | None, may_fetch: bool) -> Choice:
     if draft is not None:
         return Choice(model, locate(draft))
     recommended = [locate(name) for name in recommended_drafts(model)]
-    cached = next((candidate for candidate in recommended if candidate.path), None)
-    if cached or not (recommended and may_fetch):
-        return Choice(model, cached, recommended=True)
-    return Choice(model, recommended[0], recommended=True)
+    first = recommended[0] if recommended and may_fetch else None
+    return Choice(model, next((draft for draft in recommended if draft.path), first), recommended=True)
 
 
 def recommended_drafts(target: Model) -> tuple[str, ...]:
     """Names of the drafts that the catalog recommends for this target, the best first; never the target itself."""
-    entry = target.hub.entry if target.hub else None
-    return tuple(name for name in entry.drafts if name.lower() != target.name.lower()) if entry else ()
-
-
-def check_choice(choice: Choice) -> None:
-    """Raise PairError if the pair cannot work according to the catalog. Does not access the network."""
-    if choice.draft:
-        check_families(_entry(choice.target), _entry(choice.draft))
+    drafts = target.entry.drafts if target.entry else ()
+    return tuple(name for name in drafts if name.lower() != target.name.lower())
 
 
 def check_remote(choice: Choice, remote: Sequence[RemoteModel]) -> None:
@@ -121,20 +116,13 @@ def missing_error(missing: Sequence[HubName], has_pull: bool = True) -> MissingM
     names = [model.name for model in missing]
     sizes = [model.entry.bytes if model.entry and model.file else None for model in missing]
     size = f" ({size_text(sum(size or 0 for size in sizes))})" if all(sizes) else ""
-    are = "are" if len(names) > 1 else "is"
-    return MissingModelError(
-        f"{' and '.join(names)} {are} not on this machine{size}; fetch with `specrun pull {shlex.join(names)}`"
-        + (", or add --pull" if has_pull else "")
-    )
-
-
-def _entry(model: Model) -> Entry | None:
-    return model.hub.entry if model.hub else None
+    what = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not on this machine{size}"
+    or_pull = ", or add --pull" if has_pull else ""
+    return MissingModelError(f"{what}; fetch with `specrun pull {shlex.join(names)}`{or_pull}")
 
 
 def _n_bytes(model: Model, remote: dict[str, int]) -> int:
     """Bytes of a model: by its name in `remote`, else the sizes of its files on this machine."""
     if model.name in remote or model.path is None:
         return remote[model.name]
-    paths = [model.path.with_name(shard) for shard in shards(model.path.name)]
-    return sum(file_bytes(path) for path in paths)
+    return sum(file_bytes(model.path.with_name(shard)) for shard in shards(model.path.name))

@@ -44,13 +44,10 @@ def n_bytes(ranges: Iterable[PageRange]) -> int:
 
 
 def weight_pages(file: GgufFile, page: int, with_mtp: bool = False) -> WeightPages:
-    """The pages of a model's weights. page: bytes of a page.
+    """The pages of a model's weights. page: bytes of a page. Raises ModelFileError.
 
     with_mtp: whether MTP layers are loaded. They are computed while drafting, so they count as weights outside the
-    layers; without, their pages are left out.
-
-    A layer's tensors need not lie together, and may lie in several files. Raises ModelFileError if a file cannot be
-    read.
+    layers; without, their pages are left out. A layer's tensors need not lie together, and may lie in several files.
     """
     layers: list[list[PageRange]] = [[] for _ in range(file.n_computed_layers)]
     others: list[PageRange] = []
@@ -112,10 +109,9 @@ class ExpertPages:
 
 
 def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPages:
-    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError if a file cannot be read.
+    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError.
 
-    with_mtp: whether MTP layers are loaded. All of their experts then count as what every token uses; without, their
-    pages are left out.
+    with_mtp: as in `weight_pages`; the experts of MTP layers count as what every token uses.
     """
     layers: dict[int, list[ExpertTensor]] = {}
     dense: list[PageRange] = []

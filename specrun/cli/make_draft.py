@@ -19,38 +19,21 @@ if TYPE_CHECKING:
     from specrun.making.make import Result
     from specrun.making.measuring import Quality
 
+_TARGET_HELP = "Alias, org/repo:QUANT or GGUF file; default: the embedded target."
+_TYPES_HELP = "Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own."
+_LAYERS_HELP = "Shares of the target's layers to keep; default: 1,0.75,0.5."
+_OUTPUT_HELP = "File of the draft; default: in the data folder."
+
 
 def make_draft(
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="Alias, org/repo:QUANT or GGUF file; default: the embedded target.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False),
     ] = None,
-    types: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own.",
-            show_default=False,
-        ),
-    ] = None,
-    keep_layers: Annotated[
-        str | None,
-        typer.Option(
-            "--keep-layers",
-            metavar="LIST",
-            help="Shares of the target's layers to keep; default: 1,0.75,0.5.",
-            show_default=False,
-        ),
-    ] = None,
+    types: Annotated[str | None, typer.Option(metavar="LIST", help=_TYPES_HELP, show_default=False)] = None,
+    keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help=_LAYERS_HELP, show_default=False)] = None,
     file: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File of the draft; default: in the data folder.", show_default=False
-        ),
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT_HELP, show_default=False)
     ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Delete the draft that was made from the target.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
@@ -90,13 +73,13 @@ def _usual_draft(target: str | None) -> tuple[Path | None, str]:
 
 def forget_draft(target: Path) -> bool:
     """Delete the draft that was made from `target` and print a note. Returns False if there is none."""
-    from specrun.catalog import fastest, made
+    from specrun.catalog import made
 
     try:
         forgotten = made.forget(target)
-        compared = fastest.find(target)
+        compared = made.find_fastest(target)
         if forgotten and compared and compared.path == forgotten[0].path:
-            fastest.forget(target)
+            made.forget_fastest(target)
     except OSError as error:
         raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
     if forgotten:
@@ -108,10 +91,7 @@ def forget_draft(target: Path) -> bool:
 def _make(
     path: Path, name: str | None, types: str | None, keep_layers: str | None, file: Path | None, json: bool
 ) -> int:
-    """Make the draft, as the options of the command say, and print the result. Returns the exit code.
-
-    path, name: the target's file, and how the user named it; None for the embedded target.
-    """
+    """Make the draft and print the result. Returns the exit code. name: what the user calls the target, if anything."""
     from specrun.long_run import Run
     from specrun.making import candidates, make
 
@@ -135,7 +115,7 @@ def _make(
 
 
 def _print_notes(result: Result, name: str | None, usual: str) -> None:
-    """Explain the result. name: the target's, None for the embedded target. usual: name of the draft used before."""
+    """Explain the result. name: as `_make` has it. usual: name of the draft used before."""
     assert result.best.quality
     best = result.best.quality.speedup
     if result.remark:

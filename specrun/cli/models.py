@@ -50,14 +50,15 @@ def pull(
     """
     from specrun.cli import pulling
 
-    located = [_on_hub(name) for name in names]
-    missing = [model for name, model, path in located if path is None]
-    for name, _, path in located:
-        if path is not None:
+    missing = []
+    for name, (model, path) in zip(names, map(_on_hub, names), strict=True):
+        if path is None:
+            missing.append(model)
+        else:
             output.note(f"{name} is already here")
-    remote = pulling.look_up(missing)
-    done = pulling.fetch(remote, ask=pulling.can_ask() and not yes, dry_run=dry_run) if remote else True
-    if not done and not dry_run:
+    fetcher = pulling.AskingFetcher(pull=yes or not pulling.can_ask())
+    remote = fetcher.look_up(missing)
+    if remote and not fetcher.fetch(remote, dry_run) and not dry_run:
         raise MissingModelError(f"{' and '.join(model.name for model in remote)} not fetched, because you declined")
     if json:
         by_name = {model.name: model for model in remote}
@@ -86,7 +87,7 @@ def remove(names: Names, yes: Yes = False) -> None:
 
     cached = []
     for name in names:
-        _, model, path = _on_hub(name)
+        model, path = _on_hub(name)
         if path is None:
             raise MissingModelError(f"{name} is not on this machine; `specrun models list --cached` shows what is")
         cached.append((name, model.repo, path))
@@ -97,9 +98,9 @@ def remove(names: Names, yes: Yes = False) -> None:
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
-        file = cache.file_in_repository(repo, path)
         forget_draft(path)
-        output.note(f"{name} deleted: {size_text(cache.remove(repo, file))} free again")
+        freed = cache.remove(repo, cache.file_in_repository(repo, path))
+        output.note(f"{name} deleted: {size_text(freed)} free again")
 
 
 @app.command("info")
@@ -132,14 +133,11 @@ def list_pairs(
     if json:
         output.write_json([asdict(pair) | {"fits": pair.difference is None} for pair in pairs])
         return
-    if not pairs:
-        output.note(
-            f"no draft is known for {target}"
-            if target
-            else "no models on this machine yet; name a TARGET of `specrun models list`"
-        )
-        return
-    output.print_table(_pair_table(pairs))
+    if pairs:
+        output.print_table(_pair_table(pairs))
+    else:
+        none_here = "no models on this machine yet; name a TARGET of `specrun models list`"
+        output.note(f"no draft is known for {target}" if target else none_here)
 
 
 @app.command("check")
@@ -167,20 +165,18 @@ def check(
         for result in results:
             output.write(f"{result.alias:<18} {one_line(result.text)}\n")
     if wrong := [result.alias for result in results if result.differences]:
-        raise SpecrunError(
-            f"{len(wrong)} of {len(results)} differ from the hub; correct them in models.toml "
-            f"(your own $SPECRUN_CONFIG_DIR/models.toml overrides the catalog)"
-        )
+        where = "models.toml (your own $SPECRUN_CONFIG_DIR/models.toml overrides the catalog)"
+        raise SpecrunError(f"{len(wrong)} of {len(results)} differ from the hub; correct them in {where}")
 
 
-def _on_hub(name: str) -> tuple[str, HubName, Path | None]:
-    """(name, its meaning on the hub, path of the cached model or None). Raises UsageError for a path."""
+def _on_hub(name: str) -> tuple[HubName, Path | None]:
+    """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""
     from specrun.catalog.resolve import locate
 
     model = locate(name)
     if model.hub is None:
         raise UsageError(f"{name} is a path; give an alias, org/repo:QUANT or org/repo/file.gguf")
-    return name, model.hub, model.path
+    return model.hub, model.path
 
 
 def _path(name: str) -> Path:
@@ -198,9 +194,8 @@ def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
 
     model = locate(name)
     facts: dict[str, Any] = {"name": name, "path": str(model.path) if model.path else None}
-    if name in remote:
-        pulled = remote[name]
-        facts |= {"repo": pulled.repo, "commit": pulled.commit, "bytes": pulled.bytes, "licence": pulled.licence}
+    if pulled := remote.get(name):
+        facts |= {key: getattr(pulled, key) for key in ("repo", "commit", "bytes", "licence")}
         facts["files"] = [file.name for file in pulled.files]
     return facts
 

@@ -35,36 +35,24 @@ class AskingFetcher(Fetcher):
         self._pull = pull
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
-        return look_up(models)
-
-    def fetch(self, models: Sequence[RemoteModel]) -> bool:
-        return fetch(models, ask=not self._pull)
-
-
-def look_up(models: Sequence[HubName]) -> list[RemoteModel]:
-    """Look up sizes, files and licences of models on the hub. Raises HubError."""
-    with _progress() as progress:
-        return [download.look_up(model, progress) for model in models]
-
-
-def fetch(models: Sequence[RemoteModel], ask: bool, dry_run: bool = False) -> bool:
-    """Show models and fetch them. Returns whether they were fetched. Raises HubError.
-
-    ask: ask the user before fetching. dry_run: only show the models.
-    """
-    _print_models(models)
-    free = download.check_disk(models)
-    needed = sum(download.missing_bytes(model) for model in models)
-    if dry_run or (ask and not confirmed(f"Download {size_text(needed)} ({size_text(free)} are free)?")):
-        return False
-    try:
         with _progress() as progress:
-            for model in models:
-                download.pull(model, progress)
-    except KeyboardInterrupt:
-        output.note("stopped; the next pull continues from here")
-        raise
-    return True
+            return [download.look_up(model, progress) for model in models]
+
+    def fetch(self, models: Sequence[RemoteModel], dry_run: bool = False) -> bool:
+        """Show models and fetch them, unless the user declines. dry_run: only show the models."""
+        _print_models(models)
+        free = download.check_disk(models)
+        needed = size_text(sum(download.missing_bytes(model) for model in models))
+        if dry_run or not (self._pull or confirmed(f"Download {needed} ({size_text(free)} are free)?")):
+            return False
+        try:
+            with _progress() as progress:
+                for model in models:
+                    download.pull(model, progress)
+        except KeyboardInterrupt:
+            output.note("stopped; the next pull continues from here")
+            raise
+        return True
 
 
 def confirmed(question: str, default: bool = True) -> bool:
@@ -82,12 +70,8 @@ def _print_models(models: Sequence[RemoteModel]) -> None:
     table = Table.grid(padding=(0, 2))
     for model in models:
         n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
-        table.add_row(
-            model.name,
-            f"{model.repo}{n_files}",
-            size_text(model.bytes),
-            f"licence: {one_line(model.licence or 'unknown')}",
-        )
+        licence = f"licence: {one_line(model.licence or 'unknown')}"
+        table.add_row(model.name, f"{model.repo}{n_files}", size_text(model.bytes), licence)
     output.stderr.print(table)
 
 
@@ -99,14 +83,9 @@ def _progress() -> Iterator[Progress]:
         return
     from rich import progress as rich_progress
 
-    columns = (
-        rich_progress.TextColumn("{task.description}", markup=False),
-        rich_progress.BarColumn(bar_width=None),
-        rich_progress.DownloadColumn(),
-        rich_progress.TransferSpeedColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(*columns, console=output.stderr) as bars:
+    text, bar = rich_progress.TextColumn("{task.description}", markup=False), rich_progress.BarColumn(bar_width=None)
+    numbers = (rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn(), rich_progress.TimeRemainingColumn())
+    with rich_progress.Progress(text, bar, *numbers, console=output.stderr) as bars:
         yield _Bars(bars)
 
 

@@ -210,11 +210,11 @@ def _tune(
 
 def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
     """Say how fast the target is with each draft, and keep the fastest draft for later runs."""
-    from specrun.catalog import fastest
+    from specrun.catalog import made
 
     rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
     try:
-        fastest.keep(best.options.target, fastest.FastestDraft(best.name, best.options.draft))
+        made.keep_fastest(best.options.target, made.FastestDraft(best.name, best.options.draft))
     except OSError as error:
         raise ProfileError(f"{error.filename} cannot be written: {error.strerror}") from error
     output.note(f"tokens/s that can be expected: {rates}; from now on {best.name} drafts unless --draft names another")

@@ -43,12 +43,8 @@ def allowed_cores() -> list[int]:
 
 
 def cpu_features(system_info: str) -> tuple[str, ...]:
-    """The enabled features of llama.cpp's CPU backend, e.g. `("AVX2", "FMA", "REPACK")`.
-
-    system_info: llama.cpp's text, e.g. `CUDA : USE_GRAPHS = 1 | CPU : AVX2 = 1 | FMA = 1 | `.
-    """
-    features = []
-    backend = ""
+    """What llama.cpp's CPU backend uses, e.g. `("AVX2", "FMA")` of `CUDA : X = 1 | CPU : AVX2 = 1 | FMA = 1 | `."""
+    features, backend = [], ""
     for part in system_info.split("|"):
         before, _, rest = part.rpartition(" : ")
         backend = before.strip() or backend

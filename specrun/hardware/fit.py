@@ -30,10 +30,8 @@ _REGIMES: dict[str, Fits] = {"in VRAM": "vram", "partly in VRAM": "partly", "in 
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes a second that passes read.
-
-    The defaults are assumed: what passes reach of the data sheets of a mid-range card, of two channels of DDR5 and of a
-    PCIe SSD. measured: the names of the rates that were measured on this machine.
+    """Bytes a second that passes read. The defaults are assumed: what passes reach of the data sheets of a mid-range
+    card, of two channels of DDR5 and of a PCIe SSD. measured: names of the rates that were measured on this machine.
     """
 
     vram: float = 240e9
@@ -59,10 +57,7 @@ def fit(
     rates: Rates,
     used_share: float = 1.0,
 ) -> Fit:
-    """Place a model and its draft with the memory that is free, with default options.
-
-    used_share: the share of a layer's experts that a token uses.
-    """
+    """Place a model and its draft with default options. used_share: of a layer's experts, which a token uses."""
     placement = place(PlacementRequest(target, draft, tuple(gpus), ram_bytes, _TOKENS, _ROWS))
     room = room_for_weights(placement)
     fits = _REGIMES[placement.regime]
@@ -72,10 +67,7 @@ def fit(
 
 
 def expert_share(placement: Placement, used_share: float) -> float:
-    """The share of a token's time in which experts are read, with assumed rates.
-
-    used_share: the share of a layer's experts that a token uses.
-    """
+    """The share of a token's time in which experts are read, with assumed rates. used_share: as in `fit`."""
     room = room_for_weights(placement)
     return 1 - _seconds(placement, room, Rates(), 0.0) / _seconds(placement, room, Rates(), used_share)
 

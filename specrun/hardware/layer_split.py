@@ -39,15 +39,11 @@ def _spread(units: Sequence[int], rooms: Sequence[int], shared: Collection[int])
 
 def fill(units: Sequence[int], rooms: Sequence[int]) -> list[int] | None:
     """Like `divide`, but fills each GPU completely before the next one."""
-    counts = []
-    position = 0
+    counts: list[int] = []
     for room in rooms:
-        begin, free = position, room
-        while position < len(units) and units[position] <= free:
-            free -= units[position]
-            position += 1
-        counts.append(position - begin)
-    return counts if position == len(units) else None
+        sizes = np.cumsum(units[sum(counts) :])
+        counts.append(int(np.searchsorted(sizes, room, side="right")))
+    return counts if sum(counts) == len(units) else None
 
 
 def holds(units: Sequence[int], counts: Sequence[int], rooms: Sequence[int]) -> bool:

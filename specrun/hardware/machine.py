@@ -7,6 +7,7 @@ import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,7 @@ class Machine:
 
     @classmethod
     def read(cls, model_path: Path | None, devices: Sequence[Device], system_info: str) -> Machine:
-        """Read this machine. With a model file its storage is measured, which takes up to a second.
-
-        `devices` and `system_info` come from `specrun.llama.devices`.
-        """
+        """Read this machine, and measure a model file's storage. The others are what `specrun.llama.devices` says."""
         return cls(
             system=platform.system(),
             architecture=platform.machine(),
@@ -63,7 +61,7 @@ class Machine:
 
     def lasting(self) -> dict[str, Any]:
         """The fields that stay the same between runs, as JSON values: no free memory, no measured bandwidth."""
-        values = self.as_json()
+        values = asdict(self)
         del values["release"]
         values["memory"] = self.memory.total_bytes // _MEMORY_STEP
         for device in values["devices"]:
@@ -89,16 +87,12 @@ def nvidia_card(root: Path = Path("/")) -> bool:
 
 def gpu_driver(root: Path = Path("/")) -> str | None:
     """Name and version of the GPU's kernel driver, from the files below `root`; None if they do not say."""
-    try:
-        match = _NVIDIA_VERSION.search((root / "proc/driver/nvidia/version").read_text(errors="replace"))
-        if match:
+    with suppress(OSError):
+        if match := _NVIDIA_VERSION.search((root / "proc/driver/nvidia/version").read_text(errors="replace")):
             return f"nvidia {match[1]}"
-    except OSError:
-        pass
-    try:
+    with suppress(OSError):
         return f"amdgpu {(root / 'sys/module/amdgpu/version').read_text().strip()}"
-    except OSError:
-        return None
+    return None
 
 
 def identity(
@@ -115,9 +109,7 @@ def identity(
 
     llama_build, bindings: versions of llama.cpp and of llama-cpp-python.
     target, draft: all files of each model; draft None: no draft.
-    ctx_size: context in tokens.
     settings: the settings of llama.cpp that the user decided (threads, cache types, layers in VRAM).
-    Raises ModelFileError if a file cannot be read.
     """
     return {
         "files": [file_identity(target), file_identity(draft) if draft else None],

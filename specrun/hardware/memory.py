@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 
@@ -58,13 +59,14 @@ class Pressure:
     @classmethod
     def watch(cls) -> Pressure:
         """Watch the margin of a plan that is made now, within the limits of this machine and this process's cgroups."""
-        return cls(margin_bytes(_available()), _available)
+
+        def available() -> int:
+            return Memory.read().available_bytes
+
+        return cls(margin_bytes(available()), available)
 
     def shortage(self) -> int:
-        """Bytes to free until the margin is free again; 0 unless less than half of the margin is free.
-
-        Looks at the memory at most four times a second; in between the result is 0.
-        """
+        """Bytes to free until the margin is free; 0 while half of it is, and for 0.25 s after a look at the memory."""
         now = self._clock()
         if now - self._looked < _INTERVAL:
             return 0
@@ -73,44 +75,27 @@ class Pressure:
         return self._margin - free if free < _SHORT * self._margin else 0
 
 
-def _available() -> int:
-    return Memory.read().available_bytes
-
-
-@dataclass(frozen=True)
-class _Controller:
-    """The names of files in one version of cgroups."""
-
-    limit: str
-    usage: str
-    file_pages: tuple[str, str]  # keys in memory.stat; without shared memory, which cannot be dropped
-
-
-_V1 = _Controller("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
-_V2 = _Controller("memory.max", "memory.current", ("inactive_file", "active_file"))
+# The names in each version of cgroups: of the files of limit and usage, and of the keys in memory.stat that count pages
+# of files, without shared memory, which cannot be dropped.
+_Controller: TypeAlias = tuple[str, str, str, str]
+_V1: _Controller = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
+_V2: _Controller = ("memory.max", "memory.current", "inactive_file", "active_file")
 
 
 def cgroup_limits(proc: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes, for every cgroup with a memory limit that contains the process described by `proc`.
-
-    `used` does not count the page cache, which is dropped when memory is needed.
-    """
-    for group, controller in _groups(proc):
-        limit = _number(group / controller.limit)
-        used = _number(group / controller.usage)
+    """(limit, used without page cache) in bytes, for every cgroup with a memory limit around the process `proc`."""
+    for group, (limit_file, usage_file, *keys) in _groups(proc):
+        limit, used = _number(_text(group / limit_file)), _number(_text(group / usage_file))
         if limit is None or used is None:
             continue
-        yield limit, max(used - _file_pages(group / "memory.stat", controller.file_pages), 0)
+        counts = (line.partition(" ") for line in _text(group / "memory.stat").splitlines())
+        yield limit, max(used - sum(int(count) for key, _, count in counts if key in keys), 0)
 
 
 def _groups(proc: Path) -> Iterator[tuple[Path, _Controller]]:
     """The process's group and all groups above it up to the mount point, in every hierarchy that counts memory."""
-    try:
-        mounts = _mounts((proc / "mountinfo").read_text(errors="replace"))
-        lines = (proc / "cgroup").read_text(errors="replace").splitlines()
-    except OSError:  # macOS, or a sandbox without /proc
-        return
-    for line in lines:
+    mounts = _mounts(_text(proc / "mountinfo"))
+    for line in _text(proc / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         controller = _V2 if number == "0" else _V1 if "memory" in controllers.split(",") else None
         if controller is None or controller not in mounts:
@@ -140,18 +125,14 @@ def _mounts(mountinfo: str) -> dict[_Controller, tuple[Path, str]]:
     return mounts
 
 
-def _number(path: Path) -> int | None:
+def _number(text: str) -> int | None:
     """The number in a cgroup's file; None if the file is missing (as in the root group) or says `max`."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.strip().isdecimal() else None
 
 
-def _file_pages(stat: Path, keys: tuple[str, str]) -> int:
+def _text(path: Path) -> str:
+    """The text of a file; empty if it cannot be read, as on macOS or in a sandbox without /proc."""
     try:
-        lines = stat.read_text().splitlines()
+        return path.read_text(errors="replace")
     except OSError:
-        return 0
-    return sum(int(value) for key, _, value in (line.partition(" ") for line in lines) if key in keys)
+        return ""

@@ -37,29 +37,22 @@ class ModelShape:
 
     @classmethod
     def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings, n_states: int = 1) -> ModelShape:
-        """The shape of a model whose KV cache holds `n_cells` tokens in the types of `settings`.
-
-        n_states: states that each recurrent layer keeps, over all sequences and with their snapshots.
-        """
+        """The shape of a model with `n_cells` tokens in its KV cache and `n_states` states in each recurrent layer."""
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
         widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
-        n_scored = file.n_heads if settings.flash_attn == "off" else 0
+        n_scored, experts = file.n_heads if settings.flash_attn == "off" else 0, (file.n_experts, file.n_experts_used)
         per_token = kv_bytes_per_token(file, settings.type_k or "f16", settings.type_v or "f16")
         return cls(
             layers=tuple(layer - expert for layer, expert in zip(file.layer_bytes, file.expert_bytes, strict=True)),
             experts=file.expert_bytes,
-            kv=tuple(
-                n_cells * size + n_states * state for size, state in zip(per_token, state_bytes(file), strict=True)
-            ),
+            kv=tuple(n_cells * kv + n_states * state for kv, state in zip(per_token, state_bytes(file), strict=True)),
             embedding=file.embedding_bytes,
             output=file.output_bytes + file.other_bytes,
             is_tied=file.is_tied,
             largest=max((tensor.n_bytes for tensor in file.tensors if layer_of(tensor.name) is not None), default=0),
             n_vocab=file.n_vocab,
             activations=activations(file.n_embd, widest, n_cells, n_scored),
-            gpu_activations=gpu_activations(
-                file.n_embd, widest, file.n_experts, file.n_experts_used, n_cells, n_scored
-            ),
+            gpu_activations=gpu_activations(file.n_embd, widest, *experts, n_cells, n_scored),
             state=file.n_embd * _FLOAT_BYTES,
         )
 
@@ -74,10 +67,7 @@ class ModelShape:
         return any(self.experts)
 
     def unit(self, index: int, n_cpu_moe: int) -> int:
-        """Bytes of layer `index` in VRAM with its KV cache; index `len(layers)` is the output.
-
-        The experts of the first `n_cpu_moe` layers are not counted, as they stay in RAM.
-        """
+        """Bytes in VRAM of a layer and its KV cache, with experts from `n_cpu_moe` on; `len(layers)` is the output."""
         if index == len(self.layers):
             return self.output
         return self.layers[index] + self.kv[index] + (self.experts[index] if index >= n_cpu_moe else 0)
@@ -89,9 +79,7 @@ class ModelShape:
 
 def expected_shape(entry: Entry, n_cells: int) -> ModelShape | None:
     """The shape of a model of the catalog whose KV cache holds `n_cells` tokens in f16; None if the catalog says too
-    little.
-
-    Layers are taken to be equal. `tests/hardware/test_expected_shape.py` compares it with that of real files.
+    little. Layers are taken to be equal. `tests/hardware/test_model_shape.py` compares it with that of real files.
     """
     shape, n_bytes = entry.shape, entry.expected_bytes
     if shape is None or n_bytes is None or not entry.vocabulary:

@@ -19,15 +19,11 @@ _NAMED = 0.2  # cores; a process that uses fewer is not named
 
 @dataclass(frozen=True)
 class OtherLoad:
-    """What other programs used while they were watched.
+    """What other programs used while they were watched."""
 
-    cores: cores (hardware threads) that computed for other programs. n_cores: hardware threads that this process may
-    run on. processes: name and number of the programs that used most.
-    """
-
-    cores: float
-    n_cores: int
-    processes: tuple[str, ...] = ()
+    cores: float  # cores (hardware threads) that computed for other programs
+    n_cores: int  # hardware threads that this process may run on
+    processes: tuple[str, ...] = ()  # name and number of the programs that used most
 
     def threads_beside(self, wanted: int) -> int:
         """How many of the wanted threads have a core to themselves, at least 1. Busy cores are rounded."""
@@ -40,7 +36,7 @@ class LoadWatch:
     def __init__(self, with_names: bool = False) -> None:
         self._with_names = with_names
         self._started = time.monotonic()
-        self._own = _own_seconds()
+        self._own = os.times().user
         self._cores = _core_times()
         self._processes = _process_seconds() if with_names else {}
 
@@ -57,23 +53,14 @@ class LoadWatch:
             for (taken, total), (taken_before, total_before) in zip(_core_times(), self._cores, strict=True)
             if total > total_before
         )
-        others = cores - (_own_seconds() - self._own) / seconds
-        processes = self._shares(seconds)
+        others = cores - (os.times().user - self._own) / seconds
+        now = _process_seconds() if self._with_names else {}
+        used = {key: (now[key] - self._processes[key]) / seconds for key in now.keys() & self._processes.keys()}
+        shares = {key: share for key, share in used.items() if share >= _NAMED}
+        most = sorted(shares, key=lambda process: shares[process], reverse=True)[:3]
+        names = tuple(f"{name} ({number})" for number, name in most)
         # Some sandboxes do not count the time of cores.
-        return OtherLoad(max(others, sum(processes.values()), 0.0), len(self._cores), _named(processes))
-
-    def _shares(self, seconds: float) -> dict[tuple[int, str], float]:
-        """Cores used, by number and name of each process that used many."""
-        if not self._with_names:
-            return {}
-        now = _process_seconds()
-        shares = {key: (now[key] - self._processes[key]) / seconds for key in now.keys() & self._processes.keys()}
-        return {key: share for key, share in shares.items() if share >= _NAMED}
-
-
-def _named(shares: dict[tuple[int, str], float]) -> tuple[str, ...]:
-    most = sorted(shares, key=lambda process: shares[process], reverse=True)[:3]
-    return tuple(f"{name} ({number})" for number, name in most)
+        return OtherLoad(max(others, sum(shares.values()), 0.0), len(self._cores), names)
 
 
 def _core_times() -> list[tuple[float, float]]:
@@ -85,10 +72,6 @@ def _core_times() -> list[tuple[float, float]]:
     times = psutil.cpu_times(percpu=True)
     allowed = [times[core] for core in allowed_cores() if core < len(times)]
     return [(sum(getattr(core, field, 0.0) for field in ("user", "nice", "steal")), sum(core)) for core in allowed]
-
-
-def _own_seconds() -> float:
-    return os.times().user
 
 
 def _process_seconds() -> dict[tuple[int, str], float]:

@@ -97,6 +97,8 @@ def place(request: PlacementRequest) -> Placement:
     _add_target_parts(request, layout, gpu_parts)
     ram_parts = _ram_parts(request, layout, n_draft_units)
     fits_ram = sum(ram_parts.values()) <= request.ram_bytes - MARGIN_BYTES
+    is_whole = layout.n_units == request.target.n_units and not (request.target.is_moe and layout.n_cpu_moe)
+    regime: Regime = "in VRAM" if is_whole else "partly in VRAM" if layout.n_units else "in RAM"
     return Placement(
         request=request,
         settings=layout.settings,
@@ -109,16 +111,10 @@ def place(request: PlacementRequest) -> Placement:
         layer_gpus=layout.gpus,
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
-        regime=_regime(request, layout) if fits_ram else "streamed",
+        regime=regime if fits_ram else "streamed",
         # Beside a GPU, llama.cpp keeps weights in RAM in that GPU's host memory or in plain memory, never re-ordered.
         can_repack=fits_ram and not layout.n_units,
     )
-
-
-def _regime(request: PlacementRequest, layout: TargetLayout) -> Regime:
-    if layout.n_units == request.target.n_units and not (request.target.is_moe and layout.n_cpu_moe):
-        return "in VRAM"
-    return "partly in VRAM" if layout.n_units else "in RAM"
 
 
 def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, int]:
@@ -130,10 +126,9 @@ def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, i
     usable = request.local_gpus() or (request.usable_gpus() if decided else [])
     if not usable:
         return 0, 0
-    home = max(usable, key=lambda gpu: room[gpu])
+    home, n_units = max(usable, key=lambda gpu: room[gpu]), request.draft.n_units
     if decided is not None:
         return home, decided
-    n_units = request.draft.n_units
     return home, n_units if sum(_draft_parts(request, n_units).values()) <= room[home] else 0
 
 

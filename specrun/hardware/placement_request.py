@@ -51,14 +51,13 @@ class PlacementRequest:
 
 def decided_units(settings: LlamaSettings, shape: ModelShape) -> int | None:
     """Layers in VRAM that the user asked for, the output counted as a layer; None if the user did not say."""
-    if settings.gpu_layers is None:
-        return None
-    return shape.n_units if settings.gpu_layers == ALL_LAYERS else min(settings.gpu_layers, shape.n_units)
+    return _decided(settings.gpu_layers, shape.n_units)
 
 
 def decided_cpu_moe(settings: LlamaSettings, shape: ModelShape) -> int | None:
     """Number of layers whose experts the user keeps in RAM; None if the user did not say."""
-    if settings.n_cpu_moe is None:
-        return None
-    n_layers = len(shape.layers)
-    return n_layers if settings.n_cpu_moe == ALL_LAYERS else min(settings.n_cpu_moe, n_layers)
+    return _decided(settings.n_cpu_moe, len(shape.layers))
+
+
+def _decided(n: int | None, most: int) -> int | None:
+    return n if n is None else most if n == ALL_LAYERS else min(n, most)

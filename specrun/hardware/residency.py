@@ -50,24 +50,19 @@ class Residency:
         """A sentence for the user if memory ran short; else None."""
         if not self.given_back_bytes:
             return None
-        return (
-            f"memory ran short, so {size_text(self.given_back_bytes)} of weights were given back to the system; every "
-            f"pass now reads {size_text(self.streamed_bytes)}"
-        )
+        given, read = size_text(self.given_back_bytes), size_text(self.streamed_bytes)
+        return f"memory ran short, so {given} of weights were given back to the system; every pass now reads {read}"
 
     def __str__(self) -> str:
         if self.mode == "off":
             return "held as llama.cpp holds them"
         held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them: `ulimit -l` is too low)"
+        resident, streamed = f"{size_text(self.resident_bytes)} {held}", size_text(self.streamed_bytes)
         if self.mode == "experts":
-            experts = f"{size_text(self.streamed_bytes)} of experts, read when they are chosen"
-            return f"{size_text(self.resident_bytes)} {held}; {experts}"
-        slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
+            return f"{resident}; {streamed} of experts, read when they are chosen"
         given_back = f"; {size_text(self.given_back_bytes)} given back to the system" if self.given_back_bytes else ""
-        return (
-            f"{size_text(self.resident_bytes)} {held}, {size_text(self.streamed_bytes)} streamed through {slots}"
-            f"{given_back}"
-        )
+        slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
+        return f"{resident}, {streamed} streamed through {slots}{given_back}"
 
 
 @dataclass(frozen=True)
@@ -106,10 +101,7 @@ def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int =
 
 
 def relieved(plan: ResidencyPlan, layers: Sequence[int], n_bytes: int) -> ResidencyPlan:
-    """The plan with so many fewer resident layers that `n_bytes` of memory become free, or none if that is too little.
-
-    What is streamed stays streamed, so that nothing has to be read for it. layers: as in `plan_residency`.
-    """
+    """The plan with just so many fewer resident layers that `n_bytes` become free. Streamed layers stay streamed."""
     resident = [layer for layer in range(len(layers)) if layer not in plan.streamed]
     others = plan.resident_bytes - sum(layers[layer] for layer in resident)
     smaller = plan

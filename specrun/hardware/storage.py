@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,26 +51,17 @@ def read_bandwidth(path: Path) -> float | None:
     Reads at most 256 MiB, and for at most a second unless a single chunk takes longer. None if the file is missing or
     too small, or if the system cannot bypass the cache.
     """
-    try:
+    with suppress(OSError), ExitStack() as stack:
         size = path.stat().st_size
-        if size < _MIN_FILE_BYTES:
-            return None
-        file, must_drop_cache = _open_uncached(path)
-    except OSError:
-        return None
-    try:
-        return _measure(file, size, must_drop_cache)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+        if size >= _MIN_FILE_BYTES:
+            file, must_drop_cache = _open_uncached(path)
+            stack.callback(os.close, file)
+            return _measure(file, size, must_drop_cache)
+    return None
 
 
 def _open_uncached(path: Path) -> tuple[int, bool]:
-    """A descriptor whose reads bypass the page cache, and whether the cache must be dropped before each read.
-
-    Raises OSError if the system cannot bypass the cache.
-    """
+    """A descriptor whose reads bypass the page cache, and whether the cache must be dropped before each read."""
     if hasattr(os, "O_DIRECT"):
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECT), False

@@ -72,23 +72,17 @@ class _Search:
 
     def divide(self, n_units: int, n_cpu_moe: int) -> list[int] | None:
         """How many of the last `n_units` layers, the output included, each GPU takes; None if they do not fit."""
-        units, rooms = self._units(n_units, n_cpu_moe), self._rooms(n_units, n_cpu_moe)
+        target = self._request.target
+        units = [target.unit(index, n_cpu_moe) for index in range(target.n_units - n_units, target.n_units)]
+        if units:
+            units[-1] += self._request.gpu_logits(target)
+        copies = self._copied if self._copies(n_units, n_cpu_moe) else 0
+        rooms = [max(room - self._base - (copies if i == self._copier else 0), 0) for i, room in enumerate(self._room)]
         split = self._request.settings.tensor_split
         if split is None or len(self._usable) == 1:
             return divide(units, rooms, self._remote)
         counts = counts_of_split(split, len(self._usable), n_units)
         return counts if holds(units, counts, rooms) else None
-
-    def _units(self, n_units: int, n_cpu_moe: int) -> list[int]:
-        target = self._request.target
-        units = [target.unit(index, n_cpu_moe) for index in range(target.n_units - n_units, target.n_units)]
-        if units:
-            units[-1] += self._request.gpu_logits(target)
-        return units
-
-    def _rooms(self, n_units: int, n_cpu_moe: int) -> list[int]:
-        copies = self._copied if self._copies(n_units, n_cpu_moe) else 0
-        return [max(room - self._base - (copies if i == self._copier else 0), 0) for i, room in enumerate(self._room)]
 
     def _copies(self, n_units: int, n_cpu_moe: int) -> bool:
         """Whether large passes copy weights from RAM. Without a layer in VRAM the target runs on the CPU alone."""
@@ -102,10 +96,11 @@ class _Search:
         counts = self.divide(n_units, n_cpu_moe) or counts_of_split(split, len(self._usable), n_units)
         copies = self._copies(n_units, n_cpu_moe)
         compute = [0] * self._n_gpus
+        on_gpu: list[int] = []
         for i, (gpu, count) in enumerate(zip(self._usable, counts, strict=True)):
             first = copies and i == self._copier
             compute[gpu] = (self._base if count or first else 0) + (self._copied if first else 0)
-        on_gpu = [gpu for gpu, count in zip(self._usable, counts, strict=True) for _ in range(count)]
+            on_gpu += [gpu] * count
         return TargetLayout(
             gpus=(*[None] * (target.n_units - n_units), *on_gpu),
             n_cpu_moe=n_cpu_moe,

@@ -53,16 +53,14 @@ class Candidate:
 
     def size(self, target: Path, wait: Callable[[], None]) -> int:
         """Bytes of the weights, without writing them. Raises LlamaError if the quantizer refuses the candidate."""
-        return self._quantize(target, None, wait)
+        return self.write(target, None, wait)
 
-    def write(self, target: Path, destination: Path, wait: Callable[[], None]) -> None:
-        """Write the draft. `wait` is called ten times a second and may raise to stop the quantizer.
+    def write(self, target: Path, destination: Path | None, wait: Callable[[], None]) -> int:
+        """Write the draft, unless `destination` is None, and return the bytes of its weights.
 
-        Raises LlamaError if the quantizer refuses the candidate. After an exception an incomplete file may remain.
+        wait: called ten times a second; it may raise to stop the quantizer. An incomplete file may then remain. Raises
+        LlamaError if the quantizer refuses the candidate.
         """
-        self._quantize(target, destination, wait)
-
-    def _quantize(self, target: Path, destination: Path | None, wait: Callable[[], None]) -> int:
         debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
         request = {
             "source": str(target),

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from specrun.catalog import fastest, made
+from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.display_text import size_text
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
@@ -93,11 +93,8 @@ def make_draft(
     output: file of the draft; None: a file in the data folder.
     usual: the draft that would be used if none were made; it is measured for comparison.
     show: called often with the current activity. An exception that it raises stops the work; the files written so far
-    are deleted, and a previously made draft stays.
+        are deleted, and a previously made draft stays.
     note: called with messages for the user.
-
-    Raises UsageError, ModelFileError, PairError or LlamaError for an unusable target or option, and SpecrunError if no
-    draft can be made or written.
     """
     file = GgufFile.read(target)
     folder = output.absolute().parent if output else made.home(target)
@@ -116,16 +113,15 @@ def make_draft(
             path = output.absolute() if output else folder / best.candidate.file_name
             workplace.best.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
-            fastest.forget(target)  # it was not compared with this draft
+            made.forget_fastest(target)  # it was not compared with this draft
     except OSError as error:
         raise SpecrunError(f"{error.filename or folder} cannot be written: {error.strerror}; {_ELSEWHERE}") from error
     return Result(file, reference.plain_ms, outcomes, best, path, rival)
 
 
 class _Workplace:
-    """Paths of two files in the draft's folder: the current candidate and the best candidate so far.
-
-    On exit both files are deleted, and the folder too if it was created here. Raises OSError.
+    """Paths of two files in the draft's folder: the current candidate and the best candidate so far. On exit both files
+    are deleted, and the folder too if it was created here.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -160,10 +156,7 @@ def _check_output(output: Path, target: Path) -> None:
 
 
 def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] | None, show: Show) -> list[Outcome]:
-    """All candidates with their sizes, and those that will not be tried with the reason why.
-
-    Raises SpecrunError if none is left.
-    """
+    """All candidates with their sizes, and those that will not be tried with the reason why."""
     sized = cache(lambda candidate: _size(file, candidate, show))
     if types is None:
         # The types in which the whole target would be clearly smaller; if there are none, the target's own.
@@ -172,18 +165,14 @@ def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] 
     planned = [sized(candidate) for candidate in candidates(types, shares or DEFAULT_SHARES, file.n_layers)]
     if all(outcome.reason for outcome in planned):
         why = f" ({planned[-1].candidate.name}: {planned[-1].reason})" if planned else ""
-        raise SpecrunError(
-            f"no draft for {file.path.name} would be clearly smaller{why}; try other --types or --keep-layers"
-        )
+        what = f"no draft for {file.path.name} would be clearly smaller{why}"
+        raise SpecrunError(f"{what}; try other --types or --keep-layers")
     return planned
 
 
 def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
     """The outcome of a candidate before it is tried, with a reason if the quantizer refuses it or it is too large."""
-
-    def wait() -> None:
-        show(f"looking at {candidate.name}")
-
+    wait = partial(show, f"looking at {candidate.name}")
     wait()
     try:
         n_bytes = candidate.size(file.path, wait)
@@ -196,14 +185,10 @@ def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
 def _tried(
     file: GgufFile, planned: Sequence[Outcome], reference: Reference, workplace: _Workplace, show: Show
 ) -> tuple[list[Outcome], Outcome]:
-    """Write and measure all planned candidates without a reason to skip them; leaves the best at `workplace.best`.
-
-    Returns all outcomes and the best. Raises SpecrunError if none works or the disk is full.
-    """
+    """Write and measure all candidates that are not skipped. The best is left at `workplace.best`."""
     outcomes: list[Outcome] = []
     best: Outcome | None = None
-    fastest_so_far = 0.0
-    started, done = time.perf_counter(), 0
+    started, done, fastest_so_far = time.perf_counter(), 0, 0.0
     to_try = sum(outcome.n_bytes for outcome in planned if not outcome.reason)
     for i, outcome in enumerate(planned, 1):
         if not outcome.reason:
@@ -245,7 +230,5 @@ def _check_disk(folder: Path, needed: int) -> None:
     """Raise SpecrunError if the disk of `folder` has less than `needed` bytes free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise SpecrunError(
-            f"the disk of {folder} is too full: {size_text(needed)} are needed and {size_text(free)} are free; "
-            f"free some, or {_ELSEWHERE}"
-        )
+        sizes = f"{size_text(needed)} are needed and {size_text(free)} are free"
+        raise SpecrunError(f"the disk of {folder} is too full: {sizes}; free some, or {_ELSEWHERE}")

@@ -85,23 +85,17 @@ class Quality:
 
 
 def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], None]) -> Reference:
-    """Load the target, time its passes and let it write texts. `show` may raise between two passes to stop this.
-
-    Raises PairError for a recurrent model, ModelFileError or LlamaError for a model that cannot be loaded.
-    """
+    """Load the target, time its passes and let it write texts. Raises PairError for a recurrent model."""
     show("loading the target")
     with _loaded(path) as model:
         for notice in model.notices:
             note(notice)
         if model.llama_model.is_recurrent:
-            raise PairError(
-                f"{path.name} has recurrent layers, and no draft can be made of it here; "
-                "a smaller model of its family drafts for it (--draft)"
-            )
+            what = f"{path.name} has recurrent layers, and no draft can be made of it here"
+            raise PairError(f"{what}; a smaller model of its family drafts for it (--draft)")
         prompts = _prompts(model)
         (plain_ms,) = _timed([(_timer(model.engine.target, prompts[0]), 1)], show)
-        in_time = int(1e3 * _WRITING_SECONDS / plain_ms / len(prompts))
-        count = max(_MIN_TOKENS, min(_TOKENS, in_time))
+        count = max(_MIN_TOKENS, min(_TOKENS, int(1e3 * _WRITING_SECONDS / plain_ms / len(prompts))))
         passages = [
             _written(model, prompt, count, show, f"text {i} of {len(prompts)} by the target")
             for i, prompt in enumerate(prompts, 1)
@@ -110,10 +104,7 @@ def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], N
 
 
 def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Quality:
-    """Load a draft together with the target, as for generation, and compare the two.
-
-    Raises PairError if it cannot draft for the target, ModelFileError or LlamaError if it cannot be run.
-    """
+    """Load a draft with the target, as for generation, and compare the two. Raises PairError if it cannot draft."""
     show("loading")
     with _loaded(reference.target, path) as model:
         if model.engine.draft is None:
@@ -131,14 +122,13 @@ def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Qu
         target_costs, draft_costs = _costs(model.engine.target, draft, reference.passages[0].prompt, show)
         # Where the draft leaves the target less memory, plain decoding is faster without it.
         is_as_alone = _place(model) == reference.place
-    ms_beside, draft_ms = target_costs.ms(1, _CTX), draft_costs.ms(1, _CTX)
+    ms_beside, ms = target_costs.ms(1, _CTX), draft_costs.ms(1, _CTX)
     plain_ms = ms_beside if is_as_alone else reference.plain_ms
     counts = np.bincount(np.concatenate(ranks), minlength=_RANKS)
     acceptance = (counts[:_RANKS] / counts.sum()).tolist()
     tree, speedup = best_tree(acceptance, CostModel(target_costs, draft_costs), plain_ms)
     overlap = float(np.concatenate(shared).mean())
-    cost = draft_ms / ms_beside
-    return Quality(acceptance[0], overlap, draft_ms, cost, tree, tree.expected(acceptance), speedup)
+    return Quality(acceptance[0], overlap, ms, ms / ms_beside, tree, tree.expected(acceptance), speedup)
 
 
 def best_tree(acceptance: Sequence[float], costs: CostModel, plain_ms: float) -> tuple[TreeShape, float]:
@@ -167,11 +157,10 @@ def _loaded(target: Path, draft: Path | None = None) -> Model:
 
 def _prompts(model: Model) -> list[list[int]]:
     """Token ids of the calibration prompts, cut off so that the written text fits into the context."""
-    n_max = model.engine.ctx_size - _TOKENS
-    if n_max < 1:
-        size = f"a context of {model.engine.ctx_size} tokens"
-        raise ModelFileError(f"{model.llama_model.name} has {size}, too few to measure")
-    return [model.prompt_tokens(text.prompt)[:n_max] for text in texts.shipped("calibrate")]
+    size = model.engine.ctx_size
+    if size <= _TOKENS:
+        raise ModelFileError(f"{model.llama_model.name} has a context of {size} tokens, too few to measure")
+    return [model.prompt_tokens(text.prompt)[: size - _TOKENS] for text in texts.shipped("calibrate")]
 
 
 def _place(model: Model) -> tuple[int, int]:
@@ -198,10 +187,7 @@ def _timer(context: TargetContext, text: Sequence[int]) -> TargetTimer:
 
 
 def _timed(passes: Sequence[tuple[TargetTimer, int]], show: Callable[[str], None]) -> list[float]:
-    """Median milliseconds of passes, given as a timer and a number of tokens.
-
-    They take turns, so that other load on the machine slows all of them alike.
-    """
+    """Median milliseconds of passes of some tokens. They take turns, so that other load slows all of them alike."""
     turns: list[list[float]] = []
     end = time.perf_counter() + _TIMING_SECONDS
     while len(turns) < _MIN_TURNS or (len(turns) < _TURNS and time.perf_counter() < end):
@@ -234,19 +220,14 @@ def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], 
 
 
 def _read(draft: TargetContext, passage: Passage) -> NDArray[np.float32]:
-    """The draft's logits at the positions that the target wrote: float32[n, n_vocab of the target].
-
-    As in generation, a token that the draft does not have is read as token 0.
-    """
+    """The draft's logits where the target wrote: float32[n, n_vocab of the target]. It reads unknown tokens as 0."""
     text = [token if token < draft.n_vocab else 0 for token in [*passage.prompt, *passage.written[:-1]]]
     start = len(passage.prompt)
     draft.set_prompt(text[:start])
     rows = draft.score(TokenTree.chain(text[start - 1 :])).copy()
     draft.drop_tree()
-    n_missing = passage.n_vocab - rows.shape[1]
-    if n_missing > 0:
-        return np.pad(rows, ((0, 0), (0, n_missing)), constant_values=-np.inf)
-    return rows[:, : passage.n_vocab]
+    n_missing = max(passage.n_vocab - rows.shape[1], 0)
+    return np.pad(rows[:, : passage.n_vocab], ((0, 0), (0, n_missing)), constant_values=-np.inf)
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,9 +33,8 @@ def _lines(texts: Sequence[Sequence[str]], widths: Sequence[int], style: str = "
     """Aligned lines; only the last column shrinks on a narrow terminal."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for head, width in zip(_HEADS, widths, strict=True):
-        table.add_column(
-            justify="right" if head in _RIGHT else "left", no_wrap=bool(head), min_width=width if head else None
-        )
+        side: JustifyMethod = "right" if head in _RIGHT else "left"
+        table.add_column(justify=side, no_wrap=bool(head), min_width=width if head else None)
     for line in texts:
         table.add_row(*[Text(text, style=style) for text in line])
     return table

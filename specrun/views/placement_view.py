@@ -45,8 +45,7 @@ class PlacementView:
         return f"{self._target()}{draft}"
 
     def _target(self) -> str:
-        placement = self._placement
-        n_layers = len(placement.layer_gpus) - 1
+        placement, n_layers = self._placement, len(self._placement.layer_gpus) - 1
         if not placement.n_gpu_layers:
             return f"target: all {n_layers} layers in RAM"
         in_vram = min(placement.n_gpu_layers, n_layers + 1) - 1
@@ -62,10 +61,7 @@ class PlacementView:
 
 
 def bar(site: Site, blocks: bool) -> Text:
-    """How full a device is and which parts fill it, as coloured blocks or as the letters of `_STYLES`.
-
-    Every part that is not empty gets at least one character; parts beyond the device's memory are cut off.
-    """
+    """How full a device is, as blocks or letters. Each part gets a character; what does not fit is cut off."""
     text = Text()
     for name, (letter, colour) in _STYLES.items():
         share = site.parts.get(name, 0) / max(site.free_bytes, 1)

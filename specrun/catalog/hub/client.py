@@ -15,10 +15,7 @@ _PIECE_BYTES = 1 << 18
 
 
 def ask_whether_there(timeout_s: float) -> None:
-    """Ask for the headers of the hub's first page, without a token. Raises HubError if nothing answers in time.
-
-    A name that is looked up may take longer than `timeout_s`, because the system's own resolver does that.
-    """
+    """Ask for the headers of the hub's first page, without a token. Raises HubError if nothing answers in time."""
     import httpx2
     from huggingface_hub.utils import get_session
 
@@ -34,18 +31,12 @@ def ask_whether_there(timeout_s: float) -> None:
 
 @contextmanager
 def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Download a file from the byte `offset` on.
-
-    Yields the offset at which the download really begins (0 if the server ignores ranges) and an iterator over pieces
-    of at most 256 KiB. Raises HubError, also while the pieces are read.
-    """
+    """Download a file from `offset` on: yields where it really begins (0 without ranges), and its pieces."""
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
     url = hf_hub_url(model.repo, file.name, revision=model.commit, endpoint=endpoint())
-    headers = build_hf_headers() | {"Accept-Encoding": "identity"}
-    if offset:
-        headers["Range"] = f"bytes={offset}-"
+    headers = build_hf_headers() | {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
     with (
         client_errors_as_hub_errors(model.repo, model.name),
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response,
@@ -56,10 +47,7 @@ def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[
 
 
 def lock(path: Path, timeout_s: float | None = None) -> AbstractContextManager[object]:
-    """The lock file that the hub's client uses for a blob; a context manager.
-
-    Entering raises TimeoutError if another process holds the lock for longer than `timeout_s` seconds (None: waits).
-    """
+    """The lock file that the hub's client uses for a blob. Entering raises TimeoutError after `timeout_s` seconds."""
     from huggingface_hub.utils import WeakFileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,10 +55,7 @@ def lock(path: Path, timeout_s: float | None = None) -> AbstractContextManager[o
 
 
 def delete_cached(repo: str, files: tuple[str, ...]) -> int:
-    """Delete these files from the cache, with the blobs that nothing else uses. Returns the number of bytes freed.
-
-    A file that this process may not delete stays, without an error.
-    """
+    """Delete files from the cache, with blobs that nothing else uses, as far as allowed. Returns the bytes freed."""
     import logging
 
     from huggingface_hub import scan_cache_dir

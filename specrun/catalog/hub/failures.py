@@ -79,7 +79,7 @@ def _response_error(repo: str, error: Any) -> HubError:
 
 
 def _retry_after_s(error: Any) -> float | None:
-    """Seconds to wait before the next attempt; None if the hub names a time that is too long to wait."""
+    """Seconds to wait before the next attempt; None if the hub names too long a time."""
     try:
         wait_s = float(error.response.headers.get("Retry-After", ""))
     except ValueError:

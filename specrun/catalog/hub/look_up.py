@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from specrun.catalog.file_names import is_safe_name, is_safe_path, models_among, shards, with_quantization
 from specrun.catalog.hub.failures import client_errors_as_hub_errors, client_understands
@@ -15,8 +15,6 @@ from specrun.errors import HubError
 
 _MAX_LISTED = 8  # file names in a message
 _SHA256 = re.compile("[0-9a-f]{64}")
-
-Value = TypeVar("Value", str, int)
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,7 @@ class RemoteModel:
 
 
 def look_up(model: HubName) -> RemoteModel:
-    """Ask the hub for a model's files, sizes and licence, without downloading anything. Raises HubError.
-
-    If the repository no longer has the pinned revision, the newest is taken; the result's `revision` says so.
-    """
+    """Ask the hub for a model's files. Where the pinned revision is gone, the newest is taken. Raises HubError."""
     try:
         return _look_up(model)
     except HubError as error:
@@ -79,7 +74,8 @@ def _look_up(model: HubName) -> RemoteModel:
         )
         siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or []}
         gguf: dict[str, Any] = dict(info.gguf or {})
-        licence = _licence(info)
+        tags = [tag.removeprefix("license:") for tag in info.tags or [] if tag.startswith("license:")]
+        named = info.card_data.get("license_name") if info.card_data else None
     file = model.file or _chosen(model, list(siblings))
     if file not in siblings:
         raise HubError(f"{model.repo} has no file {file}; {_listed(file, models_among(siblings))}")
@@ -92,25 +88,21 @@ def _look_up(model: HubName) -> RemoteModel:
         revision=model.revision or "main",
         commit=str(info.sha),
         files=tuple(_remote_file(model, str(info.sha), siblings[name]) for name in names),
-        licence=licence,
-        architecture=_of_type(gguf.get("architecture"), str),
-        context=_of_type(gguf.get("context_length"), int),
+        licence=str(named) if named else next(iter(tags), None),
+        architecture=architecture if isinstance(architecture := gguf.get("architecture"), str) else None,
+        context=context if isinstance(context := gguf.get("context_length"), int) else None,
     )
-
-
-def _of_type(value: Any, kind: type[Value]) -> Value | None:
-    return value if isinstance(value, kind) else None
 
 
 def _chosen(model: HubName, files: list[str]) -> str:
     """The only file with the wanted quantization. Raises HubError if there is no such file, or several."""
     candidates = with_quantization(files, model.quantization)
-    if len(candidates) == 1:
-        return candidates[0]
     if not candidates:
         what = f"no {model.quantization} model" if model.quantization else "no GGUF model"
         raise HubError(f"{model.repo} has {what}; {_listed(model.quantization or '', models_among(files))}")
-    raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
+    if len(candidates) > 1:
+        raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
+    return candidates[0]
 
 
 def _listed(name: str, files: list[str]) -> str:
@@ -126,26 +118,17 @@ def _named(files: list[str]) -> str:
 
 
 def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
-    if sibling.size is None:  # some mirrors list only names
-        return _requested_remote_file(model, commit, sibling.rfilename)
-    with client_errors_as_hub_errors(model.repo, model.name), client_understands():
-        sha256 = str(sibling.lfs.sha256) if sibling.lfs else None
-        return RemoteFile(str(sibling.rfilename), int(sibling.size), sha256 or str(sibling.blob_id), sha256)
-
-
-def _requested_remote_file(model: HubName, commit: str, file: str) -> RemoteFile:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    with client_errors_as_hub_errors(model.repo, model.name):
+    file = str(sibling.rfilename)
+    if sibling.size is not None:
+        with client_errors_as_hub_errors(model.repo, model.name), client_understands():
+            sha256 = str(sibling.lfs.sha256) if sibling.lfs else None
+            return RemoteFile(file, int(sibling.size), sha256 or str(sibling.blob_id), sha256)
+    with client_errors_as_hub_errors(model.repo, model.name):  # some mirrors list only names
         url = hf_hub_url(model.repo, file, revision=commit, endpoint=endpoint())
         metadata = get_hf_file_metadata(url, token=None, endpoint=endpoint())
     if metadata.size is None or metadata.etag is None:
         raise HubError(f"{address()} does not say how large {file} is; check HF_ENDPOINT")
     sha256 = metadata.etag if _SHA256.fullmatch(metadata.etag) else None
     return RemoteFile(file, metadata.size, metadata.etag, sha256)
-
-
-def _licence(info: Any) -> str | None:
-    tags = [tag.removeprefix("license:") for tag in info.tags or [] if tag.startswith("license:")]
-    name = info.card_data.get("license_name") if info.card_data else None
-    return str(name) if name else (tags[0] if tags else None)

@@ -1,103 +1,75 @@
-"""The wider model as a whole: whether it can be made, what it takes, and writing it."""
+"""What every tensor and every metadata key of the wider model is, and writing it; docs/widening.md has the formulas."""
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
+import numpy as np
+from numpy.typing import NDArray
 
-from specrun.making.candidates import FILE_TYPES, SAME, Candidate
-from specrun.making.widening.blocks import TYPES, Type
-from specrun.making.widening.recipe import Recipe
-from specrun.making.widening.shape import Shape, Source, WideningError, check_sizes, read_source
+from specrun.making.widening import blocks
+from specrun.making.widening.blocks import Blocks, Floats
+from specrun.making.widening.shape import EPSILON, MATRICES, NORMS, UNIT, kv_slots, query_slots, read_source
 
-MIXTURES = tuple(name for name in FILE_TYPES if name not in ("q8_0", SAME))  # several types in a file, by llama.cpp
+# The marker of --vocab: a constant too small to change a norm, what the final norm makes of it where the hidden state's
+# root mean square is 1, and the added tokens' weight on it.
+_MARKER = 2.0**-27
+_MARKER_NORMED = 32.0
+_MARKER_WEIGHT = -(2.0**15)
 
-_HEADER_BYTES = 64_000_000  # room that we ask for besides the weights: metadata, and something to spare
-_SUPERBLOCK = 256  # weights of a row that K-quants encode together
 
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor to write. shape: rows and columns, or one size. make: its data, of n_bytes."""
 
-class WiderModel:
-    """A model of other sizes that computes what its source does (docs/widening.md). Nothing is written yet.
-
-    path: the source, a llama-architecture GGUF file.
-    sizes: the sizes that change, by the names of the fields of `Shape`.
-    kind: the type of the matrices, a key of `TYPES` or one of `MIXTURES`, which llama.cpp's quantizer makes.
-    seed: of the weights that have no effect.
-
-    Raises WideningError for a source that cannot be widened and for sizes that cannot be.
-    """
-
-    def __init__(self, path: Path, sizes: Mapping[str, int], kind: str, seed: int = 0) -> None:
-        source = read_source(path)
-        target = replace(source.shape, **sizes)
-        check_sizes(source.shape, target)
-        self.kind = kind
-        self._is_mixture = _is_mixture(source, kind)
-        if self._is_mixture:
-            _check_superblocks(target, kind)
-        self._recipe = Recipe(source, target, _unrounded_type(source) if self._is_mixture else TYPES[kind], seed)
-        self._tensors = list(self._recipe.tensors())
-
-    @property
-    def n_parameters(self) -> int:
-        """Weights of all tensors."""
-        return sum(math.prod(tensor.shape) for tensor in self._tensors)
+    name: str
+    shape: tuple[int, ...]
+    kind: blocks.Type
+    make: Callable[[], NDArray[Any]]
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the weights as they are first written."""
-        return sum(tensor.n_bytes for tensor in self._tensors)
+        """Size in the file, without padding."""
+        n_weights, n_bytes = gguf.GGML_QUANT_SIZES[self.kind]
+        return math.prod(self.shape) // int(n_weights) * int(n_bytes)
 
-    @property
-    def keeps_weights(self) -> bool:
-        """Whether all matrices hold the very weights of the source."""
-        return self._recipe.keeps_weights and not self._is_mixture
 
-    @property
-    def keeps_rounding(self) -> bool:
-        """Whether sums are rounded as in the source."""
-        return self._recipe.keeps_rounding
+class WiderModel:
+    """A model of other sizes that computes what its source does. Nothing is written yet.
 
-    def check_space(self, folder: Path) -> None:
-        """Raise WideningError if the disk has no room for the file and for the file that the quantizer reads."""
-        needed, free = self.n_bytes * (2 if self._is_mixture else 1), shutil.disk_usage(folder).free
-        if free < needed + _HEADER_BYTES:
-            raise WideningError(
-                f"{folder} has {free / 1e6:,.0f} MB free and the model needs {needed / 1e6:,.0f} MB; "
-                "make room or choose smaller sizes"
-            )
+    path: the source, a llama-architecture GGUF file.
+    sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can
+        be; nothing here does.
+    kind: the type of the matrices, a key of `TYPES`.
+    seed: of the weights that have no effect.
+    """
+
+    def __init__(self, path: Path, sizes: Mapping[str, int], kind: str, seed: int = 0) -> None:
+        self.source = source = read_source(path)
+        self.target = target = replace(source.shape, **sizes)
+        self.kind = blocks.TYPES[kind]
+        self._noise = blocks.Noise(self.kind, seed)
+        self._is_marked = target.vocab > source.shape.vocab
+        self._copies = _residual_copies(source.shape.embd, target.embd, spare=self._is_marked)
+        share = self._copies * source.shape.embd / target.embd
+        self.scale = math.sqrt(share)  # of the norms' weights
+        self._epsilon = source.fields[EPSILON].contents() * share
+        self._tensors = list(self._all_tensors())
+        self.n_parameters = sum(math.prod(tensor.shape) for tensor in self._tensors)
+        self.n_bytes = sum(tensor.n_bytes for tensor in self._tensors)  # of the weights
 
     def write(self, destination: Path, progress: Callable[[int], None]) -> None:
-        """Write the model. Until it is whole, only a file named `....partial` exists.
-
-        progress: called with the number of bytes after each tensor; it may raise to stop.
-
-        Raises OSError, and LlamaError where the quantizer fails.
-        """
-        if not self._is_mixture:
-            return self._write(destination, progress)
-        wide, partial = (_beside(destination, part) for part in ("wide", "partial"))
-        n_layers = self._recipe.target.layers
-        try:
-            self._write(wide, progress)
-            Candidate(self.kind, tuple(range(n_layers)), n_layers).write(wide, partial, wait=lambda: None)
-            partial.replace(destination)
-        finally:
-            wide.unlink(missing_ok=True)
-            partial.unlink(missing_ok=True)
-        return None
-
-    def _write(self, destination: Path, progress: Callable[[int], None]) -> None:
-        partial = _beside(destination, "partial")
+        """Write the model, at first as `....partial`. progress: gets each tensor's bytes, and may raise."""
+        partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")  # no other process uses this name
         writer = gguf.GGUFWriter(partial, "llama")
         try:
-            self._recipe.add_metadata(writer, self.n_parameters)
+            self._add_metadata(writer)
             for tensor in self._tensors:
                 writer.add_tensor_info(tensor.name, tensor.shape, None, tensor.n_bytes, raw_dtype=tensor.kind)
             writer.write_header_to_file()
@@ -113,28 +85,180 @@ class WiderModel:
             partial.unlink(missing_ok=True)
             raise
 
+    def _all_tensors(self) -> Iterator[Tensor]:
+        """All tensors, in the order of the file."""
+        target = self.target
+        yield Tensor("token_embd.weight", (target.vocab, target.embd), self.kind, self._embedding)
+        if (copied := self.source.tensors.get("rope_freqs.weight")) is not None:
+            yield Tensor(copied.name, tuple(copied.data.shape), copied.tensor_type, lambda: np.array(copied.data))
+        for layer in range(target.layers):
+            for name in (NORMS[0], *MATRICES[:4], NORMS[1], *MATRICES[4:]):
+                yield self._layer_tensor(layer, name)
+        if self._is_marked:
+            name = f"blk.{target.layers - 1}.attn_output.bias"
+            yield Tensor(name, (target.embd,), blocks.Type.F32, lambda: self._at_marker(_MARKER))
+        yield Tensor("output_norm.weight", (target.embd,), blocks.Type.F32, self._output_norm)
+        if "output.weight" in self.source.tensors or self._is_marked:
+            yield Tensor("output.weight", (target.vocab, target.embd), self.kind, self._output)
 
-def _beside(destination: Path, suffix: str) -> Path:
-    """A name next to the destination that no other process uses."""
-    return destination.with_name(f"{destination.name}.{os.getpid()}.{suffix}")
+    # --- the layers ------------------------------------------------------------------------------------------------
+
+    def _layer_tensor(self, layer: int, name: str) -> Tensor:
+        full_name = f"blk.{layer}.{name}.weight"
+        added = layer >= self.source.shape.layers
+        if name in NORMS:
+            source = None if added else full_name
+            return Tensor(full_name, (self.target.embd,), blocks.Type.F32, lambda: self._norm(source))
+        rows, columns = self._matrix_shape(name)
+        writes = name in ("attn_output", "ffn_down")  # into the residual stream, where noise must not go
+
+        def make() -> Blocks:
+            matrix = blocks.zeros(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
+            if not added:
+                self._place(matrix, full_name, name)
+            return matrix
+
+        return Tensor(full_name, (rows, columns), self.kind, make)
+
+    def _matrix_shape(self, name: str) -> tuple[int, int]:
+        target = self.target
+        queries, keys = target.heads * target.head_dim, target.kv_heads * target.head_dim
+        return {
+            "attn_q": (queries, target.embd),
+            "attn_k": (keys, target.embd),
+            "attn_v": (keys, target.embd),
+            "attn_output": (target.embd, queries),
+            "ffn_gate": (target.ff, target.embd),
+            "ffn_up": (target.ff, target.embd),
+            "ffn_down": (target.embd, target.ff),
+        }[name]
+
+    def _place(self, matrix: Blocks, full_name: str, name: str) -> None:
+        """Put the source's weights where the wider model uses them."""
+        source, head_dim = self.source.shape, self.source.shape.head_dim
+        real = blocks.read(self.source.tensors[full_name], self.kind)
+        if name == "attn_q":
+            matrix[_heads(query_slots(source, self.target), head_dim), : real.shape[1]] = real
+        elif name in ("attn_k", "attn_v"):
+            to, of = zip(*kv_slots(source, self.target), strict=True)
+            matrix[_heads(to, head_dim), : real.shape[1]] = real[_heads(of, head_dim)]
+        elif name in ("attn_output", "ffn_down"):
+            is_attention = name == "attn_output"
+            columns = (
+                _heads(query_slots(source, self.target), head_dim // UNIT) if is_attention else np.arange(real.shape[1])
+            )
+            for copy in range(self._copies):
+                matrix[copy * source.embd : (copy + 1) * source.embd, columns] = real
+        else:
+            matrix[: real.shape[0], : real.shape[1]] = real
+
+    def _norm(self, full_name: str | None) -> Floats:
+        """A norm's weights, zero past the source's width; 1 where the source has no such layer."""
+        embd = self.source.shape.embd
+        real = np.ones(embd) if full_name is None else self.source.tensors[full_name].data.astype(np.float64)
+        weights = np.zeros(self.target.embd, np.float32)
+        weights[:embd] = real * self.scale
+        return weights
+
+    # --- both ends -------------------------------------------------------------------------------------------------
+
+    def _embedding(self) -> Blocks:
+        real = blocks.read(self.source.tensors["token_embd.weight"], self.kind)
+        matrix = blocks.zeros(self.target.vocab, self.target.embd, self.kind)
+        matrix[: len(real), : self._copies * real.shape[1]] = np.tile(real, (1, self._copies, 1))
+        return matrix
+
+    def _output(self) -> Blocks:
+        name = "output.weight" if "output.weight" in self.source.tensors else "token_embd.weight"
+        real = blocks.read(self.source.tensors[name], self.kind)
+        matrix = self._noise.matrix(self.target.vocab, self.target.embd)
+        matrix[: len(real), : real.shape[1]] = real
+        if self._is_marked:
+            matrix[len(real) :, : real.shape[1]] = 0
+            matrix[: len(real), -1] = 0
+            block = np.zeros((1, UNIT), np.float32)
+            block[0, 0] = _MARKER_WEIGHT
+            matrix[len(real) :, -1] = blocks.encode(block, self.kind)[0, 0]
+        return matrix
+
+    def _output_norm(self) -> Floats:
+        weights = self._norm("output_norm.weight")
+        if self._is_marked:
+            weights += self._at_marker(_MARKER_NORMED / _MARKER * self.scale)
+        return weights
+
+    def _at_marker(self, value: float) -> Floats:
+        """Zeros but for `value` in the marker's dimension, the first of the last block."""
+        vector = np.zeros(self.target.embd, np.float32)
+        vector[-UNIT] = value
+        return vector
+
+    # --- metadata --------------------------------------------------------------------------------------------------
+
+    def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
+        """Copy the source's metadata into `writer`, with the sizes and the name of the wider model."""
+        target, vtype, n = self.target, gguf.GGUFValueType, self.n_parameters
+        for key, field in self.source.fields.items():
+            value = field.contents()
+            if key.startswith("GGUF.") or key == "general.architecture" or value == []:
+                continue
+            if key == "general.alignment":
+                writer.add_custom_alignment(value)
+            else:
+                item_type = field.types[-1] if len(field.types) > 1 else None
+                writer.add_key_value(key, self._with_added_tokens(key, value), field.types[0], item_type)
+        sizes = {
+            "llama.vocab_size": target.vocab,
+            "llama.embedding_length": target.embd,
+            "llama.block_count": target.layers,
+            "llama.feed_forward_length": target.ff,
+            "llama.attention.head_count": target.heads,
+            "llama.attention.head_count_kv": target.kv_heads,
+            "llama.attention.key_length": target.head_dim,
+            "llama.attention.value_length": target.head_dim,
+            "llama.rope.dimension_count": target.head_dim,
+            "general.file_type": _file_type(self.kind),
+        }
+        for key, size in sizes.items():
+            _set(writer, key, size, vtype.UINT32)
+        _set(writer, EPSILON, self._epsilon, vtype.FLOAT32)
+        label = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
+        _set(writer, "general.name", f"{self.source.name} widened to {label}", vtype.STRING)
+        _set(writer, "general.size_label", label, vtype.STRING)
+
+    def _with_added_tokens(self, key: str, value: Any) -> Any:
+        added = range(self.source.shape.vocab, self.target.vocab)
+        if key == "tokenizer.ggml.tokens":
+            return value + [f"[PAD{token}]" for token in added]
+        if key == "tokenizer.ggml.token_type":
+            return value + [int(gguf.TokenType.UNUSED)] * len(added)
+        if key == "tokenizer.ggml.scores":
+            return value + [-10_000.0] * len(added)
+        return value
 
 
-def _is_mixture(source: Source, name: str) -> bool:
-    """Whether llama.cpp's quantizer makes the file, as its type stands for a mixture that the source does not have."""
-    types = {tensor.tensor_type for tensor in source.tensors.values() if len(tensor.shape) == 2}
-    return name in MIXTURES and types != {TYPES.get(name)}
+def _residual_copies(source: int, target: int, spare: bool) -> int:
+    """How many copies of the source's hidden state the wider one holds.
+
+    The count that makes the norms' scale a power of two, where there is one. spare: leave a block for the marker.
+    """
+    copies, rest = divmod(target, source)
+    while copies % 4 == 0:
+        copies //= 4
+    return 1 if rest or (spare and copies * source == target) else copies
 
 
-def _unrounded_type(source: Source) -> Type:
-    """A type that we can write and that holds the source's matrices as they are: their own, or F16."""
-    kind = source.tensors["blk.0.attn_q.weight"].tensor_type
-    return kind if kind in TYPES.values() else Type.F16
+def _heads(slots: Iterable[int], size: int) -> NDArray[np.intp]:
+    """Indices of the rows (or columns) of these heads, `size` to a head."""
+    return np.concatenate([np.arange(slot * size, (slot + 1) * size) for slot in slots])
 
 
-def _check_superblocks(target: Shape, kind: str) -> None:
-    """Raise WideningError where llama.cpp's quantizer would give some matrices another type."""
-    widths = {"--embd": target.embd, "--ff": target.ff, "the width of all --heads": target.heads * target.head_dim}
-    for name, width in widths.items():
-        if width % _SUPERBLOCK:
-            more = width + -width % _SUPERBLOCK
-            raise WideningError(f"{name} {width} is not a multiple of {_SUPERBLOCK}, as {kind} needs; give {more}")
+def _set(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueType) -> None:
+    """Set a key, whether or not the writer has it."""
+    writer.kv_data[0].pop(key, None)
+    writer.add_key_value(key, value, kind)
+
+
+def _file_type(kind: blocks.Type) -> int:
+    name = {"F32": "ALL_F32", "MXFP4": "MOSTLY_MXFP4_MOE"}.get(kind.name, f"MOSTLY_{kind.name}")
+    return int(gguf.LlamaFileType[name])

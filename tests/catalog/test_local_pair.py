@@ -1,4 +1,4 @@
-"""Which draft was measured as the fastest for a target."""
+"""Which draft a target gets: the fastest that was measured, else the draft made from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded, fastest, made
-from specrun.catalog.fastest import FastestDraft
+from specrun.catalog import embedded, made
 from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair
+from specrun.catalog.made import FastestDraft
 from tests.models import random_llama
 
 
@@ -23,26 +23,26 @@ def pair(target: str | None, draft: str | None = None) -> tuple[Path, Path | Non
 
 
 def test_a_draft_is_found_until_it_is_forgotten(target: Path, tmp_path: Path) -> None:
-    assert fastest.find(target) is None
+    assert made.find_fastest(target) is None
     draft = FastestDraft("small", tmp_path / "small.gguf")
-    fastest.keep(target, draft)
-    assert fastest.find(target) == draft
-    fastest.forget(target)
-    assert fastest.find(target) is None
+    made.keep_fastest(target, draft)
+    assert made.find_fastest(target) == draft
+    made.forget_fastest(target)
+    assert made.find_fastest(target) is None
     assert not made.home(target).exists()
-    fastest.forget(target)
+    made.forget_fastest(target)
 
 
 def test_a_damaged_entry_is_as_good_as_none(target: Path) -> None:
-    fastest.keep(target, FastestDraft("none", None))
+    made.keep_fastest(target, FastestDraft("none", None))
     (made.home(target) / "fastest.json").write_text("{")
-    assert fastest.find(target) is None
+    assert made.find_fastest(target) is None
 
 
 def test_the_fastest_draft_is_taken_unless_another_is_named(target: Path, tmp_path: Path) -> None:
     compared = random_llama(tmp_path / "compared.gguf")
     made.register(target, made.MadeDraft(random_llama(tmp_path / "made.gguf"), "q2_k"))
-    fastest.keep(target, FastestDraft("compared", compared))
+    made.keep_fastest(target, FastestDraft("compared", compared))
     assert pair(str(target))[:2] == (target, compared)
     assert "compared, the fastest" in pair(str(target))[2][0]
     assert pair(str(target), str(embedded.DRAFT))[1] == embedded.DRAFT
@@ -50,14 +50,14 @@ def test_the_fastest_draft_is_taken_unless_another_is_named(target: Path, tmp_pa
 
 
 def test_without_a_draft_where_that_was_fastest(target: Path) -> None:
-    fastest.keep(target, FastestDraft("none", None))
+    made.keep_fastest(target, FastestDraft("none", None))
     assert pair(str(target))[:2] == (target, None)
 
 
 def test_a_draft_that_is_gone_is_replaced_by_the_made_one(target: Path, tmp_path: Path) -> None:
     own = random_llama(tmp_path / "made.gguf")
     made.register(target, made.MadeDraft(own, "q2_k"))
-    fastest.keep(target, FastestDraft("gone", tmp_path / "gone.gguf"))
+    made.keep_fastest(target, FastestDraft("gone", tmp_path / "gone.gguf"))
     assert pair(str(target))[:2] == (target, own)
     assert "is gone" in pair(str(target))[2][0]
 
