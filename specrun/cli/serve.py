@@ -22,7 +22,7 @@ from specrun.views import answer_report as report
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.serving.app import Access
+    from specrun.serving.guard import Access
 
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
 _MOST_PARALLEL = 16  # answers at a time; chosen by hand
@@ -38,9 +38,7 @@ class ServerOptions:
     host: Annotated[str, _option(
         "--host", metavar="ADDRESS", help="The address to listen on. 0.0.0.0 is reachable from outside."
     )] = "127.0.0.1"
-    port: Annotated[int, _option(
-        "--port", min=0, max=65535, metavar="N", help="The port; 0 takes a free one."
-    )] = 8080
+    port: Annotated[int, _option("--port", min=0, max=65535, metavar="N", help="The port; 0 takes a free one.")] = 8080
     api_key: Annotated[str | None, _option(
         "--api-key", envvar="SPECRUN_API_KEY", metavar="KEY", show_default=False,
         help="What clients must send as their key. The variable keeps it out of the list of processes."
@@ -84,11 +82,12 @@ def serve(
     """
     from specrun.cli.opening import opened
     from specrun.engine.request import make_request
+    from specrun.hardware.memory import Memory
     from specrun.llama import chat_template
     from specrun.serving.app import make_app
     from specrun.serving.conversations import Conversations
     from specrun.serving.http_server import HttpServer, listening_socket, url
-    from specrun.serving.job_queue import JobQueue
+    from specrun.serving.job import JobQueue
     from specrun.serving.prompts import Prompts
     from specrun.serving.request_fields import Defaults
     from specrun.serving.service import LoadedService, Service
@@ -108,7 +107,9 @@ def serve(
         service.begin(LoadedService(model, Prompts(model), name))
         with InterruptFlag() as interrupted:
             output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")
-            conversations = Conversations(model.lanes.engines, _cache_bytes(server.cache_ram))
+            free = Memory.read().available_bytes  # what the model has left
+            cache_bytes = min(free // 10, _MOST_CACHE_BYTES) if server.cache_ram is None else server.cache_ram << 20
+            conversations = Conversations(model.lanes.engines, cache_bytes)
             Worker(service, conversations, _report).run(lambda: interrupted() or not http.is_running)
             http.stop()
     return INTERRUPTED_EXIT_CODE
@@ -116,22 +117,13 @@ def serve(
 
 def _access(options: ServerOptions, bound: socket) -> Access:
     """Who may ask. Says so if everybody may."""
-    from specrun.serving.app import Access
-    from specrun.serving.guard import is_loopback
+    from specrun.serving.guard import Access, is_loopback
 
     only_local = is_loopback(bound.getsockname()[0])
     if not (only_local or options.api_key):
-        output.note(
-            f"everybody who reaches {options.host} can use this server; --api-key or SPECRUN_API_KEY sets a key"
-        )
+        reach = f"everybody who reaches {options.host} can use this server"
+        output.note(f"{reach}; --api-key or SPECRUN_API_KEY sets a key")
     return Access(options.api_key or None, only_local, options.cors_origin or ())
-
-
-def _cache_bytes(mib: int | None) -> int:
-    """Most bytes of saved caches, where the option says `mib`. Call it when the model is loaded."""
-    from specrun.hardware.memory import Memory
-
-    return min(Memory.read().available_bytes // 10, _MOST_CACHE_BYTES) if mib is None else mib << 20
 
 
 def _report(error: Exception) -> None:

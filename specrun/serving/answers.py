@@ -23,9 +23,7 @@ from specrun.serving.reading.deltas import Delta, Reader
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back
 
-FinishName = Literal["stop", "length", "tool_calls"]
-NewReader = Callable[[], Reader]
-"""Makes the reader of one answer, which knows how the model marks the parts of an answer."""
+NewReader = Callable[[], Reader]  # makes the reader of an answer
 
 
 @dataclass
@@ -39,7 +37,7 @@ class Answer:
     index: int
     deltas: list[Delta] = field(default_factory=list)
     logprobs: tuple[TokenLogprob, ...] = ()
-    finish: FinishName | None = None
+    finish: Literal["stop", "length", "tool_calls"] | None = None
     completion: Completion | None = None
 
     @property
@@ -87,7 +85,7 @@ async def response_of(request: Request, job: Job, new_reader: NewReader, shape: 
         return _EventStream(job, _events(job, new_reader, shape))
     answers = [Answer(i) for i in range(len(job.asked))]
     async with _cancelled_on_disconnect(job, request.receive):
-        async for addition in _additions(job, new_reader):
+        async for addition in _additions(job, new_reader, None):
             assert addition
             answer = answers[addition.index]
             answer.deltas += addition.deltas
@@ -116,9 +114,7 @@ async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterato
         yield data
 
 
-async def _additions(
-    job: Job, new_reader: NewReader, keep_alive_s: float | None = None
-) -> AsyncIterator[Answer | None]:
+async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None) -> AsyncIterator[Answer | None]:
     """Everything that is written; None after each `keep_alive_s` seconds without anything new. Raises ApiError."""
     index, reader, has_calls = 0, new_reader(), False
     try:
@@ -132,18 +128,13 @@ async def _additions(
                 addition = Answer(index, reader.finish(), completion=event.completion)
             has_calls = has_calls or any(delta.call for delta in addition.deltas)
             if isinstance(event, Answered):
-                addition.finish = _finish_name(event.completion, has_calls)
+                # An interrupted answer is cut short, as a long answer is.
+                is_cut = event.completion.finish_reason != "stop"
+                addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
                 index, reader, has_calls = index + 1, new_reader(), False
             yield addition
     except SpecrunError as error:
         raise of_model(error) from error
-
-
-def _finish_name(completion: Completion, has_calls: bool) -> FinishName:
-    """OpenAI's name for why an answer ended. An interrupted answer is cut short, as a long answer is."""
-    if completion.finish_reason != "stop":
-        return "length"
-    return "tool_calls" if has_calls else "stop"
 
 
 class _EventStream(Response):

@@ -1,12 +1,15 @@
 """POST /v1/messages and /v1/messages/count_tokens: the next message of a conversation, as Anthropic's clients ask.
 
-Requests are turned into OpenAI's shape, so that both are read in the same way.
+Requests are turned into OpenAI's shape, so that both are read in the same way. Answers are messages of blocks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
@@ -14,20 +17,29 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specrun.serving.answers import response_of
-from specrun.serving.anthropic_shapes import AnthropicShape
-from specrun.serving.api_error import refused
+from specrun.engine.completion import Completion
+from specrun.serving.answers import Answer, Shape, frame, response_of
+from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
 from specrun.serving.chat_completions import begin, chat_prompt, read_chat
 from specrun.serving.messages import MOST_MESSAGES, joined
-from specrun.serving.reading.json_call import whole_characters
+from specrun.serving.reading.calls import whole_characters
+from specrun.serving.reading.deltas import Delta
 from specrun.serving.request_fields import Streaming
-from specrun.serving.service import Service
+from specrun.serving.service import Service, cached_tokens
 from specrun.serving.tools import MOST_TOOLS
 
 _MOST_BLOCKS = 10_000  # in a message
 _SAME = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "repeat_penalty", "chat_template_kwargs")
+_TYPES = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use", "redacted_thinking")}
 _CHOICES: dict[str, Any] = {"": "auto", "auto": "auto", "any": "required", "none": "none"}
+
+_DELTAS = {
+    "tool_use": ("input_json_delta", "partial_json"),
+    "thinking": ("thinking_delta", "thinking"),
+    "text": ("text_delta", "text"),
+}
+_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 _Text = Annotated[str, BeforeValidator(lambda content: joined(content or "", None))]
 
@@ -71,10 +83,6 @@ class _Choice(Fields):
     disable_parallel_tool_use: bool = False
 
 
-class _ChoiceField(Fields):
-    tool_choice: _Choice = _Choice()
-
-
 class _AnthropicFields(Fields):
     max_tokens: Annotated[Integer, Field(ge=1, le=2**31 - 1)] | None = None
     system: _Text = ""
@@ -85,7 +93,6 @@ class _AnthropicFields(Fields):
 
 
 async def anthropic_messages(service: Service, request: Request) -> Response:
-    """The endpoint that answers. Raises ApiError."""
     loaded = service.loaded
     body = await read_json(request)
     is_streamed = parsed(Streaming, body).stream
@@ -114,14 +121,20 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     result: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
     result["messages"] = [{"role": "system", "content": given.system}] if given.system else []
     for i, message in enumerate(given.messages):
-        result["messages"] += _OPENAI[message.role](f"messages[{i}].content", message.content)
+        result["messages"] += _openai(f"messages[{i}].content", message)
     if given.stop_sequences:
         result["stop"] = given.stop_sequences
     # Tools of other types run on Anthropic's servers. The model is not told about them.
     tools = [tool for tool in given.tools if tool.type == "custom"]
     if tools:
-        result["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
-        choice = parsed(_ChoiceField, body).tool_choice
+        result["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
+            }
+            for t in tools
+        ]
+        choice = parsed(_Choice, {} if body.get("tool_choice") is None else body["tool_choice"], "tool_choice")
         named = {"type": "function", "function": {"name": choice.name}}
         result["tool_choice"] = named if choice.type == "tool" else _CHOICES[choice.type]
         result["parallel_tool_calls"] = not choice.disable_parallel_tool_use
@@ -130,47 +143,140 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     return result
 
 
-def _function(tool: _Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-
-
-def _user(name: str, blocks: list[_Block]) -> Iterator[dict[str, Any]]:
-    """A message of the user: the answers of tools, and the text behind them."""
-    texts = []
+def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
+    """The messages that say the same in OpenAI's shape: the answers of tools come before the text behind them."""
+    role, blocks = message.role, message.content
+    if role == "system":  # as Claude Code has between the others
+        if any(block.text is None for block in blocks):
+            raise refused(name, "must be a string or blocks of the type text")
+        return [{"role": "system", "content": "\n".join(block.text or "" for block in blocks)}]
     for i, block in enumerate(blocks):
-        if block.type == "text":
-            texts.append(block.text or "")
-        elif block.type == "tool_result":
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.content}
-        else:
-            why = f"must be text or tool_result; this model reads no {whole_characters(block.type) or 'other parts'}"
+        if block.type not in _TYPES[role]:
+            why = "must be text, thinking or tool_use in a message of the assistant"
+            if role == "user":
+                why = (
+                    f"must be text or tool_result; this model reads no {whole_characters(block.type) or 'other parts'}"
+                )
             raise refused(f"{name}[{i}].type", why)
-    if texts:
-        yield {"role": "user", "content": "\n".join(texts)}
+    texts = [block.text or "" for block in blocks if block.type == "text"]
+    if role == "user":
+        results = [block for block in blocks if block.type == "tool_result"]
+        told = [{"role": "tool", "tool_call_id": block.tool_use_id, "content": block.content} for block in results]
+        return [*told, {"role": "user", "content": "\n".join(texts)}] if texts else told
+    thoughts = [block.thinking for block in blocks if block.type == "thinking"]
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)},
+        }
+        for block in blocks
+        if block.type == "tool_use"
+    ]
+    content, reasoning = "\n".join(texts), "\n".join(thoughts)
+    return [{"role": role, "content": content, "reasoning_content": reasoning, "tool_calls": calls}]
 
 
-def _assistant(name: str, blocks: list[_Block]) -> Iterator[dict[str, Any]]:
-    texts, thoughts, calls = [], [], []
-    for i, block in enumerate(blocks):
-        if block.type == "text":
-            texts.append(block.text or "")
-        elif block.type == "thinking":
-            thoughts.append(block.thinking)
-        elif block.type == "tool_use":
-            function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
-            calls.append({"id": block.id, "type": "function", "function": function})
-        elif block.type != "redacted_thinking":
-            raise refused(f"{name}[{i}].type", "must be text, thinking or tool_use in a message of the assistant")
-    message = {"role": "assistant", "content": "\n".join(texts), "reasoning_content": "\n".join(thoughts)}
-    yield {**message, "tool_calls": calls}
+def _event(kind: str, **fields: Any) -> bytes:
+    return frame({"type": kind, **fields}, event=kind)
 
 
-def _system(name: str, blocks: list[_Block]) -> Iterator[dict[str, Any]]:
-    """A message of the system, which Claude Code has between the others."""
-    texts = [block.text for block in blocks if block.text is not None]
-    if len(texts) < len(blocks):
-        raise refused(name, "must be a string or blocks of the type text")
-    yield {"role": "system", "content": "\n".join(texts)}
+class AnthropicShape(Shape):
+    """The shape of /v1/messages. n_prompt: tokens of the prompt."""
+
+    keep_alive = _event("ping")
+
+    def __init__(self, model_name: str, n_prompt: int) -> None:
+        self._n_prompt = n_prompt
+        self._head: dict[str, Any] = {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "type": "message",
+            "role": "assistant",
+            "model": model_name,
+        }
+        self._index = -1  # of the latest block
+        self._open: tuple[str, int] | None = None  # the open block, as `_block` names it
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        content = content_json(answers[0].deltas)
+        return {**self._head, "content": content, **_stop_json(answers[0]), "usage": _usage_json(answers[0].ended)}
+
+    def begin(self) -> Iterator[bytes]:
+        usage = {"input_tokens": self._n_prompt, "output_tokens": 0}
+        message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield _event("message_start", message=message)
+        yield self.keep_alive
+
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        for delta in addition.deltas:
+            block, begin, text = _block(delta)
+            if block != self._open:
+                yield from self._close()
+                self._index += 1
+                self._open = block
+                yield _event("content_block_start", index=self._index, content_block=begin)
+            if text:
+                kind, name = _DELTAS[block[0]]
+                yield _event("content_block_delta", index=self._index, delta={"type": kind, name: text})
+        if addition.completion:
+            yield from self._close()
+            yield _event("message_delta", delta=_stop_json(addition), usage=_usage_json(addition.completion))
+            yield _event("message_stop")
+
+    def failure(self, error: ApiError) -> bytes:
+        return frame(error.as_anthropic(), event="error")
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open is not None:
+            yield _event("content_block_stop", index=self._index)
+        self._open = None
 
 
-_OPENAI = {"user": _user, "assistant": _assistant, "system": _system}
+def content_json(deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+    blocks = []
+    for (kind, _), group in groupby(map(_block, deltas), key=itemgetter(0)):
+        parts = list(group)
+        text = "".join(added for _, _, added in parts)
+        blocks.append(parts[0][1] | ({"input": _object(text)} if kind == "tool_use" else {kind: text}))
+    return blocks
+
+
+def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], str]:
+    """The block that an addition belongs to (its type, and a number for each call), how it begins, and the addition."""
+    call = delta.call
+    if call:
+        begin: dict[str, Any] = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        return ("tool_use", call.index), begin, call.arguments
+    if delta.reasoning:
+        return ("thinking", 0), {"type": "thinking", "thinking": "", "signature": ""}, delta.reasoning
+    return ("text", 0), {"type": "text", "text": ""}, delta.content
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A call's arguments; empty for half an object, of an answer that was cut off."""
+    try:
+        value = json.loads(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _usage_json(completion: Completion) -> dict[str, int]:
+    """Numbers of tokens. Anthropic does not count those of the cache as input."""
+    cached = cached_tokens(completion.statistics)
+    return {
+        "input_tokens": completion.statistics.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": len(completion.token_ids),
+    }
+
+
+def _stop_json(answer: Answer) -> dict[str, str | None]:
+    """Why an answer ended, and which stop text ended it."""
+    done, stop = answer.ended, None
+    if answer.finish == "stop":
+        written = b"".join(map(done.token_bytes, done.token_ids)).decode("utf-8", errors="replace")
+        rest = written[len(done.text) :]
+        stop = next((text for text in done.request.stops if text and rest.startswith(text)), None)
+    return {"stop_reason": "stop_sequence" if stop else _STOPS[answer.finish or "stop"], "stop_sequence": stop}

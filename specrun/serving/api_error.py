@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -11,7 +12,7 @@ from specrun.errors import PromptError, SpecrunError, UsageError
 
 ANTHROPIC = "/v1/messages"
 
-BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 401, 403, 404, 405
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 400, 401, 403, 404
 TIMED_OUT, TOO_LARGE, SERVER_ERROR, UNAVAILABLE = 408, 413, 500, 503
 
 # llama-server's names, which say more than OpenAI's.
@@ -22,48 +23,36 @@ _TYPES = {
     SERVER_ERROR: "server_error",
     UNAVAILABLE: "unavailable_error",
 }
-_ANTHROPIC_TYPES = {
-    **_TYPES,
-    TOO_LARGE: "request_too_large",
-    SERVER_ERROR: "api_error",
-    UNAVAILABLE: "overloaded_error",
-}
+_ANTHROPIC_TYPES = {TOO_LARGE: "request_too_large", SERVER_ERROR: "api_error", UNAVAILABLE: "overloaded_error"}
 _INVALID = "invalid_request_error"
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that gets an error for an answer.
 
     message: what is wrong and what to do, in a sentence. status: of HTTP.
-    param: the field that is wrong, if it is a field. code: a name for programs, where OpenAI has one.
+    param: the field that is wrong, if it is a field. code: OpenAI's name for programs, if there is any.
     headers: further headers of the answer.
     """
 
-    def __init__(
-        self,
-        message: str,
-        status: int = BAD_REQUEST,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.param = param
-        self.code = code
-        self.headers = headers
+    message: str
+    status: int = BAD_REQUEST
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     def as_openai(self) -> dict[str, Any]:
-        """The object that OpenAI's clients read."""
         kind = _TYPES.get(self.status, _INVALID)
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def as_anthropic(self) -> dict[str, Any]:
-        """The object that Anthropic's clients read."""
         # Agents look for these words, and shorten their conversation.
         begin = "prompt is too long: " if self.code == "context_length_exceeded" else ""
-        kind = _ANTHROPIC_TYPES.get(self.status, _INVALID)
+        kind = (_TYPES | _ANTHROPIC_TYPES).get(self.status, _INVALID)
         return {"type": "error", "error": {"type": kind, "message": begin + self.message}}
 
 
@@ -78,7 +67,6 @@ def of_model(error: SpecrunError) -> ApiError:
 
 
 def error_response(path: str, error: ApiError) -> Response:
-    """The answer to a request for `path`."""
     is_anthropic = path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
     told = error.as_anthropic() if is_anthropic else error.as_openai()
     return JSONResponse(told, error.status, dict(error.headers or {}))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,33 +17,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.errors import SpecrunError
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
-from specrun.serving.api_error import (
-    ANTHROPIC,
-    METHOD_NOT_ALLOWED,
-    NOT_FOUND,
-    SERVER_ERROR,
-    ApiError,
-    error_response,
-    of_model,
-)
+from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
 from specrun.serving.chat_completions import chat_completions
 from specrun.serving.completions import completions
-from specrun.serving.facts import health, metrics, models, props
-from specrun.serving.guard import Guard
+from specrun.serving.facts import detokenize, health, metrics, models, props, tokenize
+from specrun.serving.guard import Access, Guard
 from specrun.serving.page import page
 from specrun.serving.service import Service
-from specrun.serving.tokenizing import detokenize, tokenize
 
 Report = Callable[[Exception], None]
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may ask. The fields are those of `Guard`."""
-
-    key: str | None = None
-    only_local: bool = True
-    origins: Sequence[str] = ()
 
 
 def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
@@ -69,42 +50,30 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         route("/detokenize", detokenize),
         route("/metrics", metrics, "GET"),
     ]
-    middleware = [Middleware(Guard, key=access.key, only_local=access.only_local, origins=access.origins)]
+    middleware = [Middleware(Guard, access=access)]
     if access.origins:
         cors = Middleware(CORSMiddleware, allow_origins=access.origins, allow_methods=["*"], allow_headers=["*"])
         middleware.insert(0, cors)
     handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
-    return _reported(Starlette(routes=routes, middleware=middleware, exception_handlers=handlers), report)
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
-
-def _reported(app: ASGIApp, report: Report) -> ASGIApp:
-    """`app`, whose failures are reported, also in the middle of an answer."""
-
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+    async def reporting(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app(scope, receive, send)
-        except Exception as error:
+        except Exception as error:  # which may come in the middle of an answer
             report(error)
             raise
 
-    return run
+    return reporting
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return error_response(request.url.path, _told(request, error))
-
-
-def _told(request: Request, error: Exception) -> ApiError:
-    """What the client gets to know about an error."""
+    path, told = request.url.path, ApiError("the server failed", SERVER_ERROR)
     if isinstance(error, ApiError):
-        return error
-    if isinstance(error, SpecrunError):
-        return of_model(error)
-    if not isinstance(error, HTTPException):
-        return ApiError("the server failed", SERVER_ERROR)
-    path = request.url.path
-    if error.status_code == NOT_FOUND:
-        return ApiError(f"there is nothing at {path}", NOT_FOUND)
-    if error.status_code == METHOD_NOT_ALLOWED:
-        return ApiError(f"{request.method} is not possible at {path}", METHOD_NOT_ALLOWED, headers=error.headers)
-    return ApiError(error.detail, error.status_code)
+        told = error
+    elif isinstance(error, SpecrunError):
+        told = of_model(error)
+    elif isinstance(error, HTTPException):
+        messages = {404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
+        told = ApiError(messages.get(error.status_code, error.detail), error.status_code, headers=error.headers)
+    return error_response(path, told)

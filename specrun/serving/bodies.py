@@ -5,17 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator, model_validator
 from starlette.requests import ClientDisconnect, Request
 
 from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError, refused
@@ -50,22 +43,20 @@ class Fields(BaseModel):
 Model = TypeVar("Model", bound=Fields)
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 # JSON has one kind of numbers, and some clients write 1.0.
-Integer = Annotated[int, BeforeValidator(_whole)]
+Integer = Annotated[
+    int, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+]
 
 
 def must(be: str) -> WrapValidator:
     """For a field that has a single message, "FIELD must ...", for everything that can be wrong in its value."""
 
-    def check(value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
+    def check(value: Any, inner: Callable[[Any], Any]) -> Any:
         try:
             return inner(value)
         except ValidationError as error:
-            if any(one["type"] == "value_error" for one in _errors(error)):
+            if any(part["type"] == "value_error" for part in _errors(error)):
                 raise  # a part of the value has a message of its own
             raise ValueError(f"must {be}") from None
 
@@ -117,8 +108,6 @@ async def _read(request: Request) -> bytes:
     async for chunk in request.stream():
         data += chunk
         if len(data) > MOST_BYTES:
-            # The rest of the body is not read, so nothing else can follow on this connection.
-            raise ApiError(
-                f"the body is larger than {MOST_BYTES >> 20} MiB", TOO_LARGE, headers={"Connection": "close"}
-            )
+            close = {"Connection": "close"}  # the rest of the body is not read, so nothing else can follow
+            raise ApiError(f"the body is larger than {MOST_BYTES >> 20} MiB", TOO_LARGE, headers=close)
     return bytes(data)

@@ -48,7 +48,6 @@ class Chat:
 
 
 async def chat_completions(service: Service, request: HttpRequest) -> Response:
-    """The endpoint. Raises ApiError."""
     loaded = service.loaded
     body = await read_json(request)
     sending = parsed(Sending, body)
@@ -58,7 +57,6 @@ async def chat_completions(service: Service, request: HttpRequest) -> Response:
 
 
 def read_chat(service: Service, body: Mapping[str, Any]) -> Chat:
-    """What the JSON asks for. Raises ApiError."""
     loaded = service.loaded
     form = loaded.prompts.form
     request = read_request(body, service.defaults, loaded.model.llama_model.n_vocab)
@@ -82,13 +80,10 @@ async def chat_prompt(service: Service, chat: Chat, anew: bool = False) -> Promp
 
 
 async def begin(service: Service, chat: Chat, n: int = 1, anew: bool = False) -> tuple[Job, NewReader]:
-    """Put a job for `n` answers into the queue. Returns it, and what makes the reader of each. Raises ApiError.
-
-    anew: as in `Asked`.
-    """
+    """Put a job for `n` answers into the queue. Returns it, and what makes their readers. anew: as in `Asked`."""
     prompt = await chat_prompt(service, chat, anew)
     text = prompt.text or ""
-    shown = service.loaded.prompts.control_tokens(chat.expected.markers)
+    shown = service.loaded.prompts.control_tokens(chat.expected.form.markers(chat.expected.tools is not None))
     try:
         request = await run_in_threadpool(chat.expected.constrained, replace(chat.request, shown=shown), text)
     except SpecrunError as error:

@@ -40,29 +40,22 @@ class _CompletionFields(Fields):
 
 
 async def completions(service: Service, request: Request) -> Response:
-    """The endpoint. Raises ApiError."""
     loaded = service.loaded
     body = await read_json(request)
     asked = read_request(body, service.defaults, loaded.model.llama_model.n_vocab)
     sending, given = parsed(Sending, body), parsed(_CompletionFields, body)
-    _refuse_unknown_ways(given, sending.n)
+    if given.echo:
+        raise refused("echo", "is not possible; put the prompt before the answer yourself")
+    if given.suffix:
+        raise refused("suffix", "is not possible: the model only continues texts")
+    if given.best_of > sending.n:
+        raise refused("best_of", "may not be more than n: all answers that are written are sent")
     anew = not sending.cache_prompt
     prompts = await run_in_threadpool(_prompts, given.prompt, loaded.prompts, anew)
     job = service.submit(prompts, replace(asked, logprobs=given.logprobs), sending.n, anew)
     return await response_of(request, job, PlainReader, CompletionShape(loaded, sending, job.asked), sending.stream)
 
 
-def _refuse_unknown_ways(given: _CompletionFields, n: int) -> None:
-    """Refuse what would change the answer and cannot be done."""
-    if given.echo:
-        raise refused("echo", "is not possible; put the prompt before the answer yourself")
-    if given.suffix:
-        raise refused("suffix", "is not possible: the model only continues texts")
-    if given.best_of > n:
-        raise refused("best_of", "may not be more than n: all answers that are written are sent")
-
-
 def _prompts(given: Any, prompts: Prompts, anew: bool) -> list[Prompt]:
-    """The prompt, or several: each is a text or a list of token ids."""
     several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    return [prompts.of_text(one, anew) if isinstance(one, str) else prompts.of_tokens(one) for one in several]
+    return [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]

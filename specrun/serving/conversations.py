@@ -20,10 +20,9 @@ _FEWEST = 16  # tokens that are worth a copy: fewer are read in one short pass
 
 
 class Conversations:
-    """The conversations in the caches of one model's engines, and copies of others.
+    """The conversations in the caches of a model's engines, and copies of others.
 
-    most_bytes: bound for all copies together; 0 keeps none.
-    n_restored: number of conversations that were copied back.
+    most_bytes: bound for all copies together; 0 keeps none. n_restored: conversations that were copied back.
     """
 
     def __init__(self, engines: Sequence[Engine], most_bytes: int) -> None:
@@ -36,8 +35,7 @@ class Conversations:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all copies."""
-        return sum(one.n_bytes for one in self._kept)
+        return sum(copy.n_bytes for copy in self._kept)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -64,11 +62,10 @@ class Conversations:
 
     def set_one_aside(self, busy: Collection[Engine]) -> bool:
         """Take the conversation that waits longest out of the caches. False if there is none."""
-        for engine in self._engines:
-            if engine not in busy and engine.target.n_cached:
-                self.set_aside(engine)
-                return True
-        return False
+        engine = next((engine for engine in self._engines if engine not in busy and engine.target.n_cached), None)
+        if engine is not None:
+            self.set_aside(engine)
+        return engine is not None
 
     def take_up(self, engine: Engine, prompt: list[int]) -> None:
         """Copy what is kept of `prompt` into the caches of `engine`, if they do not hold as much of it themselves.
@@ -77,7 +74,7 @@ class Conversations:
         """
         held = engine.target.held()
         n_held = held.reusable(prompt)
-        kept = max(self._kept, key=lambda one: one.held.reusable(prompt), default=None)
+        kept = max(self._kept, key=lambda copy: copy.held.reusable(prompt), default=None)
         comes_back = kept is not None and kept.held.reusable(prompt) >= n_held + _FEWEST
         if comes_back or 2 * n_held < held.n_cached:
             self._keep(engine)
@@ -103,15 +100,12 @@ class Conversations:
         held = engine.target.held()
         if not self._most_bytes or held.n_cached < _FEWEST:
             return
-        if any(common_prefix(one.held.tokens, held.tokens) == len(held.tokens) for one in self._kept):
-            return
+        copies = [(copy, len(copy.held.tokens), common_prefix(copy.held.tokens, held.tokens)) for copy in self._kept]
         n_bytes = saved_caches.size(engine)
-        if n_bytes > self._most_bytes:
+        if n_bytes > self._most_bytes or any(shared == len(held.tokens) for _, _, shared in copies):
             return
         # A copy from when the same conversation was shorter has no use any more.
-        self._kept = [
-            one for one in self._kept if common_prefix(one.held.tokens, held.tokens) < len(one.held.tokens) - 1
-        ]
+        self._kept = [copy for copy, n_tokens, shared in copies if shared < n_tokens - 1]
         while self.n_bytes + n_bytes > self._most_bytes:
             del self._kept[0]
         try:

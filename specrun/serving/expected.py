@@ -15,7 +15,6 @@ from specrun.errors import UsageError
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.call_grammar import arguments_grammar, call_grammar
 from specrun.serving.reading import harmony, hermes, thinking
 from specrun.serving.reading.deltas import PlainReader, Reader
 from specrun.serving.reading.form import AnswerForm
@@ -23,7 +22,7 @@ from specrun.serving.reading.harmony import HarmonyReader
 from specrun.serving.reading.hermes import HermesReader
 from specrun.serving.reading.llama3 import Llama3Reader
 from specrun.serving.reading.thinking import ThinkingReader
-from specrun.serving.tools import ANY_OBJECT, Tools, read_tools
+from specrun.serving.tools import ANY_OBJECT, Tools, call_grammar, read_tools
 
 _LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
@@ -49,11 +48,6 @@ class Expected:
             return f" to=functions.{self.tools.forced[0]}{harmony.CHANNEL}commentary json{harmony.MESSAGE}"
         return ""
 
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Names of control tokens that the answers are read by."""
-        return self.form.markers(self.tools is not None)
-
     def constrained(self, request: Request, prompt: str) -> Request:
         """`request` with the grammar that holds the answer to what is expected. prompt: its text.
 
@@ -77,7 +71,6 @@ class Expected:
         return Llama3Reader(self.tools.schemas) if self.form.calls == "llama3" else HermesReader(self.tools.schemas)
 
     def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:
-        """The grammar, and where it begins to count."""
         reasoning = (thinking.OPEN, thinking.CLOSE) if self.form.thinks else None
         behind_reasoning = Trigger("", reasoning, is_open=True) if is_thinking else None
         if self.schema is not None:
@@ -91,7 +84,7 @@ class Expected:
             return None, None
         if self.tools.forced:
             if self.form.calls == "harmony":
-                return arguments_grammar(self.tools.schemas[self.tools.forced[0]]), None
+                return grammar_text(*schema_rules(self.tools.schemas[self.tools.forced[0]])), None
             gbnf = self._calls(self.tools, is_begun=False)
             # The blank lines behind the reasoning.
             return (gbnf.replace("root ::= ", f"root ::= {_BLANKS} ", 1) if is_thinking else gbnf), behind_reasoning
@@ -129,11 +122,8 @@ def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     tools, given = read_tools(body), parsed(_ExpectedFields, body)
     schema = _schema(given)
     if tools and form.calls is None:
-        raise refused(
-            "tools",
-            "cannot be used: the model's chat template has no calls of a known form; switch tools off in the program "
-            "that asks",
-        )
+        why = "cannot be used: the model's chat template has no calls of a known form"
+        raise refused("tools", f"{why}; switch tools off in the program that asks")
     if tools and schema is not None:
         raise refused("tools", "and a format of the answer exclude each other; ask for one of them")
     if tools and form.calls == "harmony" and len(tools.forced) > 1:

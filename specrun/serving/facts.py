@@ -1,21 +1,30 @@
-"""GET /health, /v1/models, /props and /metrics: what the model and the server are, and what was written."""
+"""What the model and the server are, and what was written: GET /health, /v1/models, /props and /metrics.
+
+Beside them, in llama-server's shapes too: POST /tokenize and /detokenize.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Annotated, Any
 
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from specrun import __version__
+from specrun.llama import LlamaModel
+from specrun.serving.api_error import refused
+from specrun.serving.bodies import Fields, must, parsed, read_json
 from specrun.serving.service import Service
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus'
+_MOST_TOKENS = 2**21  # to be turned into text at once
 
 
 async def health(service: Service, _request: Request) -> Response:
-    """Whether the model is loaded."""
-    assert service.loaded
+    assert service.loaded  # which raises ApiError before
     return JSONResponse({"status": "ok"})
 
 
@@ -36,12 +45,7 @@ async def models(service: Service, _request: Request) -> Response:
         "owned_by": "specrun",
         "capabilities": capabilities,
         "context_length": ctx_size,
-        "meta": {
-            "n_vocab": model.n_vocab,
-            "n_ctx": ctx_size,
-            "n_ctx_train": model.n_ctx_train,
-            "size": model.n_bytes,
-        },
+        "meta": {"n_vocab": model.n_vocab, "n_ctx": ctx_size, "n_ctx_train": model.n_ctx_train, "size": model.n_bytes},
     }
     copy = {"name": loaded.name, "model": loaded.name, "capabilities": capabilities, "details": {"format": "gguf"}}
     return JSONResponse({"object": "list", "data": [entry], "models": [copy]})
@@ -70,7 +74,7 @@ async def props(service: Service, _request: Request) -> Response:
 async def metrics(service: Service, _request: Request) -> Response:
     """Sums since the server was started, and the present queue."""
     t, queue = service.totals, service.queue
-    numbers = [(one.metadata["name"], getattr(t, one.name), one.metadata["what"]) for one in fields(t) if one.metadata]
+    numbers = [(f.metadata["name"], getattr(t, f.name), f.metadata["what"]) for f in fields(t) if f.metadata]
     numbers += [
         ("tokens_per_pass", t.completion_tokens / max(t.passes, 1), "Mean accepted length."),
         ("requests_processing", queue.n_running, "Requests that are being answered."),
@@ -83,3 +87,48 @@ async def metrics(service: Service, _request: Request) -> Response:
         kind = "counter" if name.endswith("_total") else "gauge"
         lines += [f"# HELP specrun_{name} {what}", f"# TYPE specrun_{name} {kind}", f"specrun_{name} {value:.9g}"]
     return PlainTextResponse("\n".join(lines) + "\n", media_type=_METRICS_TYPE)
+
+
+class _Text(Fields):
+    content: str = ""
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class _Tokens(Fields):
+    tokens: Annotated[
+        list[Annotated[int, Field(ge=0)]],
+        Field(max_length=_MOST_TOKENS, fail_fast=True),
+        must(f"be a list of at most {_MOST_TOKENS} token ids"),
+    ] = Field([])
+
+
+async def tokenize(service: Service, request: Request) -> Response:
+    """Token ids of a text; with `with_pieces`, with what each stands for. Raises ApiError."""
+    loaded = service.loaded
+    model = loaded.model.llama_model
+    given = parsed(_Text, await read_json(request))
+    loaded.prompts.check_length(given.content)
+    tokens = await run_in_threadpool(model.tokenize, given.content, given.add_special, given.parse_special)
+    if given.with_pieces:
+        return JSONResponse({"tokens": [{"id": token, "piece": _piece(model, token)} for token in tokens]})
+    return JSONResponse({"tokens": tokens})
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    model = service.loaded.model.llama_model
+    tokens = parsed(_Tokens, await read_json(request)).tokens
+    if max(tokens, default=0) >= model.n_vocab:
+        raise refused("tokens", f"must be token ids below {model.n_vocab}")
+    text = b"".join(model.token_bytes(token, special=True) for token in tokens)
+    return JSONResponse({"content": text.decode("utf-8", errors="replace")})
+
+
+def _piece(model: LlamaModel, token: int) -> Any:
+    """The text of a token, or its bytes where they are a part of a character."""
+    data = model.token_bytes(token, special=True)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)

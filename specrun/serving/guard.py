@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -33,37 +34,41 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Guard:
-    """Passes on what may be answered, and answers the rest with an error.
+@dataclass(frozen=True)
+class Access:
+    """Who may ask.
 
     key: what clients must send; None for no key. only_local: whether the server listens on a loopback address.
     origins: pages of other sites that may ask.
     """
 
-    def __init__(self, app: ASGIApp, key: str | None, only_local: bool, origins: Sequence[str]) -> None:
+    key: str | None = None
+    only_local: bool = True
+    origins: Sequence[str] = ()
+
+
+class Guard:
+    """Passes on what may be answered, and answers the rest with an error."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
-        self._key = key.encode() if key else None
-        self._only_local = only_local
-        self._origins = frozenset(origins)
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             return
         error = self._refusal(scope["path"], Headers(scope=scope))
-        if error:
-            await error_response(scope["path"], error)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        answer = error_response(scope["path"], error) if error else self._app
+        await answer(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
         host = headers.get("host", "")
-        if self._only_local and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        if self._access.only_local and not is_loopback(urlsplit(f"//{host}").hostname or ""):
             return ApiError("this server listens on this machine only; ask for it as 127.0.0.1 or localhost", FORBIDDEN)
         origin = headers.get("origin")
         if origin is not None and not self._may_ask(origin, host):
             return ApiError(f"pages of {origin} may not ask this server; --cors-origin allows them", FORBIDDEN)
-        if self._key is not None and path not in _OPEN and not self._has_key(headers):
+        if self._access.key and path not in _OPEN and not _has_key(headers, self._access.key):
             return ApiError(
                 "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
                 UNAUTHORIZED,
@@ -74,14 +79,14 @@ class Guard:
 
     def _may_ask(self, origin: str, host: str) -> bool:
         """Whether a page may ask: it is this server's, it is allowed, or it is a program's and not from the web."""
-        if ANY_ORIGIN in self._origins or origin in self._origins:
+        if ANY_ORIGIN in self._access.origins or origin in self._access.origins:
             return True
         page = urlsplit(origin)
         if page.scheme in ("http", "https"):
             return page.netloc == host or is_loopback(page.hostname or "")
         return origin != "null"  # any site's page can give itself this origin
 
-    def _has_key(self, headers: Headers) -> bool:
-        assert self._key is not None
-        given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
-        return hmac.compare_digest(given.encode("latin-1"), self._key)  # as it came: headers are read as latin-1
+
+def _has_key(headers: Headers, key: str) -> bool:
+    given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+    return hmac.compare_digest(given.encode("latin-1"), key.encode())  # as it came: headers are read as latin-1

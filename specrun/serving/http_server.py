@@ -26,15 +26,12 @@ def listening_socket(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
-        raise UsageError(_why_not(host, port, error)) from error
-
-
-def _why_not(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is taken by another program; give another --port"
-    if error.errno == errno.EACCES:
-        return f"this user may not open port {port}; give a --port above 1023"
-    return f"--host {host} is no address of this machine ({error.strerror})"
+        known = {
+            errno.EADDRINUSE: f"port {port} of {host} is taken by another program; give another --port",
+            errno.EACCES: f"this user may not open port {port}; give a --port above 1023",
+        }
+        why = known.get(error.errno or 0, f"--host {host} is no address of this machine ({error.strerror})")
+        raise UsageError(why) from error
 
 
 def url(host: str, bound: socket.socket) -> str:
@@ -61,8 +58,7 @@ class HttpServer:
             timeout_keep_alive=_KEEP_CONNECTION_S,
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
-        # `app` reports failures itself, and bad requests get an answer.
-        logging.getLogger("uvicorn.error").disabled = True
+        logging.getLogger("uvicorn.error").disabled = True  # `app` reports failures itself, and answers bad requests
         self._server = uvicorn.Server(config)
         self._bound = bound
         self._failure: BaseException | None = None
@@ -81,7 +77,7 @@ class HttpServer:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Take no more requests, and wait until all answers are sent, or some seconds are over. Safe to call twice.
+        """Take no more requests, and wait some seconds until all answers are sent. Safe to call twice.
 
         Raises SpecrunError if the server had failed before.
         """

@@ -1,27 +1,29 @@
-"""A request in the queue, and the events of its answers: written by the model's thread, read by the thread of HTTP."""
+"""Requests in the queue, and the events of their answers: written by the model's thread, read by the thread of HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Generic, TypeVar, cast
 
 from specrun.engine.completion import Completion
 from specrun.engine.request import Request
 from specrun.sampling.logprobs import TokenLogprob
-from specrun.serving.api_error import ApiError
+from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.prompts import Prompt
 
+_LATEST = 8  # jobs whose mean time says when a place may be free
 GATHER_S = 0.02  # the eye does not see that pieces come so much later
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One answer that is wanted.
+    """An answer that is wanted.
 
     prompt: as text and tokens. request: the engine's, with the prompt's tokens.
     anew: whether the whole prompt is read, whatever the caches hold of it.
@@ -93,6 +95,7 @@ class Job:
     """The answers to a request, which are written in turn. Make it in the thread of the event loop.
 
     leave: takes the job out of the queue, and returns whether it was there.
+    is_cancelled: whether nobody waits for the answer any more.
     """
 
     def __init__(self, asked: Sequence[Asked], leave: Callable[[Job], bool]) -> None:
@@ -101,7 +104,7 @@ class Job:
         self._loop = asyncio.get_running_loop()
         self._outbox: Outbox[Event | Exception] = Outbox()
         self._woken = asyncio.Event()
-        self._cancelled = threading.Event()
+        self.is_cancelled = False
 
     # --- the model's thread ---
 
@@ -110,15 +113,11 @@ class Job:
         if self._outbox.put(event, can_wait=isinstance(event, Piece)):
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self._cancelled.is_set()
-
     # --- the event loop's thread ---
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more. It leaves the queue, or ends with the pass that is running."""
-        self._cancelled.set()
+        self.is_cancelled = True
         if self._leave(self):
             self.emit(ApiError("the client has gone away"))
 
@@ -149,30 +148,95 @@ class Job:
 
     async def _is_over(self, seconds: float | None) -> bool:
         """Wait for `seconds`, or until the outbox has something that cannot wait. Returns whether they are over."""
-        is_over = False
-
-        def wake() -> None:
-            nonlocal is_over
-            is_over = True
-            self._woken.set()
-
         # Cheaper than asyncio.wait_for, which makes a task.
-        alarm = None if seconds is None else self._loop.call_later(seconds, wake)
+        alarm = None if seconds is None else self._loop.call_later(seconds, self._woken.set)
         try:
             await self._woken.wait()
         finally:
             if alarm:
                 alarm.cancel()
         self._woken.clear()
-        return is_over
+        return alarm is not None and self._loop.time() >= alarm.when()
 
 
 def _joined(events: Iterable[Event | Exception]) -> Iterator[Event | Exception]:
-    """The events, with successive pieces joined."""
     for is_piece, group in groupby(events, lambda event: isinstance(event, Piece)):
         if not is_piece:
             yield from group
             continue
         pieces = cast("list[Piece]", list(group))
-        text = "".join(piece.text for piece in pieces)
-        yield Piece(text, tuple(one for piece in pieces for one in piece.logprobs))
+        logprobs = tuple(chain.from_iterable(piece.logprobs for piece in pieces))
+        yield Piece("".join(piece.text for piece in pieces), logprobs)
+
+
+class JobQueue:
+    """The jobs that wait for the model: first come, first served. Safe to use from several threads.
+
+    most: jobs that may wait, besides those that are being answered. n_refused: jobs for which there was no room.
+    n_lanes: jobs that may be answered at the same time. n_running: jobs that are being answered.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.n_lanes = 1
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self.n_running = 0
+        self.n_refused = 0
+        self._seconds: deque[float] = deque(maxlen=_LATEST)
+
+    def put(self, job: Job) -> None:
+        """Add a job. Raises ApiError with the status 503 if there is no room, or the server is stopping."""
+        with self._changed:
+            if self._is_closed:
+                raise _closed()
+            if len(self._waiting) >= self._most + self.n_lanes - self.n_running:
+                self.n_refused += 1
+                why = f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue"
+                mean_s = sum(self._seconds) / max(len(self._seconds), 1)
+                retry = {"Retry-After": str(max(round(mean_s / self.n_lanes), 1))}  # when a place may be free
+                raise ApiError(why, UNAVAILABLE, headers=retry)
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def take(self, timeout_s: float, fits: Callable[[Job], bool]) -> Job | None:
+        """The job that waits longest; None if there is none after `timeout_s` seconds, or if it does not fit."""
+        with self._changed:
+            if not self._waiting and timeout_s:
+                self._changed.wait(timeout_s)
+            if not self._waiting or not fits(self._waiting[0]):
+                return None
+            self.n_running += 1
+            return self._waiting.popleft()
+
+    def done(self, seconds: float) -> None:
+        """A job that was taken is answered, or has failed, after so many seconds."""
+        with self._changed:
+            self.n_running -= 1
+            self._seconds.append(seconds)
+
+    def drop(self, job: Job) -> bool:
+        """Take out a job whose client has gone away. False if it was out already."""
+        with self._changed:
+            if job not in self._waiting:
+                return False
+            self._waiting.remove(job)
+            return True
+
+    def close(self) -> None:
+        """Refuse all jobs, also the waiting ones."""
+        with self._changed:
+            self._is_closed = True
+            refused = list(self._waiting)
+            self._waiting.clear()
+        for job in refused:
+            job.emit(_closed())
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+
+def _closed() -> ApiError:
+    return ApiError("the server is stopping", UNAVAILABLE)

@@ -104,7 +104,7 @@ def _call(call: _Call, form: AnswerForm) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
-    """The object, or the text if it is none: an answer that was cut off may have left half of one."""
+    """The object, or the text if it is none: an answer that was cut off may have left half of an object."""
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):

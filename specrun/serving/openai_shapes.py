@@ -9,24 +9,23 @@ from typing import Any
 
 from specrun import __version__
 from specrun.engine.completion import Completion
+from specrun.engine.statistics import Statistics
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
 from specrun.serving.job import Asked
 from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.serving.request_fields import Sending
-from specrun.serving.service import LoadedService
-from specrun.serving.usage import timings, usage
+from specrun.serving.service import LoadedService, cached_tokens
 
 Json = dict[str, Any]
 TokenBytes = Callable[[int], bytes]
-"""Gives the bytes of a token."""
 
 
 class OpenAiShape(Shape):
     """What both shapes share. asked: the answers that are sent."""
 
-    _id, _whole, _chunk = "", "", ""  # beginning of the id, and what the objects are called
+    _id, _whole, _chunk = "", "", ""  # the beginning of the id, and what the objects are called
 
     def __init__(self, loaded: LoadedService, sending: Sending, asked: Sequence[Asked]) -> None:
         self._sending = sending
@@ -40,41 +39,35 @@ class OpenAiShape(Shape):
         }
 
     def whole(self, answers: Sequence[Answer]) -> Json:
-        """All answers as one object."""
         completions = [answer.ended for answer in answers]
         choices = [self._choice(answer) for answer in answers]
-        numbers = {"usage": usage(self._asked, completions), **self._numbers(completions[-1])}
+        numbers = {"usage": _usage(self._asked, completions), **self._numbers(completions[-1])}
         return {"object": self._whole, **self._head, "choices": choices, **numbers}
 
     def end(self, completions: Sequence[Completion]) -> Iterator[bytes]:
         """The numbers of tokens, if they are asked for, and the mark of the end."""
         if self._sending.stream_options.include_usage:
-            yield self._frame([], {"usage": usage(self._asked, completions)})
+            yield self._frame([], {"usage": _usage(self._asked, completions)})
         yield b"data: [DONE]\n\n"
 
     def failure(self, error: ApiError) -> bytes:
-        """The error's object."""
         return frame(error.as_openai())
 
     def _choice(self, answer: Answer) -> Json:
-        """A whole answer."""
         raise NotImplementedError
 
     def _numbers(self, completion: Completion) -> Json:
-        return {"timings": timings(completion)}
+        return {"timings": _timings(completion)}
 
     def _frame(self, choices: list[Json], further: Json | None = None) -> bytes:
         return frame({"object": self._chunk, **self._head, "choices": choices, **(further or {})})
 
 
-class CompletionShape(OpenAiShape):
-    """The shape of /v1/completions."""
-
+class CompletionShape(OpenAiShape):  # /v1/completions
     _id, _whole, _chunk = "cmpl", "text_completion", "text_completion"
     _begin = 0  # of the next addition in its answer, in characters
 
     def added(self, addition: Answer) -> Iterator[bytes]:
-        """One chunk."""
         choice = self._choice(addition, self._begin)
         yield self._frame([choice], self._numbers(addition.completion) if addition.completion else None)
         self._begin = 0 if addition.completion else self._begin + len(choice["text"])
@@ -85,9 +78,7 @@ class CompletionShape(OpenAiShape):
         return {"text": text, "index": answer.index, "logprobs": told, "finish_reason": answer.finish}
 
 
-class ChatShape(OpenAiShape):
-    """The shape of /v1/chat/completions."""
-
+class ChatShape(OpenAiShape):  # /v1/chat/completions
     _id, _whole, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
     _n_begun = 0
 
@@ -114,12 +105,46 @@ class ChatShape(OpenAiShape):
         return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
 
     def _numbers(self, completion: Completion) -> Json:
-        tree = {"last_tree": _last_tree(completion)} if self._sending.last_tree else {}
-        return super()._numbers(completion) | tree
+        return super()._numbers(completion) | (_last_tree(completion) if self._sending.last_tree else {})
+
+
+def _usage(asked: Sequence[Asked], completions: Sequence[Completion]) -> dict[str, Any]:
+    """Tokens of the answers that were asked for. A prompt that has several answers is counted once."""
+    first: dict[int, Statistics] = {}  # of each prompt
+    for wanted, completion in zip(asked, completions, strict=False):
+        first.setdefault(id(wanted.prompt), completion.statistics)
+    prompt = sum(s.prompt_tokens for s in first.values())
+    written = sum(len(completion.token_ids) for completion in completions)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": sum(map(cached_tokens, first.values()))},
+    }
+
+
+def _timings(completion: Completion) -> dict[str, Any]:
+    """What llama-server says of the time of an answer, and `tokens_per_pass`."""
+    s = completion.statistics
+    prompt_n = s.prompt_tokens - cached_tokens(s)
+    prompt_ms, predicted_ms = 1e3 * s.prefill_seconds, 1e3 * s.seconds
+    return {
+        "cache_n": cached_tokens(s),
+        "prompt_n": prompt_n,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": round(prompt_ms / max(prompt_n, 1), 3),
+        "prompt_per_second": round(1e3 * prompt_n / prompt_ms, 3) if prompt_ms else 0.0,
+        "predicted_n": s.completion_tokens,
+        "predicted_ms": round(predicted_ms, 3),
+        "predicted_per_token_ms": round(predicted_ms / max(s.completion_tokens, 1), 3),
+        "predicted_per_second": round(s.tokens_per_second, 3),
+        "draft_n": s.drafted,
+        "draft_n_accepted": s.drafted_accepted,
+        "tokens_per_pass": round(s.tokens_per_pass, 3),
+    }
 
 
 def _message(deltas: Iterable[Delta]) -> Json:
-    """The whole message of an answer."""
     content, reasoning, calls = "", "", list[Json]()
     for delta in deltas:
         content += delta.content
@@ -137,7 +162,6 @@ def _message(deltas: Iterable[Delta]) -> Json:
 
 
 def _delta_json(delta: Delta) -> Json:
-    """An addition to a message."""
     if delta.call:
         call = delta.call
         more = {"function": {"arguments": call.arguments}} if call.name is None else _begun(call)
@@ -152,40 +176,33 @@ def _begun(call: CallDelta) -> Json:
 def _chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> Json:
     """For each token its own log-probability and those of the likeliest tokens. llama-server adds the ids."""
 
-    def one(token: int, logprob: float) -> Json:
+    def told(token: int, logprob: float) -> Json:
         data = token_bytes(token)
         return {"id": token, "token": _text(data), "bytes": list(data), "logprob": logprob}
 
-    content = [
-        {**one(written.token, written.logprob), "top_logprobs": [one(*other) for other in written.top]}
-        for written in logprobs
-    ]
-    return {"content": content, "refusal": None}
+    tokens = [{**told(t.token, t.logprob), "top_logprobs": [told(*other) for other in t.top]} for t in logprobs]
+    return {"content": tokens, "refusal": None}
 
 
 def _completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_bytes: TokenBytes) -> Json:
     """Log-probabilities as four lists. begin: characters of the text before the first token."""
     tokens = [_text(token_bytes(written.token)) for written in logprobs]
-    offsets = [begin + sum(map(len, tokens[:i])) for i in range(len(tokens))]
     return {
         "tokens": tokens,
         "token_logprobs": [written.logprob for written in logprobs],
         "top_logprobs": [{_text(token_bytes(token)): value for token, value in written.top} for written in logprobs],
-        "text_offset": offsets,
+        "text_offset": [begin + sum(map(len, tokens[:i])) for i in range(len(tokens))],
     }
 
 
-def _last_tree(completion: Completion) -> Json | None:
-    """The tree of the last pass that had one: its tokens, the parent of each (-1 for the root), the accepted path."""
+def _last_tree(completion: Completion) -> Json:
+    """The tree of the last pass that had a tree: its tokens, their parents (-1 for the root), the accepted path."""
     drafted = completion.last_drafted
     if drafted is None:
-        return None
-    tree = drafted.tree
-    return {
-        "tokens": [_text(completion.token_bytes(int(token))) for token in tree.tokens],
-        "parents": tree.parents.tolist(),
-        "path": [int(node) for node in drafted.accepted.path],
-    }
+        return {"last_tree": None}
+    tokens = [_text(completion.token_bytes(int(token))) for token in drafted.tree.tokens]
+    path = [int(node) for node in drafted.accepted.path]
+    return {"last_tree": {"tokens": tokens, "parents": drafted.tree.parents.tolist(), "path": path}}
 
 
 def _text(data: bytes) -> str:

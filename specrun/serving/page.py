@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, Response
 
 
 async def page(_request: Request) -> Response:
-    """The page."""
     text, policy = _page()
     headers = {
         "Content-Security-Policy": policy,

@@ -12,9 +12,9 @@ from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import chat_template, prompt_tokens
 from specrun.engine.written_texts import WrittenTexts
 from specrun.errors import ModelFileError
-from specrun.llama.chat_template import ChatTemplate, Message
+from specrun.llama.chat_template import Message
 from specrun.serving.api_error import ApiError
-from specrun.serving.reading.form import AnswerForm, answer_form
+from specrun.serving.reading.form import answer_form
 
 _LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
 _MOST_KEPT = 64  # conversations whose tokens are remembered
@@ -31,31 +31,23 @@ class Prompt:
 class Prompts:
     """Makes prompts of one model. Safe to use from several threads.
 
-    Raises ModelFileError for a chat template that is broken.
+    template: the model's chat template; ModelFileError is raised if it is broken.
+    form: how the model marks the parts of its answers.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model.llama_model
         self._ctx_size = model.engine.ctx_size
-        self._template = chat_template(self._model)
+        self.template = chat_template(self._model)
+        self.form = answer_form(self.template.source if self.template else "")
         # The template's process takes requests in turn, and many prompts at once would take cores from the model.
         self._one_at_a_time = threading.Lock()
         self._written = WrittenTexts(self._model, _MOST_KEPT)
 
-    @property
-    def template(self) -> ChatTemplate | None:
-        """The model's chat template."""
-        return self._template
-
-    @property
-    def form(self) -> AnswerForm:
-        """How the model marks the parts of its answers."""
-        return answer_form(self._template.source) if self._template else AnswerForm()
-
     def control_tokens(self, names: Sequence[str]) -> frozenset[int]:
         """The ids of those `names` that are control tokens of the model."""
         found = [self._model.tokenize(name, add_special=False) for name in names]
-        return frozenset(one[0] for one in found if len(one) == 1 and not self._model.token_bytes(one[0]))
+        return frozenset(ids[0] for ids in found if len(ids) == 1 and not self._model.token_bytes(ids[0]))
 
     def of_messages(
         self,
@@ -67,17 +59,16 @@ class Prompts:
     ) -> Prompt:
         """The prompt of a conversation. tools, variables: for the template. end: what follows the template's text.
 
-        anew: whether text that was written before is split again.
-
-        Raises ApiError if the template refuses them, or the prompt does not fit the context.
+        anew: whether text that was written before is split again. Raises ApiError if the template refuses the messages,
+        or the prompt does not fit the context.
         """
-        if self._template is None:
+        if self.template is None:
             raise ApiError("the model has no chat template; use /v1/completions")
         for message in messages:
             self.check_length(message["content"])
         try:
             with self._one_at_a_time:
-                text = self._template.render(messages, tools=tools, variables=variables)
+                text = self.template.render(messages, tools=tools, variables=variables)
         except ModelFileError as error:  # as "roles must alternate"
             raise ApiError(str(error), param="messages") from error
         return self.of_text(text + end, anew)
@@ -92,10 +83,7 @@ class Prompts:
     def check_length(self, text: str) -> None:
         """Refuse a text that cannot fit, without the time that splitting it would take. Raises ApiError."""
         if len(text) > self._ctx_size * _LONGEST_TOKEN:
-            raise ApiError(
-                f"a text of {len(text)} characters does not fit the context of {self._ctx_size} tokens",
-                code="context_length_exceeded",
-            )
+            raise _too_long(f"a text of {len(text)} characters does not fit the context of {self._ctx_size} tokens")
 
     def of_tokens(self, tokens: list[int]) -> Prompt:
         """The prompt of these tokens. Raises ApiError for unknown tokens, and for too many."""
@@ -104,18 +92,18 @@ class Prompts:
         return self._checked(Prompt(None, tokens))
 
     def _checked(self, prompt: Prompt) -> Prompt:
-        n_tokens = len(prompt.tokens)
-        if n_tokens == 0:
+        if not prompt.tokens:
             raise ApiError("the prompt is empty; give some text")
-        if n_tokens >= self._ctx_size:
-            raise ApiError(
-                f"the prompt has {n_tokens} tokens and the context {self._ctx_size}; shorten it, or start the server "
-                "with a larger --ctx-size",
-                code="context_length_exceeded",
-            )
+        if len(prompt.tokens) >= self._ctx_size:
+            sizes = f"the prompt has {len(prompt.tokens)} tokens and the context {self._ctx_size}"
+            raise _too_long(f"{sizes}; shorten it, or start the server with a larger --ctx-size")
         return prompt
 
     def keep(self, prompt: Prompt, completion: Completion) -> None:
         """Remember the tokens of an answer and of what it answered."""
         if prompt.text is not None:
             self._written.keep(prompt.text + completion.text, completion.tokens_with_prompt)
+
+
+def _too_long(why: str) -> ApiError:
+    return ApiError(why, code="context_length_exceeded")

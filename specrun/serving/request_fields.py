@@ -30,60 +30,43 @@ _MOST_TOKENS = 2**31 - 1
 # The lowest and the highest number that a request may give. SamplingParameters may allow less.
 _BOUNDS = {float: (-100.0, 100.0), int: (-1, _MOST_TOKENS)}  # far beyond what gives text
 _OWN_BOUNDS = {"repeat_penalty": (0.01, 100.0), "seed": (RANDOM_SEED, MAX_SEED)}
-_WITHOUT_BOUND = {"top_k": 0, "repeat_last_n": _MOST_TOKENS}  # what -1 means
-# 0 leaves no token. llama.cpp takes the likeliest token then, and so does this number.
-_SMALLEST_TOP_P = 1e-9
+# What some numbers mean: -1 is no bound, and a top_p of 0, which leaves no token, is the likeliest token for llama.cpp.
+_MEANINGS: dict[tuple[str, Any], Any] = {("top_k", -1): 0, ("repeat_last_n", -1): _MOST_TOKENS, ("top_p", 0): 1e-9}
 
 
-def _sampling_fields() -> dict[str, Any]:
-    """A field for each number of SamplingParameters."""
-    numbers: dict[str, Any] = {}
-    for name, kind in get_type_hints(SamplingParameters).items():
-        if kind in _BOUNDS:
-            low, high = _OWN_BOUNDS.get(name, _BOUNDS[kind])
-            numbers[name] = (Integer if kind is int else float, Field(None, ge=low, le=high))
-    return numbers
-
-
-_SamplingFields = create_model("_SamplingFields", __base__=Fields, **_sampling_fields())
+# A field for each number of SamplingParameters.
+_sampling_fields: dict[str, Any] = {}
+for _name, _kind in get_type_hints(SamplingParameters).items():
+    if _kind in _BOUNDS:
+        _low, _high = _OWN_BOUNDS.get(_name, _BOUNDS[_kind])
+        _sampling_fields[_name] = (Integer if _kind is int else float, Field(None, ge=_low, le=_high))
+_SamplingFields = create_model("_SamplingFields", __base__=Fields, **_sampling_fields)
 
 
 def _token_id(key: Any) -> Any:
-    """Keys of JSON objects are strings."""
     return int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 10 else key
 
 
-def _settled_biases(biases: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    if any(math.isnan(bias) for _, bias in biases):
-        raise ValueError(f"must {_BIASES}")
-    return [(token, settled_bias(bias)) for token, bias in biases]
-
-
-_BIASES = f"have at most {_MOST_BIASES} ids of tokens, each with its bias: a number, or false"
 _TokenId = Annotated[int, BeforeValidator(_token_id), Field(ge=0)]
-_Bias = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(lambda bias: -math.inf if bias is False else bias)]
+_Bias = Annotated[
+    float,
+    Field(allow_inf_nan=True, ge=-math.inf),  # NaN is not
+    BeforeValidator(lambda bias: -math.inf if bias is False else bias),
+    AfterValidator(settled_bias),
+]
 _Biases = Annotated[
     list[Annotated[tuple[_TokenId, _Bias], Strict(False)]],
     Field(max_length=_MOST_BIASES, fail_fast=True),
     BeforeValidator(lambda biases: list(biases.items()) if isinstance(biases, dict) else biases),
-    AfterValidator(_settled_biases),
-    must(_BIASES),
+    must(f"have at most {_MOST_BIASES} ids of tokens, each with its bias: a number, or false"),
 ]
 
 
-def _short(stops: list[str]) -> list[str]:
-    if any(len(stop) > _LONGEST_STOP for stop in stops):
-        raise ValueError(f"must {_STOPS}")
-    return stops
-
-
-_STOPS = f"be a string or a list of at most {_MOST_STOPS} strings, each of at most {_LONGEST_STOP} characters"
 _Stops = Annotated[
-    list[str],
+    list[Annotated[str, Field(max_length=_LONGEST_STOP)]],
     Field(max_length=_MOST_STOPS, fail_fast=True),
     BeforeValidator(lambda stops: [stops] if isinstance(stops, str) else stops),
-    AfterValidator(_short),
-    must(_STOPS),
+    must(f"be a string or a list of at most {_MOST_STOPS} strings, each of at most {_LONGEST_STOP} characters"),
 ]
 
 
@@ -103,15 +86,11 @@ class _LengthFields(Fields):
 
 
 class StreamOptions(Fields):
-    """include_usage: whether a stream ends with the numbers of tokens."""
-
-    include_usage: bool = False
+    include_usage: bool = False  # whether a stream ends with the numbers of tokens
 
 
 class Streaming(Fields):
-    """Whether pieces are sent as they are written."""
-
-    stream: bool = False
+    stream: bool = False  # whether pieces are sent as they are written
 
 
 class Sending(Streaming):
@@ -150,8 +129,9 @@ def read_request(body: Mapping[str, Any], defaults: Defaults, n_vocab: int) -> R
     request, given = defaults.request, parsed(_LengthFields, body)
     sampling = replace(request.sampling, seed=settled_seed(defaults.seed))
     for name, value in parsed(_SamplingFields, body).model_dump(exclude_unset=True).items():
+        meant: Any = settled_seed(value) if name == "seed" else _MEANINGS.get((name, value), value)
         try:
-            sampling = replace(sampling, **{name: _settled(name, value)})
+            sampling = replace(sampling, **{name: meant})
         except UsageError as error:  # it begins with the name of the command's option
             raise refused(name, str(error).partition(" ")[2]) from error
     if "logit_bias" in given.model_fields_set:
@@ -166,12 +146,3 @@ def read_request(body: Mapping[str, Any], defaults: Defaults, n_vocab: int) -> R
         stops=tuple(filter(None, given.stop)) or request.stops,
         ignore_eos=given.ignore_eos,
     )
-
-
-def _settled(name: str, value: Any) -> Any:
-    """The parameter that a field means."""
-    if name == "seed":
-        return settled_seed(value)
-    if name == "top_p" and value == 0:
-        return _SMALLEST_TOP_P
-    return _WITHOUT_BOUND.get(name, value) if value == -1 else value

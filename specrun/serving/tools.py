@@ -1,28 +1,31 @@
-"""The tools that a request lets the model call: `tools`, `tool_choice` and `parallel_tool_calls`."""
+"""The tools that a request lets the model call, and grammars of their calls in the way that a model writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
-from specrun.constraints import check_readings, schema_to_gbnf
+from specrun.constraints import check_readings, grammar_text, json_literal, schema_rules, schema_to_gbnf
 from specrun.errors import UsageError
 from specrun.serving.api_error import refused
 from specrun.serving.bodies import Fields, must, parsed
+from specrun.serving.reading import hermes
+from specrun.serving.reading.form import CallStyle
 
 MOST_TOOLS = 512
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
+_ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
+# Text up to </parameter>. It may not have "</p" in it: a grammar would have to count letters to allow the rest.
+_TEXT = {"text": '([^<] | "<" [^/] | "</" [^p])*'}
 _NAME = r"^[a-zA-Z0-9_.:-]{1,128}$"
 
 
 class _Function(Fields):
-    name: Annotated[str, Field(pattern=_NAME), must("have letters, digits, _ and - only")] = Field(
-        "", validate_default=True
-    )
+    name: Annotated[str, Field(validate_default=True, pattern=_NAME), must("have letters, digits, _ and - only")] = ""
     description: Annotated[str, BeforeValidator(lambda text: text or ""), must("be a string")] = ""
     parameters: Annotated[
         InstanceOf[dict[str, Any]], BeforeValidator(lambda schema: schema or _NO_ARGUMENTS), must("be a JSON schema")
@@ -74,7 +77,7 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     is_parallel = parsed(_CallFields, body).parallel_tool_calls and not isinstance(given.tool_choice, dict)
     # Templates look for all three fields.
     declared = [function.model_dump(include={"name", "description", "parameters"}) for function in functions]
-    return Tools([{"type": "function", "function": one} for one in declared], schemas, forced, is_parallel)
+    return Tools([{"type": "function", "function": function} for function in declared], schemas, forced, is_parallel)
 
 
 def _schema(i: int, function: _Function) -> Any:
@@ -105,3 +108,55 @@ def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
     if name not in names:
         raise refused("tool_choice", "must be none, auto, required, or name a function of tools")
     return (name,)
+
+
+def call_grammar(style: CallStyle, tools: Tools, is_begun: bool = False) -> str:
+    """The grammar of an answer that consists of calls. is_begun: behind the first <tool_call>; not for Llama's way."""
+    names = tools.forced or tuple(tools.schemas)
+    rules: dict[str, str] = {}
+    calls = [_call(style, name, tools.schemas[name], f"t{i}-", rules) for i, name in enumerate(names)]
+    rules["call"] = " | ".join(calls)
+    if style == "llama3":
+        return grammar_text('call (";" ws call)*' if tools.is_parallel else "call", rules)
+    rules["rest"] = f'ws call ws "{hermes.CLOSE}"'
+    more = f' (ws "{hermes.OPEN}" rest)*' if tools.is_parallel else ""
+    return grammar_text(("" if is_begun else f'"{hermes.OPEN}" ') + "rest" + more, rules)
+
+
+def _call(style: CallStyle, name: str, schema: Any, prefix: str, rules: dict[str, str]) -> str:
+    """A GBNF expression for a call; the rules that it needs are added to `rules`."""
+    if style == "coder":
+        return f'"<function={name}>\\n" {" ".join(_parameters(schema, prefix, rules))} "</function>"'
+    arguments, more = schema_rules(schema, prefix)
+    rules.update(more)
+    head = f'"{{" ws "\\"name\\":" ws {json_literal(name)} "," ws "\\"{_ARGUMENTS[style]}\\":" ws'
+    return f'{head} {arguments} ws "}}"'
+
+
+def _parameters(schema: Mapping[str, Any], prefix: str, rules: dict[str, str]) -> Iterable[str]:
+    """GBNF expressions for the parameters in the order of the schema."""
+    rules.update(_TEXT)
+    required = schema.get("required", [])
+    for i, (name, argument) in enumerate(schema.get("properties", {}).items()):
+        value = _text(argument) if isinstance(argument, dict) else "text"
+        if isinstance(argument, dict) and argument.get("type") not in (None, "string"):
+            definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+            value, more = schema_rules(definitions | argument, f"{prefix}{i}-")
+            rules.update(more)
+        parameter = f'{_literal(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n"'
+        yield parameter if name in required else f"({parameter})?"
+
+
+def _text(argument: Mapping[str, Any]) -> str:
+    """A GBNF expression for a text that stands without quotes."""
+    choices = argument.get("enum")
+    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+        return f"({' | '.join(map(_literal, choices))})"
+    if "minLength" in argument or "maxLength" in argument:
+        return f"[^<]{{{argument.get('minLength', 0)},{argument.get('maxLength', '')}}}"
+    return "text"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'

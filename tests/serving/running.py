@@ -18,10 +18,11 @@ from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.serving.app import Access, make_app
+from specrun.serving.app import make_app
 from specrun.serving.conversations import Conversations
+from specrun.serving.guard import Access
 from specrun.serving.http_server import HttpServer, listening_socket, url
-from specrun.serving.job_queue import JobQueue
+from specrun.serving.job import JobQueue
 from specrun.serving.prompts import Prompts
 from specrun.serving.request_fields import Defaults
 from specrun.serving.service import LoadedService, Service

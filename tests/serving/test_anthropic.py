@@ -11,7 +11,7 @@ import anthropic
 import pytest
 
 from specrun.serving import bodies
-from specrun.serving.anthropic_shapes import content_json
+from specrun.serving.anthropic_messages import content_json
 from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, scripted_llama

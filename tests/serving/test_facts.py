@@ -8,9 +8,10 @@ import httpx2
 
 from specrun import __version__
 from specrun.sampling import SamplingParameters
-from specrun.serving.app import Access, make_app
+from specrun.serving.app import make_app
+from specrun.serving.guard import Access
 from specrun.serving.http_server import HttpServer, listening_socket, url
-from specrun.serving.job_queue import JobQueue
+from specrun.serving.job import JobQueue
 from specrun.serving.service import Service
 from tests.serving.running import GREEDY, NAME, Server
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specrun.serving.app import Access
-from specrun.serving.guard import is_loopback
+from specrun.serving.guard import Access, is_loopback
 from tests.serving.running import Server, running
 
 KEY = "sécret"

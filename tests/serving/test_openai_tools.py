@@ -50,10 +50,7 @@ def test_a_call_is_streamed(tools: openai.OpenAI) -> None:
 
 def test_an_answer_is_parsed_into_a_class(tmp_path: Path) -> None:
     file = edited(tmp_path / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: QWEN3})
-    with (
-        running(file) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with running(file) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         answer = client.chat.completions.parse(
             model=NAME, messages=ASK, response_format=Report, max_tokens=400, seed=1, temperature=0.8
         )

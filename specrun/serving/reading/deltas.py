@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import Protocol
-
-from specrun.serving.reading.json_call import JsonCall
-from specrun.serving.reading.xml_call import XmlCall
-
-Call = JsonCall | XmlCall
 
 
 @dataclass(frozen=True)
@@ -40,11 +34,9 @@ class Reader(Protocol):
 
     def push(self, text: str) -> list[Delta]:
         """What `text`, the next piece of the answer, adds."""
-        ...
 
     def finish(self) -> list[Delta]:
         """What is added once it is known that nothing follows."""
-        ...
 
 
 class PlainReader:
@@ -58,42 +50,8 @@ class PlainReader:
 
 
 def content(text: str) -> list[Delta]:
-    """The addition of `text` to the answer, if there is any."""
     return [Delta(content=text)] if text else []
 
 
 def reasoning(text: str) -> list[Delta]:
-    """The addition of `text` to the reasoning, if there is any."""
     return [Delta(reasoning=text)] if text else []
-
-
-class Calls:
-    """The calls of an answer, which it numbers."""
-
-    def __init__(self) -> None:
-        self._n = 0
-        self._latest: Call | None = None
-
-    def read(self, call: Call) -> list[Delta]:
-        """What was read of a call since the last time; nothing before its name is known."""
-        if call.name is None:
-            return []
-        begun = [] if self.has_begun(call) else [self.begin(call.name)]
-        self._latest = call
-        return begun + self.more(call.arguments())
-
-    def has_begun(self, call: Call) -> bool:
-        """Whether the beginning of a call was told."""
-        return call is self._latest
-
-    def begin(self, name: str) -> Delta:
-        """A call begins."""
-        self._n += 1
-        return Delta(call=CallDelta(self._n - 1, id=f"call_{secrets.token_hex(12)}", name=name))
-
-    def more(self, arguments: str) -> list[Delta]:
-        """The latest call has more arguments."""
-        return [Delta(call=CallDelta(self._n - 1, arguments))] if arguments else []
-
-    def __len__(self) -> int:
-        return self._n

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specrun.serving.reading import harmony, hermes, llama3, thinking
 
-# How calls of tools are written: as the files of these names say, and "coder" in Hermes' markers as `xml_call.py` does.
+# How calls of tools are written: as the files of these names say, and "coder" as XML in Hermes' markers.
 CallStyle = Literal["hermes", "coder", "llama3", "harmony"]
 
 # GLM writes something else between the same tags, and Functionary after the same headers.

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 
 from specrun.engine.text_stream import undecided
-from specrun.serving.reading.deltas import Calls, Delta, content, reasoning
+from specrun.serving.reading.calls import Calls
+from specrun.serving.reading.deltas import Delta, content, reasoning
 
-CHANNEL, MESSAGE, START, END = "<|channel|>", "<|message|>", "<|start|>", "<|end|>"
-CONSTRAIN = "<|constrain|>"
-_MARKERS = [CHANNEL, START, END, "<|call|>", "<|return|>"]
-_HEADERS = (CHANNEL, START, END, "<|call|>", "<|return|>", " to=")  # what a header begins with
+CHANNEL, MESSAGE, START, END, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"
+_MARKERS = (CHANNEL, START, END, "<|call|>", "<|return|>")
+_HEADERS = (*_MARKERS, " to=")  # what a header begins with
 _CALLED = re.compile(r"to=functions\.([^\s<]+)")
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specrun.engine.text_stream import undecided
-from specrun.serving.reading.deltas import Call, Calls, Delta, content
-from specrun.serving.reading.json_call import JsonCall
-from specrun.serving.reading.xml_call import XmlCall
+from specrun.serving.reading.calls import Call, Calls, JsonCall, XmlCall
+from specrun.serving.reading.deltas import Delta, content
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -36,7 +35,7 @@ class HermesReader:
 
     def finish(self) -> list[Delta]:
         if self._step == self._read_call:
-            return [] if self._calls.has_begun(self._call) else content(OPEN + self._call.text + self._held)
+            return [] if self._call.is_told else content(OPEN + self._call.text + self._held)
         # What is held is white space, or the beginning of a marker.
         held = OPEN + self._held if self._step == self._read_open else self._held
         return content(held.lstrip() if self._skips_blanks else held)

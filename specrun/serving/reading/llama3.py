@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from specrun.serving.reading.deltas import Calls, Delta, content
-from specrun.serving.reading.json_call import JsonCall
+from specrun.serving.reading.calls import Calls, JsonCall
+from specrun.serving.reading.deltas import Delta, content
 
 PYTHON_TAG = "<|python_tag|>"
 
@@ -34,10 +34,10 @@ class Llama3Reader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        if self._is_answer or (self._call and self._calls.has_begun(self._call)):
+        if self._is_answer or (self._call and self._call.is_told):
             return []
         rest = self._before + (self._call.text if self._call else "") + self._held
-        return content(rest if not len(self._calls) else rest.strip("; \n"))
+        return content(rest.strip("; \n") if self._calls.n else rest)
 
     def _read(self, deltas: list[Delta]) -> bool:
         """Read some of the held text. Returns whether there may be more to read."""
@@ -56,7 +56,7 @@ class Llama3Reader:
 
     def _begin(self, deltas: list[Delta]) -> bool:
         """Look what the answer, or what comes behind a call, begins with."""
-        begun = self._held.lstrip("; \n" if len(self._calls) else None)
+        begun = self._held.lstrip("; \n" if self._calls.n else None)
         if begun.startswith("{"):
             n_before = len(self._held) - len(begun)
             self._before += self._held[:n_before]
@@ -68,7 +68,7 @@ class Llama3Reader:
             # What follows, if it is no call, is the answer without the tag.
             self._held = begun[len(PYTHON_TAG) :]
             return True
-        self._fall_back(deltas, self._before + (begun if len(self._calls) else self._held))
+        self._fall_back(deltas, self._before + (begun if self._calls.n else self._held))
         return False
 
     def _fall_back(self, deltas: list[Delta], text: str) -> None:

@@ -33,15 +33,13 @@ class ThinkingReader:
             elif OPEN.startswith(begun):
                 return []
             else:
-                self._is_over, self._said_any = True, True
-                return self._answered(self._taken(len(self._held)))
+                self._is_over = self._said_any = True
+                return self._answered(self._held)
         thought, marker, rest = self._held.partition(CLOSE)
         if marker:
-            self._held = thought
-            thinking = self._thought(len(thought.rstrip()))
-            self._is_over, self._held = True, ""
-            self._said_any = False
-            return thinking + self._answered(rest)
+            told = self._thought(len(thought.rstrip()))
+            self._is_over, self._said_any = True, False
+            return told + self._answered(rest)
         n_certain = len(self._held) - undecided(self._held, [CLOSE])
         return self._thought(len(self._held[:n_certain].rstrip()))
 
@@ -53,20 +51,15 @@ class ThinkingReader:
         return self._answer.push(self._held) + self._answer.finish()
 
     def _thought(self, n: int) -> list[Delta]:
-        """The first `n` held characters as reasoning, without the blank lines that it begins with."""
-        text = self._taken(n)
-        if not self._said_any:
-            text = text.lstrip()
-        self._said_any = self._said_any or bool(text)
-        return reasoning(text)
+        text, self._held = self._held[:n], self._held[n:]
+        return reasoning(self._stripped(text))
 
     def _answered(self, text: str) -> list[Delta]:
-        """The answer begins at the first character behind the blank lines that follow the reasoning."""
-        if not self._said_any:
-            text = text.lstrip()
-        self._said_any = self._said_any or bool(text)
+        text = self._stripped(text)
         return self._answer.push(text) if text else []
 
-    def _taken(self, n: int) -> str:
-        text, self._held = self._held[:n], self._held[n:]
+    def _stripped(self, text: str) -> str:
+        """`text` without the blank lines with which the reasoning, or the answer behind it, begins."""
+        text = text if self._said_any else text.lstrip()
+        self._said_any = self._said_any or bool(text)
         return text
