@@ -135,8 +135,7 @@ def bench(
 
 @app.command()
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="A.json")],
-    after: Annotated[Path, typer.Argument(metavar="B.json")],
+    before: Annotated[Path, typer.Argument(metavar="A.json")], after: Annotated[Path, typer.Argument(metavar="B.json")]
 ) -> None:
     """Set two results of `specrun bench -o json` side by side."""
     from specrun.views import bench_table

@@ -95,15 +95,9 @@ def medians(
     taken: dict[tuple[str, int], list[float]] = {(name, n): [] for n in sizes for name in contexts}
     for _ in range(n_rounds):
         for (name, n), ms in taken.items():
-            ms.append(_pass_ms(contexts[name], n, start, n if outputs else 0))
+            batch = committed_tokens([1] * n, start, 1, n_outputs=n if outputs else 0)
+            started = time.perf_counter()
+            contexts[name].decode(batch)
+            ms.append((time.perf_counter() - started) * 1e3)
+            contexts[name].remove(ALL_SEQUENCES, start)
     return {name: {n: statistics.median(taken[name, n]) for n in sizes} for name in contexts}
-
-
-def _pass_ms(context: LlamaContext, n: int, start: int, n_outputs: int) -> float:
-    """Milliseconds of a pass over `n` tokens behind `start` cached ones, which then is removed from the cache."""
-    batch = committed_tokens([1] * n, start, 1, n_outputs=n_outputs)
-    started = time.perf_counter()
-    context.decode(batch)
-    ms = (time.perf_counter() - started) * 1e3
-    context.remove(ALL_SEQUENCES, start)
-    return ms

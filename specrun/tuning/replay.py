@@ -141,7 +141,9 @@ def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float, limits: 
             accepted = accepted.first(n_in_order(accepted.path))
         n_tokens = len(accepted.tokens)
         passes.largest = max(passes.largest, len(tree))
-        draft_ms = _draft_ms(position.ctx, n_new, widths, guide)
+        # The first draft pass takes in the tokens that were committed last; the others expand `widths` nodes.
+        levels = [n_new, *widths[1:]] if widths else []
+        draft_ms = sum(guide.costs.level_ms(n, position.ctx) for n in levels)
         passes.draft_ms += draft_ms
         target_ms = guide.costs.target.ms(len(tree) + pending, position.ctx)
         passes.ms.append(alone_ms + target_ms + guide.costs.overhead.step + draft_ms)
@@ -177,11 +179,3 @@ def _accept(tree: TokenTree, position: Position) -> Accepted:
             break
         path.append(child)
     return Accepted(path[: len(tokens)], tokens)
-
-
-def _draft_ms(ctx: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:
-    """Milliseconds of the draft passes before a target pass.
-
-    The first one takes in the `n_new` tokens that were committed last; the others expand `widths` nodes.
-    """
-    return sum(guide.costs.level_ms(n_new if i == 0 else width, ctx) for i, width in enumerate(widths))

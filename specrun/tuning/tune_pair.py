@@ -176,12 +176,7 @@ def _try_settings(
 
 
 def _choose_prompt_pass(
-    options: RunOptions,
-    here: Machine,
-    placement: Placement,
-    settings: LlamaSettings,
-    tried: Sequence[Tried],
-    run: Run,
+    options: RunOptions, here: Machine, placement: Placement, settings: LlamaSettings, tried: Sequence[Tried], run: Run
 ) -> tuple[LlamaSettings, dict[int, float]]:
     """The settings with the best size of a pass over a prompt, and the milliseconds to read a token by that size."""
     sizes = prompt_passes.sizes_that_fit(options, settings, here.gpus)

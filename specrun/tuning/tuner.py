@@ -47,7 +47,6 @@ _FEW, _LEAST_TIMED = 16, 3  # tokens of passes that are timed in any case; round
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
 
-
 EffortName = Literal["quick", "default", "thorough"]
 
 
@@ -142,8 +141,6 @@ class Tuner:
         unpadded = replace(costs, target=target_table)
         return Tuned(unpadded, sizes, pads, acceptance, predictions, validated, plans, self._notices)
 
-    # --- stages ----------------------------------------------------------------------------------------------------
-
     def _target_table(self) -> CostTable:
         timer = TargetTimer(self._target, self._tokens)
         timer.fill(_CONTEXTS[0])
@@ -154,9 +151,7 @@ class Tuner:
         powers = [size for size in _SIZES if size & (size - 1) == 0]
         wanted = powers if plain_ms > _SLOW_MS else list(_SIZES)
         sizes, total_ms = [1], plain_ms
-        for size in wanted[1:]:
-            if size > largest:
-                break
+        for size in (size for size in wanted[1:] if size <= largest):
             # A larger pass could not commit enough tokens to make up for its time.
             ms = timer.ms(size) if size > 8 else plain_ms
             if ms > MOST_TOKENS * plain_ms:
@@ -283,8 +278,6 @@ class Tuner:
                 f"by the tables (temperature {temperature:g}): the speed of this machine varies"
             )
         return tuned_plan(temperature, results, plain_rate(off))
-
-    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _stage(self, share: float) -> Run:
         """A stage that should be over after this share of the effort's time."""
