@@ -147,14 +147,13 @@ def compare(
 
 
 def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
-    """The settings that the options describe. Raises UsageError."""
     from specrun.bench import settings
 
     methods = settings.ALL if what.methods == "all" else _listed(what.methods, settings.NAMES, "--methods")
     if what.repeat < 1 or sampling.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     growth_map = read_growth_map(what.growth_map) if what.growth_map else None
-    if growth_map and not any(map(settings.takes_growth_map, methods)):
+    if growth_map and not any(method and method.wants_shape for method in map(settings.method_of, methods)):
         raise UsageError("--growth-map goes with --methods sequoia or sequoia-match")
     return settings.BenchSettings(
         sampling_parameters(sampling, sampling.temp),

@@ -32,12 +32,7 @@ _DECIMALS: Mapping[type, Mapping[str, int]] = {
     TunedPlan: {"predicted_tokens_per_second": 3, "predicted_tokens_per_pass": 3, "plain_tokens_per_second": 3},
     PredictionRow: {"tokens_per_second": 3, "tokens_per_pass": 3, "error": 3},
     ValidationRow: {
-        "predicted": 3,
-        "measured": 3,
-        "predicted_tokens_per_pass": 3,
-        "measured_tokens_per_pass": 3,
-        "predicted_error": 3,
-        "measured_error": 3,
+        f"{what}{of}": 3 for what in ("predicted", "measured") for of in ("", "_tokens_per_pass", "_error")
     },
     TriedSettings: {"score": 6, "prompt_ms": 3},
     TriedRing: {},

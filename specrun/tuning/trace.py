@@ -58,7 +58,7 @@ class Trace:
 
     @property
     def n_nodes(self) -> int:
-        """The nodes that these draft passes expanded."""
+        """The nodes that the draft passes expanded."""
         return sum(len(position.children) for position in self.positions)
 
 

@@ -24,7 +24,7 @@ from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import OFF
 from specrun.tuning import prompt_passes, ring_trials, settings_trials
-from specrun.tuning.settings_trial import Tried
+from specrun.tuning.settings_trials import Tried
 from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
 from specrun.tuning.unfinished import Stages, UnfinishedRun
 
