@@ -54,7 +54,6 @@ class BenchOptions:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether a grid of sizes is measured."""
         return self.sweep or bool(self.budgets or self.depths)
 
 

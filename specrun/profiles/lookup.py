@@ -50,7 +50,6 @@ class Subject:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What the user has decided, as an identity has it."""
         chosen = {"target": _decided(self.settings), "draft": _decided(self.draft_settings), "exact": self.exact}
         return chosen | ({} if self.residency == "auto" else {"residency": self.residency})
 

@@ -86,7 +86,6 @@ class Profile:
 
     @property
     def padding(self) -> PassSizes:
-        """The sizes that passes are padded to."""
         return self.exact_sizes if self.pads else ANY_SIZE
 
     @property
@@ -97,7 +96,6 @@ class Profile:
 
     @property
     def padded_costs(self) -> CostModel:
-        """The costs of passes that are padded as the plans run them."""
         return self.costs.padded(self.padding)
 
     def chooser(self) -> ByTemperature:

@@ -24,14 +24,11 @@ _DINKELBACH_ROUNDS = 3
 
 @dataclass(frozen=True)
 class TargetLimits:
-    """What the target's cache allows, as `TargetContext` has it.
+    """What the target's cache allows, as `TargetContext` has it."""
 
-    leaves: most leaf paths of a tree.
-    most_pending: most committed tokens that may wait to be decoded again, where a pass has to be decoded again unless
-    all of it is accepted; None where only tokens that do not lie in consecutive cells are.
-    """
-
-    leaves: int = 256
+    leaves: int = 256  # most leaf paths of a tree
+    # Most committed tokens that may wait to be decoded again, where a pass has to be decoded again unless all of it is
+    # accepted; None where only tokens that do not lie in consecutive cells are.
     most_pending: int | None = None
 
     @classmethod
@@ -62,7 +59,6 @@ class Prediction:
 
     @property
     def row(self) -> PredictionRow:
-        """The prediction as a profile keeps it."""
         plan = self.plan
         return PredictionRow(
             str(plan), plan.method.name, plan.budget, plan.depth, self.tokens_per_second, self.tokens_per_pass,
@@ -82,7 +78,6 @@ class _Passes:
 
     @property
     def blocks(self) -> tuple[float, ...]:
-        """Seconds of the blocks."""
         return block_seconds(self.lengths, [ms / 1e3 for ms in self.ms])[: max(self.n_positions // BLOCK, 1)]
 
 

@@ -99,15 +99,14 @@ def choose(
     """The fastest settings of the target, and all that were tried, the defaults first.
 
     defaults: the settings of a target that nobody has tuned. candidates: names and changes of settings.
+    may_crash: whether drivers take part, which may fail with settings that llama.cpp allows.
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
     padded passes. Passes over `text` are timed. Bits are compared only with `options.exact` and for types of weights
     that keep them at no cost, because for others it takes most of the time and decides nothing. Where candidates differ
     in what a process settles once, its kernels or its threshold of offloading, or may end the process, each is tried in
-    a process of its own: settings with which llama.cpp crashes are named and left out.
-
-    may_crash: whether drivers take part, which may fail with settings that llama.cpp allows.
-    Raises LlamaError, as it was for the defaults, if no settings work.
+    a process of its own: settings with which llama.cpp crashes are named and left out. Raises LlamaError, as it was for
+    the defaults, if no settings work.
     """
     is_settled_once = any(change.tiled or change.offload_min_batch for _, change in candidates)
     tried_with = measured_apart if is_settled_once or may_crash else measured
@@ -181,7 +180,6 @@ class Tried:
 
     @property
     def row(self) -> TriedSettings:
-        """The trial as a profile keeps it."""
         return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
 
 

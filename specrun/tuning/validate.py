@@ -82,7 +82,6 @@ class Validated:
 
     @property
     def row(self) -> ValidationRow:
-        """The result as a profile keeps it."""
         plan, prediction, measured = self.plan, self.prediction, self.times.tokens_per_second
         error = self.times.log_rate.error
         return ValidationRow(
