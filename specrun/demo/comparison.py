@@ -11,7 +11,7 @@ from specrun.engine.request import make_request
 from specrun.interrupts import never
 from specrun.options.sampling_options import SamplingOptions
 from specrun.speculation.controllers.by_temperature import ByTemperature
-from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF
 
 PROMPT = "def read_config(path):"
@@ -68,8 +68,7 @@ class Comparison:
                 f"{self._sameness}, {self.ratio:.1f} times as fast: each pass of the large model brought "
                 f"{fast.tokens_per_pass:.1f} tokens instead of 1"
             )
-        plans = self.fast.plans
-        if (isinstance(plans, ByTemperature) and plans.now.gave_up) or fast.tokens_per_pass < _HARDLY_ANY:
+        if _gave_up(self.fast.plans) or fast.tokens_per_pass < _HARDLY_ANY:
             why = f"specrun left it off by itself, because {self._costs}"
         else:
             cost = (fast.target_seconds / fast.passes) / (plain.target_seconds / plain.passes)
@@ -103,3 +102,7 @@ class Comparison:
             f"the same text for {n_same} tokens, where rounding decided between two tokens that were nearly equal "
             "(`--exact` prevents it)"
         )
+
+
+def _gave_up(plans: PlanChooser) -> bool:
+    return isinstance(plans, ByTemperature) and plans.now.gave_up

@@ -35,10 +35,9 @@ class Position:
 
     def matched_rank(self, path: Path) -> int | None:
         """The rank of the target's own token among the candidates below `path`, which the target must have written."""
-        depth = len(path)
-        if depth >= len(self.continuation):
+        if len(path) >= len(self.continuation):
             return None
-        ranks = np.flatnonzero(self.children[path].tokens == self.continuation[depth])
+        ranks = np.flatnonzero(self.children[path].tokens == self.continuation[len(path)])
         return int(ranks[0]) if len(ranks) else None
 
     def accepted_paths(self) -> Iterator[Path]:

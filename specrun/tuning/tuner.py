@@ -18,7 +18,7 @@ from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import MAX_BUDGET, OFF, Plan
+from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
@@ -59,11 +59,6 @@ class Effort:
     rounds: int  # rounds of the cost tables
     n_positions: int  # most positions recorded behind each calibration text
     n_tokens: int  # most tokens written behind each validation text
-
-    @property
-    def largest_plan(self) -> Plan:
-        """A plan that the contexts must have room for."""
-        return SPECEXEC.plan(min(self.largest, MAX_BUDGET), 16)
 
 
 EFFORTS: dict[EffortName, Effort] = {
@@ -113,7 +108,7 @@ class Tuner:
         self._exact = exact
         self._started = time.perf_counter()
         self._notices: list[str] = []
-        self._tokens = [token for text in texts.shipped("calibrate") for token in self._prompt(text)]
+        self._tokens = [token for text in texts.shipped("calibrate") for token in model.prompt_tokens(text.prompt)]
 
     def measure(self, prompts: Sequence[Prompt] | None = None) -> Tuned:
         """Run all stages. prompts: the user's own; every third of them validates, and the others calibrate.
@@ -283,9 +278,6 @@ class Tuner:
         """A stage that should be over after this share of the effort's time."""
         return self._run.stage(max(self._started + share * self._effort.seconds - time.perf_counter(), 0.0))
 
-    def _prompt(self, text: texts.TuningText) -> list[int]:
-        return self._model.prompt_tokens(text.prompt)
-
     def _texts(self, prompts: Sequence[Prompt] | None) -> tuple[list[Prompt], list[list[int]]]:
         """The prompts to calibrate on and those to validate on, cut off so that what is written fits the context."""
         n_new = max(self._effort.n_positions + TAIL, UNTIMED + self._effort.n_tokens)
@@ -294,5 +286,6 @@ class Tuner:
             cut = [(kind, tokens[:room]) for kind, tokens in prompts]
             held_out = [tokens for _, tokens in cut[2::3]] or [tokens for _, tokens in cut]
             return [prompt for i, prompt in enumerate(cut) if i % 3 != 2], held_out
-        calibrate_on = [(text.kind, self._prompt(text)[:room]) for text in texts.shipped("calibrate")]
-        return calibrate_on, [self._prompt(text)[:room] for text in texts.shipped("validate")]
+        tokens_of = self._model.prompt_tokens
+        calibrate_on = [(text.kind, tokens_of(text.prompt)[:room]) for text in texts.shipped("calibrate")]
+        return calibrate_on, [tokens_of(text.prompt)[:room] for text in texts.shipped("validate")]
