@@ -111,10 +111,7 @@ class Tuner:
         self._tokens = [token for text in texts.shipped("calibrate") for token in model.prompt_tokens(text.prompt)]
 
     def measure(self, prompts: Sequence[Prompt] | None = None) -> Tuned:
-        """Run all stages. prompts: the user's own; every third of them validates, and the others calibrate.
-
-        Raises KeyboardInterrupt, between two passes, once the run is interrupted.
-        """
+        """Run all stages. prompts: the user's own; every third of them validates, and the others calibrate."""
         calibrate_on, validate_on = self._texts(prompts)
         once = self._unfinished.once
         target_table = once("target", self._target_table)
