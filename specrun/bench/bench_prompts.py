@@ -31,11 +31,6 @@ def shipped(kinds: Sequence[str] = USUAL) -> list[BenchPrompt]:
     return [prompt for prompt in _parse(text, "the shipped prompts") if prompt.kind in kinds]
 
 
-def first_of_each_kind() -> list[BenchPrompt]:
-    """The first shipped prompt of each kind, in the order of `KINDS`."""
-    return [shipped([kind])[0] for kind in KINDS]
-
-
 def load(path: Path) -> list[BenchPrompt]:
     """The prompts of a JSONL file, whose lines are `{"prompt": ..., "kind": ...}`. The `question.jsonl` of MT-bench and
     Spec-Bench has `{"category": ..., "turns": [...]}` instead; the first turn is the prompt.

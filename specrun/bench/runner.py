@@ -35,10 +35,9 @@ class Bench:
     def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
         """Choose the best chain and tree on the first prompt of each kind, then measure every row on all the others.
 
-        A kind with a single prompt is measured on that one. The runs that choose are the warm-up.
+        A kind with a single prompt is measured on that prompt. The runs that choose are the warm-up.
         """
-        rows: list[Row] = []
-        by_kind = self._fitting(prompts)
+        rows, by_kind = list[Row](), self._fitting(prompts)
         self._expect(by_kind, self._plans.n_rows, 1 + sum(map(len, self._plans.candidates().values())))
         for kind, texts in by_kind.items():
             plans, predicted = self._select(kind, texts[0])
@@ -50,8 +49,7 @@ class Bench:
     def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
         """Measure the rows' methods at every budget and depth of the grid, and `auto`, on all prompts of each kind."""
         grid = self._plans.grid()
-        rows: list[Row] = []
-        by_kind = self._fitting(prompts)
+        rows, by_kind = list[Row](), self._fitting(prompts)
         tuned = self._model.plans.predicted(self._settings.sampling.temperature)
         predicted = {AUTO_ROW: tuned} if tuned is not None else {}
         self._expect(by_kind, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
@@ -84,8 +82,7 @@ class Bench:
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The best plans and their rates on `text`, in tokens per second, both by row; for `auto` a rate only."""
         self._write([text], FixedPlan(OFF.plan()))
-        plans: dict[str, Plan] = {}
-        predicted: dict[str, float] = {}
+        plans, predicted = dict[str, Plan](), dict[str, float]()
         for method, options in self._plans.candidates().items():
             rates = {}
             for plan in options:
@@ -114,11 +111,11 @@ class Bench:
                 self._show(f"{kind}: {name}, {repetition + 1} of {settings.repetitions}")
                 samples[name].append(self._write(texts, chooser))
                 memory[name] = psutil.Process().memory_info().rss
-        measured = ((samples[name], samples[OFF_ROW], predicted.get(name), memory[name]) for name in choosers)
-        return [
-            summarise(name, str(chooser), kind, *figures, chooser.plan())
-            for (name, chooser), figures in zip(choosers.items(), measured, strict=True)
-        ]
+        rows = []
+        for name, chooser in choosers.items():
+            measured = samples[name], samples[OFF_ROW], predicted.get(name), memory[name]
+            rows.append(summarise(name, str(chooser), kind, *measured, chooser.plan()))
+        return rows
 
     def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> list[Statistics]:
         runs: list[Statistics] = []

@@ -47,9 +47,3 @@ def method_of(row: str) -> Method | None:
     """The method that a row names; None for `auto`."""
     plain = row.removesuffix(OVERLAP)
     return METHODS.get(ALIASES.get(plain, plain))
-
-
-def takes_growth_map(row: str) -> bool:
-    """Whether the row's trees all have one shape, which a growth map can give."""
-    method = method_of(row)
-    return method is not None and method.wants_shape

@@ -58,14 +58,13 @@ def cells_and_footnote(rows: Sequence[Row], model: Model, settings: BenchSetting
 def _cells(plain: Shared, best: Shared, model: Model) -> list[str]:
     here = Machine.read(None, devices.devices(), devices.system_info())
     target = GgufFile.read(model.llama_model.path)
-    gibibytes = here.memory.total_bytes / 2**30
     gpus = model.placement.request.gpus if model.placement else ()
     cards = ", ".join(
         f"{'RPC server' if gpu.is_remote else gpu.description}, {gpu.total_bytes / 2**30:.0f} GiB" for gpu in gpus
     )
     n_in_vram = model.placement.n_gpu_layers if model.placement else 0
     return [
-        f"{here.cpu.name}, {here.cpu.n_usable} cores, {gibibytes:.0f} GiB",
+        f"{here.cpu.name}, {here.cpu.n_usable} cores, {here.memory.total_bytes / 2**30:.0f} GiB",
         cards or "none",
         model.llama_model.name,
         target.quantization,
@@ -78,8 +77,7 @@ def _cells(plain: Shared, best: Shared, model: Model) -> list[str]:
 
 
 def _footnote(rows: Sequence[Row], best: Shared, model: Model, settings: BenchSettings) -> str:
-    sampling = settings.sampling
-    temperature = f"T={sampling.temperature:g}" if sampling.temperature else "greedy"
+    temperature = f"T={settings.sampling.temperature:g}" if settings.sampling.temperature else "greedy"
     kinds = ", ".join(dict.fromkeys(row.kind for row in rows))
     profile = "tuned" if model.plans.profile else "not tuned"
     draft = model.engine.draft

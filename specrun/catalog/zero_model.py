@@ -15,6 +15,37 @@ import numpy as np
 _ALIGNMENT = 32  # bytes, of tensors in a GGUF file
 
 
+def write_dense(
+    path: Path,
+    heads: tuple[int, int, int],
+    width: int,
+    feed_forward: int,
+    n_vocab: int,
+    n_layers: int,
+    types: list[str],
+) -> Path:
+    """Write a dense model of the architecture `llama`, without an output matrix of its own, and return its path.
+
+    heads: how many there are, how many of K and V, and the size of each. width, feed_forward: of the layers.
+    types: of the embedding and of the other matrices, in ggml's names.
+    """
+    n_heads, n_kv_heads, size = heads
+    q, kv = n_heads * size, n_kv_heads * size
+    matrices = {"token_embd.weight": (width, n_vocab)}
+    layer = {
+        "attn_q": (width, q), "attn_k": (width, kv), "attn_v": (width, kv), "attn_output": (q, width),
+        "ffn_gate": (width, feed_forward), "ffn_up": (width, feed_forward), "ffn_down": (feed_forward, width),
+    }  # fmt: skip
+    for i in range(n_layers):
+        matrices |= {f"blk.{i}.{name}.weight": shape for name, shape in layer.items()}
+    metadata = {
+        "vocab_size": n_vocab, "context_length": 4096, "embedding_length": width, "block_count": n_layers,
+        "feed_forward_length": feed_forward, "attention.head_count": n_heads, "attention.head_count_kv": n_kv_heads,
+        "attention.key_length": size, "attention.value_length": size, "rope.dimension_count": size,
+    }  # fmt: skip
+    return write_zeros(path, metadata, matrices, dict.fromkeys(matrices, types[1]) | {"token_embd.weight": types[0]})
+
+
 def write_zeros(
     path: Path, metadata: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], types: Mapping[str, str]
 ) -> Path:

@@ -54,7 +54,6 @@ class BenchOptions:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether a grid of sizes is measured."""
         return self.sweep or bool(self.budgets or self.depths)
 
 
@@ -135,8 +134,7 @@ def bench(
 
 @app.command()
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="A.json")],
-    after: Annotated[Path, typer.Argument(metavar="B.json")],
+    before: Annotated[Path, typer.Argument(metavar="A.json")], after: Annotated[Path, typer.Argument(metavar="B.json")]
 ) -> None:
     """Set two results of `specrun bench -o json` side by side."""
     from specrun.views import bench_table
@@ -148,14 +146,13 @@ def compare(
 
 
 def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
-    """The settings that the options describe. Raises UsageError."""
     from specrun.bench import settings
 
     methods = settings.ALL if what.methods == "all" else _listed(what.methods, settings.NAMES, "--methods")
     if what.repeat < 1 or sampling.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     growth_map = read_growth_map(what.growth_map) if what.growth_map else None
-    if growth_map and not any(map(settings.takes_growth_map, methods)):
+    if growth_map and not any(method and method.wants_shape for method in map(settings.method_of, methods)):
         raise UsageError("--growth-map goes with --methods sequoia or sequoia-match")
     return settings.BenchSettings(
         sampling_parameters(sampling, sampling.temp),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,48 +25,24 @@ if TYPE_CHECKING:
     from specrun.tuning.tuner import EffortName
     from specrun.tuning.which_draft import TunedDraft
 
-_PROFILES = "Profiles"
 _NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
+
+
+def _option(text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, show_default=metavar is None, rich_help_panel="Profiles")
 
 
 @dataclass(frozen=True)
 class ProfileOptions:
     """What to do with saved profiles instead of measuring, as the user gave it."""
 
-    show: Annotated[
-        bool,
-        typer.Option(
-            "--show",
-            help="Show the profile of this pair again; --draft a,b shows several.",
-            rich_help_panel=_PROFILES,
-        ),
-    ] = False
-    list_: Annotated[bool, typer.Option("--list", help="List all profiles.", rich_help_panel=_PROFILES)] = False
+    show: Annotated[bool, _option("Show the profile of this pair again; --draft a,b shows several.", "--show")] = False
+    list_: Annotated[bool, _option("List all profiles.", "--list")] = False
     forget: Annotated[
-        bool,
-        typer.Option(
-            "--forget",
-            help="Delete the profile of this pair, and what earlier runs have learned.",
-            rich_help_panel=_PROFILES,
-        ),
+        bool, _option("Delete the profile of this pair, and what earlier runs have learned.", "--forget")
     ] = False
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Copy the profile of this pair.", show_default=False, rich_help_panel=_PROFILES
-        ),
-    ] = None
-    import_: Annotated[
-        Path | None,
-        typer.Option(
-            "--import", metavar="FILE", help="Add a profile from a file.", show_default=False, rich_help_panel=_PROFILES
-        ),
-    ] = None
-
-    @property
-    def uses_saved(self) -> bool:
-        """Whether the saved profile of this pair is wanted."""
-        return self.show or self.forget or self.export is not None
+    export: Annotated[Path | None, _option("Copy the profile of this pair.", metavar="FILE")] = None
+    import_: Annotated[Path | None, _option("Add a profile from a file.", "--import", metavar="FILE")] = None
 
 
 @expanded
@@ -103,8 +79,11 @@ def tune(
     if profiles.list_:
         return _list(json)
     if profiles.import_:
-        return _import(profiles.import_)
-    if profiles.uses_saved:
+        from specrun.profiles import profile_files
+
+        output.note(f"saved as {profile_files.save(profile_files.load(profiles.import_))}")
+        return 0
+    if profiles.show or profiles.forget or profiles.export:
         pairs = [(pair.draft, _options(pair, machine)) for pair in _listed(models)]
         return _use_saved(pairs, profiles, json, plot)
     temperatures = _temperatures(temp)
@@ -182,20 +161,16 @@ def _tune(
     profile_files.check_folder()
     note_unusable_gpu()
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
-    variables: dict[str, str] = {}
-    with output.progress() as display, InterruptFlag() as interrupted:
-        run = Run(display, output.note, interrupted)
-        try:
-            tuned = tune_drafts(drafts, effort, temperatures, own, raw, run)
-        except KeyboardInterrupt:
-            output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
-            return INTERRUPTED_EXIT_CODE
-        except OtherProcessNeededError as needed:
-            variables = needed.variables
-    if variables and interrupted():
+    try:
+        with output.progress() as display, InterruptFlag() as interrupted:
+            tuned = tune_drafts(drafts, effort, temperatures, own, raw, Run(display, output.note, interrupted))
+    except KeyboardInterrupt:
+        output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
         return INTERRUPTED_EXIT_CODE
-    if variables:
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
+    except OtherProcessNeededError as needed:
+        if interrupted():
+            return INTERRUPTED_EXIT_CODE
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **needed.variables})
     for one in tuned:
         profile_files.save(replace(one.profile, picture=placement_text(one.placement)))
         unfinished.delete(one.profile.fingerprint)
@@ -279,18 +254,10 @@ def _list(json: bool) -> int:
     if not profiles:
         output.note("no profiles yet; `specrun tune` makes one")
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in ("fingerprint", "created", "origin", "target", "draft", "weights", "plan"):
-        table.add_column(name)
+    head = ("fingerprint", "created", "origin", "target", "draft", "weights", "plan")
+    table = Table(*head, box=None, pad_edge=False)
     for p in profiles:
         plan = tune_report.sentence(p, p.plans[0])
         table.add_row(p.fingerprint, p.created, p.origin, p.target, p.draft or "none", p.regime, plan)
     output.print_table(table)
-    return 0
-
-
-def _import(path: Path) -> int:
-    from specrun.profiles import profile_files
-
-    output.note(f"saved as {profile_files.save(profile_files.load(path))}")
     return 0

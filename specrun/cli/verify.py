@@ -72,7 +72,10 @@ def verify(
     plans = speculation.plans()
     if not any(plan.drafts for plan in plans):
         raise UsageError("there is nothing to compare without speculation; leave --speculate, --budget or --depth out")
-    texts = bench_prompts.load(what.prompts) if what.prompts else bench_prompts.first_of_each_kind()
+    if what.prompts:
+        texts = bench_prompts.load(what.prompts)
+    else:
+        texts = [bench_prompts.shipped([kind])[0] for kind in bench_prompts.KINDS]
     settings = VerifySettings(parameters, temperatures, what.max_tokens, what.samples, what.raw)
     with (
         opened(models, speculation, machine, max(temperatures), largest=TREE if len(plans) > 1 else None) as model,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.zero_model import write_zeros
+from specrun.catalog.zero_model import write_dense
 from specrun.llama import LlamaModel
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
@@ -41,30 +41,8 @@ class Heads:
 
         width, feed_forward: of the layer. kind: the type of its matrices, by ggml's name.
         """
-        n_q, n_kv = self.n_heads * self.size, self.n_kv_heads * self.size
-        matrices = {
-            "blk.0.attn_q.weight": (width, n_q),
-            "blk.0.attn_k.weight": (width, n_kv),
-            "blk.0.attn_v.weight": (width, n_kv),
-            "blk.0.attn_output.weight": (n_q, width),
-            "blk.0.ffn_gate.weight": (width, feed_forward),
-            "blk.0.ffn_up.weight": (width, feed_forward),
-            "blk.0.ffn_down.weight": (feed_forward, width),
-        }
-        metadata = {
-            "vocab_size": 32,
-            "context_length": 4096,
-            "embedding_length": width,
-            "block_count": 1,
-            "feed_forward_length": feed_forward,
-            "attention.head_count": self.n_heads,
-            "attention.head_count_kv": self.n_kv_heads,
-            "attention.key_length": self.size,
-            "attention.value_length": self.size,
-            "rope.dimension_count": self.size,
-        }
-        types = {"token_embd.weight": "F16", **dict.fromkeys(matrices, kind)}
-        return write_zeros(path, metadata, {"token_embd.weight": (width, 32), **matrices}, types)
+        heads = self.n_heads, self.n_kv_heads, self.size
+        return write_dense(path, heads, width, feed_forward, 32, 1, ["F16", kind])
 
 
 @contextmanager
@@ -95,15 +73,9 @@ def medians(
     taken: dict[tuple[str, int], list[float]] = {(name, n): [] for n in sizes for name in contexts}
     for _ in range(n_rounds):
         for (name, n), ms in taken.items():
-            ms.append(_pass_ms(contexts[name], n, start, n if outputs else 0))
+            batch = committed_tokens([1] * n, start, 1, n_outputs=n if outputs else 0)
+            started = time.perf_counter()
+            contexts[name].decode(batch)
+            ms.append((time.perf_counter() - started) * 1e3)
+            contexts[name].remove(ALL_SEQUENCES, start)
     return {name: {n: statistics.median(taken[name, n]) for n in sizes} for name in contexts}
-
-
-def _pass_ms(context: LlamaContext, n: int, start: int, n_outputs: int) -> float:
-    """Milliseconds of a pass over `n` tokens behind `start` cached ones, which then is removed from the cache."""
-    batch = committed_tokens([1] * n, start, 1, n_outputs=n_outputs)
-    started = time.perf_counter()
-    context.decode(batch)
-    ms = (time.perf_counter() - started) * 1e3
-    context.remove(ALL_SEQUENCES, start)
-    return ms

@@ -29,19 +29,10 @@ VERSION = 3
 _DECIMALS: Mapping[type, Mapping[str, int]] = {
     PassTime: {"ms": 4, "spread": 4},
     Overhead: {"step": 5, "level": 5, "node": 5},
-    TunedPlan: {
-        "predicted_tokens_per_second": 3,
-        "predicted_tokens_per_pass": 3,
-        "plain_tokens_per_second": 3,
-    },
+    TunedPlan: {"predicted_tokens_per_second": 3, "predicted_tokens_per_pass": 3, "plain_tokens_per_second": 3},
     PredictionRow: {"tokens_per_second": 3, "tokens_per_pass": 3, "error": 3},
     ValidationRow: {
-        "predicted": 3,
-        "measured": 3,
-        "predicted_tokens_per_pass": 3,
-        "measured_tokens_per_pass": 3,
-        "predicted_error": 3,
-        "measured_error": 3,
+        f"{what}{of}": 3 for what in ("predicted", "measured") for of in ("", "_tokens_per_pass", "_error")
     },
     TriedSettings: {"score": 6, "prompt_ms": 3},
     TriedRing: {},

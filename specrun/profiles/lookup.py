@@ -50,7 +50,6 @@ class Subject:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What the user has decided, as an identity has it."""
         chosen = {"target": _decided(self.settings), "draft": _decided(self.draft_settings), "exact": self.exact}
         return chosen | ({} if self.residency == "auto" else {"residency": self.residency})
 
@@ -142,12 +141,8 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
         field, n_bytes = _FIELDS.get(profile.regime), sizes.get(profile.target)
         if field and n_bytes:
             found.setdefault(field, n_bytes / profile.costs.plain_ms(0) * 1e3)
-        if disk := _disk_rate(profile.hardware):
-            found.setdefault("disk", disk)
+        storage = profile.hardware.get("storage")
+        disk = storage.get("bytes_per_second") if isinstance(storage, dict) else None
+        if isinstance(disk, (int, float)) and disk > 0:
+            found.setdefault("disk", float(disk))
     return Rates(**found, measured=tuple(found))
-
-
-def _disk_rate(hardware: Mapping[str, Any]) -> float | None:
-    storage = hardware.get("storage")
-    rate = storage.get("bytes_per_second") if isinstance(storage, dict) else None
-    return float(rate) if isinstance(rate, (int, float)) and rate > 0 else None

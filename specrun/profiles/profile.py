@@ -56,11 +56,6 @@ class TunedPlan:
         return [*self.expected, *untried([plan for plan in alone if plan not in plans], self.plain_tokens_per_second)]
 
 
-def off(tokens_per_second: float) -> ExpectedPlan:
-    """Plain decoding at a rate that is known."""
-    return ExpectedPlan(OFF.plan(), tokens_per_second, 0.0)
-
-
 @dataclass(frozen=True)
 class Profile:
     """What one run of `specrun tune` measured and chose."""
@@ -91,7 +86,6 @@ class Profile:
 
     @property
     def padding(self) -> PassSizes:
-        """The sizes that passes are padded to."""
         return self.exact_sizes if self.pads else ANY_SIZE
 
     @property
@@ -102,7 +96,6 @@ class Profile:
 
     @property
     def padded_costs(self) -> CostModel:
-        """The costs of passes that are padded as the plans run them."""
         return self.costs.padded(self.padding)
 
     def chooser(self) -> ByTemperature:
@@ -126,11 +119,11 @@ class Profile:
         """
         largest = self.padding.largest(min(COPIED_NODES, self.costs.target.largest))
         plan = DRAFTLESS.plan(largest) if largest > 1 else OFF.plan()
-        rates = [(tuned.temperature, tuned.plain_tokens_per_second) for tuned in self.plans]
-        plans = [
-            TunedPlan(temperature, plan, rate, 1.0, rate, [*untried([plan], rate), off(rate)])
-            for temperature, rate in rates
-        ]
+        plans = []
+        for tuned in self.plans:
+            rate = tuned.plain_tokens_per_second
+            expected = [*untried([plan], rate), ExpectedPlan(OFF.plan(), rate, 0.0)]
+            plans.append(TunedPlan(tuned.temperature, plan, rate, 1.0, rate, expected))
         costs = CostModel(self.costs.target, None, self.costs.overhead)
         return replace(self, draft="", costs=costs, acceptance=[], plans=plans)
 

@@ -37,10 +37,7 @@ def check_folder() -> None:
 
 
 def save(profile: Profile) -> Path:
-    """Write the profile to its file, in place of what runs have learned, and return the path.
-
-    Raises ProfileError if that is impossible.
-    """
+    """Write the profile to its file, in place of what runs have learned, and return the path. Raises ProfileError."""
     path = path_of(profile.fingerprint)
     _write(profile, path, f"the profile cannot be written to {path}")
     learned_path_of(profile.fingerprint).unlink(missing_ok=True)
@@ -48,7 +45,7 @@ def save(profile: Profile) -> Path:
 
 
 def export(profile: Profile, path: Path) -> None:
-    """Write the profile to a file that the user named. Raises ProfileError if that is impossible."""
+    """Write the profile to a file that the user named. Raises ProfileError."""
     _write(profile, path.absolute(), f"{path} cannot be written")
 
 
@@ -62,12 +59,8 @@ def _write(profile: Profile, path: Path, failure: str) -> None:
 
 
 def forget(profile: Profile) -> Path:
-    """Delete the profile's file, and what runs have learned of the same pair; returns the file's path.
-
-    Raises ProfileError if that is impossible.
-    """
-    path = path_of(profile.fingerprint)
-    learned = learned_path_of(profile.fingerprint)
+    """Delete a profile and what runs have learned of the pair, and return the profile's path. Raises ProfileError."""
+    path, learned = path_of(profile.fingerprint), learned_path_of(profile.fingerprint)
     for kept in (path, learned):
         try:
             kept.unlink(missing_ok=True)
@@ -82,10 +75,7 @@ def learned_path_of(fingerprint: str) -> Path:
 
 
 def save_learned(profile: Profile) -> None:
-    """Write what runs have learned. Where two processes do so, what is written last stays.
-
-    Raises ProfileError if that is impossible.
-    """
+    """Write what runs have learned. Where two processes do so, what is written last stays. Raises ProfileError."""
     path = learned_path_of(profile.fingerprint)
     _write(profile, path, f"{path} cannot be written")
 
@@ -106,10 +96,8 @@ def load(path: Path) -> Profile:
         raise ProfileError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise DamagedProfileError(f"{path} is not a profile of `specrun tune`") from error
-    except DamagedProfileError as error:
-        raise DamagedProfileError(f"{path}: {error}") from error
     except ProfileError as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
 
 
 def saved(with_learned: bool = False) -> Iterator[Profile]:

@@ -49,7 +49,7 @@ class TriedSettings:
     name: str
     ms: dict[int, float]  # milliseconds of a pass, by its tokens
     exact_sizes: PassSizes | None  # passes of these sizes give a token the same bits; None if that was not compared
-    score: float  # answered tokens per millisecond, see `specrun.tuning.settings_trial`
+    score: float  # answered tokens per millisecond, see `specrun.tuning.settings_trials`
     prompt_ms: float  # milliseconds to read a token of a prompt
 
 

@@ -11,10 +11,10 @@ from specrun.engine.decoding import Engine
 from specrun.engine.positional_meter import PositionalMeter
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance
-from specrun.sampling import Candidates, Sampler, SamplingParameters
+from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.specexec import sharpness_at
-from specrun.speculation.growth import ModelCandidates, TreeGrowth
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.plan_space import deepest
 from specrun.tuning.text_writer import Text, write_together
@@ -27,23 +27,6 @@ _LONGEST = 3600.0  # seconds; stands for no deadline
 _WRITING = 0.6  # share of the time for writing; the rest is for recording
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
-
-
-class _CountingSource:
-    """A source that asks the draft model, and counts the draft passes and the nodes that they expand."""
-
-    def __init__(self, source: ModelCandidates) -> None:
-        self._source = source
-        self.n_passes = 0
-        self.n_nodes = 0
-
-    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
-        self.n_passes += 1
-        self.n_nodes += len(nodes)
-        return self._source.children(growth, nodes)
-
-    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        return self._source.expandable(parents, width)
 
 
 class AcceptanceMeter:
@@ -116,14 +99,14 @@ class AcceptanceMeter:
         return int(np.clip(affordable, min(_MIN_POSITIONS, n_positions), n_positions))
 
     def _record(self, text: Text, n_positions: int, limits: DraftLimits) -> Trace:
-        source = _CountingSource(ModelCandidates(self._draft, Sampler(text.sampling, self._engine.target.n_vocab)))
+        source = ModelCandidates(self._draft, Sampler(text.sampling, self._engine.target.n_vocab))
         context = self._draft.context
         self._engine.read_for_draft(text.prompt + text.written)
         started, decode_seconds = time.perf_counter(), context.decode_seconds
         sharpness = sharpness_at(text.sampling.temperature)
         trace = record(source, text.prompt, text.written, n_positions, limits, sharpness)
         overhead = time.perf_counter() - started - (context.decode_seconds - decode_seconds)
-        self._draft_overheads.append((source.n_passes, source.n_nodes, 1e3 * overhead))
+        self._draft_overheads.append((trace.n_draft_passes, trace.n_nodes, 1e3 * overhead))
         return trace
 
     def draft_overhead(self) -> tuple[float, float]:

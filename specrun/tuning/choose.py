@@ -52,11 +52,7 @@ def candidates(
 
 
 def ranked(
-    plans: Sequence[Plan],
-    measured: MeasuredAcceptance,
-    costs: CostModel,
-    run: Run,
-    limits: TargetLimits = ANY_TREE,
+    plans: Sequence[Plan], measured: MeasuredAcceptance, costs: CostModel, run: Run, limits: TargetLimits = ANY_TREE
 ) -> list[Prediction]:
     """Predictions for the plans, fastest first.
 
@@ -83,10 +79,8 @@ def ranked(
     for i, (prediction, plan) in enumerate(screened):
         behind = best.times.log_ratio(prediction.times)
         is_hopeless = behind.value > max(_HOPELESS, _ERRORS * behind.error)
-        if plan.drafts and (is_hopeless or (i >= _REPLAYED and run.is_over())):
-            predictions.append(prediction)
-        else:
-            predictions.append(replayed(plan, n_texts) if n_screened < n_texts else prediction)
+        is_left_out = plan.drafts and (is_hopeless or (i >= _REPLAYED and run.is_over()))
+        predictions.append(prediction if is_left_out or n_screened == n_texts else replayed(plan, n_texts))
     return sorted(predictions, key=lambda p: -p.tokens_per_second)
 
 
@@ -139,7 +133,5 @@ def with_sources(prediction: Prediction, largest: int) -> Prediction:
     plan = prediction.plan
     assert plan.method.with_sources
     budget = max(plan.budget, min(max(2 * plan.budget, COPIED_NODES), largest))
-    return replace(
-        prediction,
-        plan=replace(plan, method=plan.method.with_sources, budget=budget, depth=max(plan.depth, budget - 1)),
-    )
+    plan = replace(plan, method=plan.method.with_sources, budget=budget, depth=max(plan.depth, budget - 1))
+    return replace(prediction, plan=plan)

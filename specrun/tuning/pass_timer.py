@@ -117,22 +117,11 @@ class Timings:
     n_disturbed: int = 0  # rounds that were left out because their anchor was slow
 
     def pass_times(self) -> list[PassTime]:
-        """Median and spread of every size."""
-        return [PassTime(n, self.ctx, statistics.median(ms), _spread(ms), len(ms)) for n, ms in sorted(self.ms.items())]
-
-    def add(self, round_ms: dict[int, float]) -> None:
-        """Add one round: milliseconds by tokens of the pass."""
-        for n, ms in round_ms.items():
-            self.ms.setdefault(n, []).append(ms)
-
-    def scale(self, factor: float) -> None:
-        """Multiply all times by `factor`."""
-        self.ms = {n: [factor * one for one in ms] for n, ms in self.ms.items()}
-
-
-def _spread(ms: Sequence[float]) -> float:
-    low, high = np.percentile(ms, [25, 75])
-    return float(high - low) / 2
+        """Median of every size, and as its spread half of the distance between the quartiles."""
+        return [
+            PassTime(n, self.ctx, statistics.median(ms), float(np.ptp(np.percentile(ms, [25, 75]))) / 2, len(ms))
+            for n, ms in sorted(self.ms.items())
+        ]
 
 
 def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run: Run) -> Timings:
@@ -150,9 +139,7 @@ def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run:
         count = repeats.setdefault(n, max(1, min(_MAX_REPEATS, round(_SHORTEST_MS / max(first, 1e-3)))))
         return statistics.median([first, *(timer.ms(n) for _ in range(count - 1))])
 
-    timings = Timings(ctx)
-    best = float("inf")
-    attempts = 0
+    timings, best, attempts = Timings(ctx), float("inf"), 0
     while attempts < 2 * n_rounds and len(timings.ms.get(1, [])) < n_rounds:
         attempts += 1
         is_needed = len(timings.ms.get(1, [])) < _MIN_ROUNDS
@@ -169,7 +156,8 @@ def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run:
             timings.n_disturbed += 1
             continue
         round_ms[1] = min(first, last)
-        timings.add(round_ms)
+        for n, ms in round_ms.items():
+            timings.ms.setdefault(n, []).append(ms)
     return timings
 
 
@@ -199,9 +187,11 @@ def table(
         n_anchors = _ANCHORS if plain_ms < _SLOW_MS else _FEW_ANCHORS
         before = _anchor(timer, contexts[0], n_anchors)
         timings = rounds(timer, ctx, few, max(n_rounds // 2, 1), run)
-        timings.scale(2 * plain_ms / (before + _anchor(timer, contexts[0], n_anchors)))
+        scale = 2 * plain_ms / (before + _anchor(timer, contexts[0], n_anchors))
         # A longer context never makes a pass faster, so a shorter time is noise.
-        times += [replace(t, ms=max(t.ms, shortest[t.n])) for t in timings.pass_times()]
+        times += [
+            replace(t, ms=max(scale * t.ms, shortest[t.n]), spread=scale * t.spread) for t in timings.pass_times()
+        ]
         n_disturbed += timings.n_disturbed
     return CostTable(times), n_disturbed
 

@@ -129,14 +129,10 @@ def compare(
     def seconds(n: int) -> float:
         return (1.5 * n * ms[n // 2] if n // 2 in ms else 2 * n * each) / 1e3
 
-    outcome = best_of(
-        sizes[1:],
-        read,
-        lambda new, _: is_faster(new.ms, new.halves_ms, CLEARLY_AT_ONCE),
-        run,
-        _Read(DEFAULT_UBATCH, 0.0, 0.0),
-        seconds,
-    )
+    def is_better(new: _Read, _best: _Read) -> bool:
+        return is_faster(new.ms, new.halves_ms, CLEARLY_AT_ONCE)
+
+    outcome = best_of(sizes[1:], read, is_better, run, _Read(DEFAULT_UBATCH, 0.0, 0.0), seconds)
     assert outcome.best
     if outcome.untried and outcome.untried[0] == 2 * outcome.best.n:
         run.note(_NO_TIME)

@@ -24,14 +24,11 @@ _DINKELBACH_ROUNDS = 3
 
 @dataclass(frozen=True)
 class TargetLimits:
-    """What the target's cache allows, as `TargetContext` has it.
+    """What the target's cache allows, as `TargetContext` has it."""
 
-    leaves: most leaf paths of a tree.
-    most_pending: most committed tokens that may wait to be decoded again, where a pass has to be decoded again unless
-    all of it is accepted; None where only tokens that do not lie in consecutive cells are.
-    """
-
-    leaves: int = 256
+    leaves: int = 256  # most leaf paths of a tree
+    # Most committed tokens that may wait to be decoded again, where a pass has to be decoded again unless all of it is
+    # accepted; None where only tokens that do not lie in consecutive cells are.
     most_pending: int | None = None
 
     @classmethod
@@ -62,7 +59,6 @@ class Prediction:
 
     @property
     def row(self) -> PredictionRow:
-        """The prediction as a profile keeps it."""
         plan = self.plan
         return PredictionRow(
             str(plan), plan.method.name, plan.budget, plan.depth, self.tokens_per_second, self.tokens_per_pass,
@@ -82,7 +78,6 @@ class _Passes:
 
     @property
     def blocks(self) -> tuple[float, ...]:
-        """Seconds of the blocks."""
         return block_seconds(self.lengths, [ms / 1e3 for ms in self.ms])[: max(self.n_positions // BLOCK, 1)]
 
 
@@ -141,7 +136,9 @@ def _replay(plan: Plan, trace: Trace, guide: Guide, temperature: float, limits: 
             accepted = accepted.first(n_in_order(accepted.path))
         n_tokens = len(accepted.tokens)
         passes.largest = max(passes.largest, len(tree))
-        draft_ms = _draft_ms(position.ctx, n_new, widths, guide)
+        # The first draft pass takes in the tokens that were committed last; the others expand `widths` nodes.
+        levels = [n_new, *widths[1:]] if widths else []
+        draft_ms = sum(guide.costs.level_ms(n, position.ctx) for n in levels)
         passes.draft_ms += draft_ms
         target_ms = guide.costs.target.ms(len(tree) + pending, position.ctx)
         passes.ms.append(alone_ms + target_ms + guide.costs.overhead.step + draft_ms)
@@ -177,11 +174,3 @@ def _accept(tree: TokenTree, position: Position) -> Accepted:
             break
         path.append(child)
     return Accepted(path[: len(tokens)], tokens)
-
-
-def _draft_ms(ctx: int, n_new: int, widths: Sequence[int], guide: Guide) -> float:
-    """Milliseconds of the draft passes before a target pass.
-
-    The first one takes in the `n_new` tokens that were committed last; the others expand `widths` nodes.
-    """
-    return sum(guide.costs.level_ms(n_new if i == 0 else width, ctx) for i, width in enumerate(widths))

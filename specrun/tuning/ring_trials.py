@@ -34,9 +34,8 @@ _CHANGES: tuple[dict[str, int], ...] = (
 
 
 def choose(model: Model, text: str, run: Run) -> tuple[RingSettings, list[TriedRing]]:
-    """The fastest way to stream the weights of a model, which uses it from then on, and all that were timed.
-
-    Passes over `text` are timed.
+    """The fastest way to stream the weights of a model, which uses it from then on, and all that were timed, in passes
+    over `text`.
     """
     weights = model.engine.target.context.weights
     assert isinstance(weights, StreamedWeights)

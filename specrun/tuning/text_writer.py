@@ -22,18 +22,12 @@ from specrun.sampling.sampler import Distribution
 
 @dataclass
 class Text:
-    """A text that the target wrote.
+    """A text that the target wrote."""
 
-    prompt: token ids of the prompt.
-    sampling: how it was sampled.
-    written: token ids of what follows the prompt.
-    distributions: for each written token, the target's distribution there.
-    """
-
-    prompt: list[int]
+    prompt: list[int]  # token ids
     sampling: SamplingParameters
-    written: list[int] = field(default_factory=list)
-    distributions: list[Distribution] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)  # token ids of what follows the prompt
+    distributions: list[Distribution] = field(default_factory=list)  # the target's, for each written token
 
 
 def write_together(
@@ -144,10 +138,6 @@ def _read_prompts(target: TargetContext, prompts: Sequence[list[int]], n_each: i
 def _next_tokens(texts: Sequence[Text]) -> Batch:
     """The batch of the last token of every text, each on a sequence of its own."""
     n = len(texts)
-    return Batch(
-        tokens=np.array([text.written[-1] for text in texts], np.int32),
-        positions=np.array([len(text.prompt) + len(text.written) - 1 for text in texts], np.int32),
-        first_seq=np.arange(n, dtype=np.int32),
-        n_seq=np.ones(n, np.int32),
-        outputs=np.ones(n, np.bool_),
-    )
+    tokens = np.array([text.written[-1] for text in texts], np.int32)
+    positions = np.array([len(text.prompt) + len(text.written) - 1 for text in texts], np.int32)
+    return Batch(tokens, positions, np.arange(n, dtype=np.int32), np.ones(n, np.int32), np.ones(n, np.bool_))

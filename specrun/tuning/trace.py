@@ -35,10 +35,9 @@ class Position:
 
     def matched_rank(self, path: Path) -> int | None:
         """The rank of the target's own token among the candidates below `path`, which the target must have written."""
-        depth = len(path)
-        if depth >= len(self.continuation):
+        if len(path) >= len(self.continuation):
             return None
-        ranks = np.flatnonzero(self.children[path].tokens == self.continuation[depth])
+        ranks = np.flatnonzero(self.children[path].tokens == self.continuation[len(path)])
         return int(ranks[0]) if len(ranks) else None
 
     def accepted_paths(self) -> Iterator[Path]:
@@ -54,6 +53,12 @@ class Trace:
     """The recorded positions of one text, in order."""
 
     positions: list[Position]
+    n_draft_passes: int = 0  # that the recording took
+
+    @property
+    def n_nodes(self) -> int:
+        """The nodes that the draft passes expanded."""
+        return sum(len(position.children) for position in self.positions)
 
 
 @dataclass(frozen=True)
@@ -71,16 +76,18 @@ class MeasuredAcceptance:
 
 
 class _Recorder:
-    """A source that asks another one and stores its candidates in a position."""
+    """A source that asks another one, stores its candidates in a position and counts the draft passes."""
 
-    def __init__(self, source: CandidateSource, position: Position) -> None:
+    def __init__(self, source: CandidateSource) -> None:
         self._source = source
-        self._position = position
+        self.position = Position(0, [])
+        self.n_passes = 0
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+        self.n_passes += 1
         candidates = self._source.children(growth, nodes)
         for node, below in zip(nodes, candidates, strict=True):
-            self._position.children[tuple(growth.path(node))] = below
+            self.position.children[tuple(growth.path(node))] = below
         return candidates
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
@@ -123,13 +130,13 @@ def record(
     limits: bounds of the trees, at least those of any plan to be replayed.
     sharpness: the drafter's, see `sharpness_at`.
     """
-    positions = []
+    recorder, positions = _Recorder(source), []
     for start in range(min(n_positions, len(written))):
         committed = prompt + written[:start]
-        position = Position(len(committed), written[start:])
-        SpecExecDrafter(_Recorder(source, position), sharpness).draft(committed, limits)
-        positions.append(position)
-    return Trace(positions)
+        recorder.position = Position(len(committed), written[start:])
+        SpecExecDrafter(recorder, sharpness).draft(committed, limits)
+        positions.append(recorder.position)
+    return Trace(positions, recorder.n_passes)
 
 
 def calibrate(traces: Sequence[Trace]) -> Calibration:

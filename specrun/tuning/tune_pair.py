@@ -22,9 +22,10 @@ from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
-from specrun.speculation.method import OFF
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import MAX_BUDGET, OFF
 from specrun.tuning import prompt_passes, ring_trials, settings_trials
-from specrun.tuning.settings_trial import Tried
+from specrun.tuning.settings_trials import Tried
 from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
 from specrun.tuning.unfinished import Stages, UnfinishedRun
 
@@ -67,7 +68,7 @@ def tune_pair(
     run = run.expected_to_take((1 + _SETTINGS_SHARE) * effort.seconds)
     run.show("looking at this machine")
     here = Machine.read(options.target, devices.devices(options.settings.rpc), devices.system_info())
-    options = replace(options, plans=(OFF.plan(), effort.largest_plan))
+    options = replace(options, plans=(OFF.plan(), SPECEXEC.plan(min(effort.largest, MAX_BUDGET), 16)))
     placement = place(placement_request(options, here.gpus))
     if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
@@ -176,12 +177,7 @@ def _try_settings(
 
 
 def _choose_prompt_pass(
-    options: RunOptions,
-    here: Machine,
-    placement: Placement,
-    settings: LlamaSettings,
-    tried: Sequence[Tried],
-    run: Run,
+    options: RunOptions, here: Machine, placement: Placement, settings: LlamaSettings, tried: Sequence[Tried], run: Run
 ) -> tuple[LlamaSettings, dict[int, float]]:
     """The settings with the best size of a pass over a prompt, and the milliseconds to read a token by that size."""
     sizes = prompt_passes.sizes_that_fit(options, settings, here.gpus)

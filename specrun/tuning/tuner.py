@@ -18,7 +18,7 @@ from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import MAX_BUDGET, OFF, Plan
+from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
@@ -47,7 +47,6 @@ _FEW, _LEAST_TIMED = 16, 3  # tokens of passes that are timed in any case; round
 _OVERHEAD_MS = 3000.0  # time of the passes in which specrun's own work is measured
 _DRIFT = 0.1  # change of plain decoding's rate between cost tables and validation above which the user is told
 
-
 EffortName = Literal["quick", "default", "thorough"]
 
 
@@ -60,11 +59,6 @@ class Effort:
     rounds: int  # rounds of the cost tables
     n_positions: int  # most positions recorded behind each calibration text
     n_tokens: int  # most tokens written behind each validation text
-
-    @property
-    def largest_plan(self) -> Plan:
-        """A plan that the contexts must have room for."""
-        return SPECEXEC.plan(min(self.largest, MAX_BUDGET), 16)
 
 
 EFFORTS: dict[EffortName, Effort] = {
@@ -114,13 +108,10 @@ class Tuner:
         self._exact = exact
         self._started = time.perf_counter()
         self._notices: list[str] = []
-        self._tokens = [token for text in texts.shipped("calibrate") for token in self._prompt(text)]
+        self._tokens = [token for text in texts.shipped("calibrate") for token in model.prompt_tokens(text.prompt)]
 
     def measure(self, prompts: Sequence[Prompt] | None = None) -> Tuned:
-        """Run all stages. prompts: the user's own; every third of them validates, and the others calibrate.
-
-        Raises KeyboardInterrupt, between two passes, once the run is interrupted.
-        """
+        """Run all stages. prompts: the user's own; every third of them validates, and the others calibrate."""
         calibrate_on, validate_on = self._texts(prompts)
         once = self._unfinished.once
         target_table = once("target", self._target_table)
@@ -142,8 +133,6 @@ class Tuner:
         unpadded = replace(costs, target=target_table)
         return Tuned(unpadded, sizes, pads, acceptance, predictions, validated, plans, self._notices)
 
-    # --- stages ----------------------------------------------------------------------------------------------------
-
     def _target_table(self) -> CostTable:
         timer = TargetTimer(self._target, self._tokens)
         timer.fill(_CONTEXTS[0])
@@ -154,9 +143,7 @@ class Tuner:
         powers = [size for size in _SIZES if size & (size - 1) == 0]
         wanted = powers if plain_ms > _SLOW_MS else list(_SIZES)
         sizes, total_ms = [1], plain_ms
-        for size in wanted[1:]:
-            if size > largest:
-                break
+        for size in (size for size in wanted[1:] if size <= largest):
             # A larger pass could not commit enough tokens to make up for its time.
             ms = timer.ms(size) if size > 8 else plain_ms
             if ms > MOST_TOKENS * plain_ms:
@@ -284,14 +271,9 @@ class Tuner:
             )
         return tuned_plan(temperature, results, plain_rate(off))
 
-    # --- helpers ---------------------------------------------------------------------------------------------------
-
     def _stage(self, share: float) -> Run:
         """A stage that should be over after this share of the effort's time."""
         return self._run.stage(max(self._started + share * self._effort.seconds - time.perf_counter(), 0.0))
-
-    def _prompt(self, text: texts.TuningText) -> list[int]:
-        return self._model.prompt_tokens(text.prompt)
 
     def _texts(self, prompts: Sequence[Prompt] | None) -> tuple[list[Prompt], list[list[int]]]:
         """The prompts to calibrate on and those to validate on, cut off so that what is written fits the context."""
@@ -301,5 +283,6 @@ class Tuner:
             cut = [(kind, tokens[:room]) for kind, tokens in prompts]
             held_out = [tokens for _, tokens in cut[2::3]] or [tokens for _, tokens in cut]
             return [prompt for i, prompt in enumerate(cut) if i % 3 != 2], held_out
-        calibrate_on = [(text.kind, self._prompt(text)[:room]) for text in texts.shipped("calibrate")]
-        return calibrate_on, [self._prompt(text)[:room] for text in texts.shipped("validate")]
+        tokens_of = self._model.prompt_tokens
+        calibrate_on = [(text.kind, tokens_of(text.prompt)[:room]) for text in texts.shipped("calibrate")]
+        return calibrate_on, [tokens_of(text.prompt)[:room] for text in texts.shipped("validate")]

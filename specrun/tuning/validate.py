@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specrun.engine.decoding import Engine
 from specrun.engine.generation import Generation
@@ -55,7 +55,6 @@ class Validated:
 
     @property
     def plan(self) -> Plan:
-        """The plan that was run."""
         return self.prediction.plan
 
     @property
@@ -83,7 +82,6 @@ class Validated:
 
     @property
     def row(self) -> ValidationRow:
-        """The result as a profile keeps it."""
         plan, prediction, measured = self.plan, self.prediction, self.times.tokens_per_second
         error = self.times.log_rate.error
         return ValidationRow(
@@ -161,41 +159,37 @@ def still_open(results: Sequence[Validated], left: Sequence[Validated]) -> list[
     """
     off = next(result for result in results if not result.plan.drafts)
     best = max(results, key=lambda result: result.log_ratio(off).value)
-    behind = {id(result): best.log_ratio(result) for result in left}
-    can_win = [
-        result
-        for result in left
-        if behind[id(result)].value <= _CANNOT_WIN * behind[id(result)].error and behind[id(result)].error > _KNOWN
-    ]
-    if not [result for result in can_win if result is not best]:
+
+    def can_win(result: Validated) -> bool:
+        behind = best.log_ratio(result)
+        return behind.value <= _CANNOT_WIN * behind.error and behind.error > _KNOWN
+
+    if not any(can_win(result) for result in left if result is not best):
         return []
-    return [result for result in left if result in (best, off) or any(result is one for one in can_win)]
+    return [result for result in left if result in (best, off) or can_win(result)]
 
 
 def tuned_plan(temperature: float, results: Sequence[Validated], plain: Estimate) -> TunedPlan:
-    """The plan to follow, by prediction and measurement weighted by the inverse of their variances.
-
-    It is the most cautious plan (`Plan.caution`) that is slower than the fastest plan by no more than the standard
-    error of their difference.
+    """The plan to follow (see `chosen`), by prediction and measurement weighted by the inverse of their variances.
 
     plain: the natural logarithm of plain decoding's rate.
     """
     off = next(result for result in results if not result.plan.drafts)
-    best = chosen(results)
-    ratios = [(result, result.log_ratio(off)) for result in results]
-    expected = [
-        ExpectedPlan(result.plan, math.exp(plain.value + ratio.value), math.hypot(ratio.error, plain.error))
-        for result, ratio in ratios
-        if math.isfinite(ratio.error)
-    ]
-    expected = [replace(one, error=one.error * one.tokens_per_second) for one in expected]
+    best, expected = chosen(results), list[ExpectedPlan]()
+    for result in results:
+        ratio = result.log_ratio(off)
+        if math.isfinite(ratio.error):
+            rate = math.exp(plain.value + ratio.value)
+            expected.append(ExpectedPlan(result.plan, rate, rate * math.hypot(ratio.error, plain.error)))
     expected.sort(key=lambda one: -one.tokens_per_second)
     rates = {one.plan: one.tokens_per_second for one in expected}
     return TunedPlan(temperature, best.plan, rates[best.plan], best.expected_tokens_per_pass, rates[off.plan], expected)
 
 
 def chosen(results: Sequence[Validated]) -> Validated:
-    """The most cautious plan that is slower than the fastest plan by no more than the error of their difference."""
+    """The most cautious plan (`Plan.caution`) that is slower than the fastest one by no more than the standard error of
+    their difference.
+    """
     off = next(result for result in results if not result.plan.drafts)
     known = [result for result in results if math.isfinite(result.log_ratio(off).error)]
     fastest = max(known, key=lambda result: result.log_ratio(off).value)
@@ -207,7 +201,5 @@ def chosen(results: Sequence[Validated]) -> Validated:
 
 def plain_rate(off: Validated) -> Estimate:
     """The natural logarithm of plain decoding's rate: as it was measured, or else as it was predicted."""
-    measured = off.times.log_rate
-    if math.isfinite(measured.error):
-        return measured.widened(TABLES_ERROR)
-    return Estimate(math.log(off.prediction.tokens_per_second), TABLES_ERROR)
+    measured, predicted = off.times.log_rate, Estimate(math.log(off.prediction.tokens_per_second), 0.0)
+    return (measured if math.isfinite(measured.error) else predicted).widened(TABLES_ERROR)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from specrun.engine import calibration_texts as texts
 from specrun.engine.resolving import identity_of
@@ -38,21 +38,15 @@ class TunedDraft:
         """
         if first and placement.holds_target_like(first.placement):
             return cls(name, options, profile, placement, first.plain)
-        plain = geometric_mean([plan.plain_tokens_per_second for plan in profile.plans])
+        plain = geometric_mean(plan.plain_tokens_per_second for plan in profile.plans)
         return cls(name, options, profile, placement, plain)
 
     @property
     def rate(self) -> float:
         """Expected tokens per second, the geometric mean over the temperatures."""
         plans = self.profile.plans
-        return self.plain * geometric_mean(
-            [plan.predicted_tokens_per_second / plan.plain_tokens_per_second for plan in plans]
-        )
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean of positive numbers."""
-    return math.exp(sum(math.log(value) for value in values) / len(values))
+        ratios = [plan.predicted_tokens_per_second / plan.plain_tokens_per_second for plan in plans]
+        return self.plain * geometric_mean(ratios)
 
 
 def tune_drafts(
@@ -65,10 +59,8 @@ def tune_drafts(
 ) -> list[TunedDraft]:
     """Measure the pairs one after the other. What concerns the target alone is measured once, with the first draft.
 
-    drafts: the name of each draft (None if the user named none), and the options of its pair. The other parameters are
-    those of `tune_pair`.
-
-    Raises KeyboardInterrupt, between two passes, once the run is interrupted.
+    drafts: the name of each draft (None if the user named none), and the options of its pair. The other parameters, and
+    what is raised, are those of `tune_pair`.
     """
     tuned: list[TunedDraft] = []
     for given, options in drafts:

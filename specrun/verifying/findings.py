@@ -64,7 +64,6 @@ class Finding:
 
     @property
     def outcome(self) -> Outcome:
-        """What that means."""
         if self.test:
             return "same distribution" if self.test.p_value >= P_BOUND else "other distribution"
         if self.divergence is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
@@ -63,9 +64,7 @@ def seed_test(
     show: called with the number of seeds that are done. Returns the counts, and the passes that wrote the beginnings.
     """
     expected = expected_beginnings(model, prompt, sampling, n_seeds)
-    counts = dict.fromkeys(expected, 0)
-    passes: list[Pass] = []
-    n_others = 0
+    counts, passes = Counter[Beginning](), list[Pass]()
     for n_done in range(n_seeds):
         show(n_done)
         tokens: list[int] = []
@@ -75,9 +74,7 @@ def seed_test(
             tokens += done.accepted.tokens
             if len(tokens) >= _N_TOKENS:
                 break
-        key = tuple(tokens[:1]) if tuple(tokens[:1]) in counts else tuple(tokens[:_N_TOKENS])
-        if key in counts:
-            counts[key] += 1
-        else:
-            n_others += 1
-    return SeedTest((*counts.values(), n_others), (*(n_seeds * share for share in expected.values()), 0.0)), passes
+        counts[tuple(tokens[:1]) if tuple(tokens[:1]) in expected else tuple(tokens[:_N_TOKENS])] += 1
+    observed = [counts[beginning] for beginning in expected]
+    shares = (*(n_seeds * share for share in expected.values()), 0.0)
+    return SeedTest((*observed, n_seeds - sum(observed)), shares), passes

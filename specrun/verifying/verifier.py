@@ -17,7 +17,7 @@ from specrun.sampling import Sampler, SamplingParameters, near_ties
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF, Method, Plan
+from specrun.speculation.method import OFF, Method
 from specrun.speculation.tree import n_in_order
 from specrun.verifying.findings import Divergence, Finding
 from specrun.verifying.seed_test import seed_test
@@ -100,7 +100,7 @@ class Verifier:
             yield str(asked.plan()), asked, asked.plan().method
             return
         yield "auto", asked, OFF  # all its methods sample and match
-        tree = always_drafting(self._model.engine.draft is not None)
+        tree = TREE if self._model.engine.draft else DRAFTLESS.plan(TREE.budget)
         yield str(tree), plans.fixed(tree, temperature), tree.method
 
     def _write(self, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser) -> _Text:
@@ -151,11 +151,6 @@ class Verifier:
         piece = text.tokens[max(at - _AROUND, 0) : at + 1 + _AROUND]
         token_bytes = self._model.llama_model.token_bytes
         return b"".join(token_bytes(token, special=True) for token in piece).decode("utf-8", errors="replace")
-
-
-def always_drafting(has_draft: bool) -> Plan:
-    """A plan that drafts in every pass, for pairs whose own plan may turn speculation off."""
-    return TREE if has_draft else DRAFTLESS.plan(TREE.budget)
 
 
 def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:

@@ -14,9 +14,7 @@ _GRID = " x "  # between the budget and the depth in the name of a row of a swee
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Draw tokens/s to `path` (.png, .svg or .pdf): bars by kind of text and row with the range over repetitions, or,
-    for a sweep, lines over the size of the tree.
-
-    Raises UsageError if the file cannot be written.
+    for a sweep, lines over the size of the tree. Raises UsageError if the file cannot be written.
     """
     kinds = list(dict.fromkeys(row.kind for row in rows))
     if any(_GRID in row.method for row in rows):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from specrun.display_text import rate_text
@@ -42,8 +42,8 @@ def render(profile: Profile) -> Group:
         parts += [Text(profile.picture), Text()]
     if len(profile.tried) > 1:
         parts += [_tried(profile), Text()]
-    parts.append(_costs(profile))
-    parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
+    title = Text("ms of a target pass by its tokens, and of a draft pass")
+    parts += [_costs(profile), Text(), title, _cost_plot(profile)]
     for plan in profile.plans:
         rows = profile.predictions.get(plan.temperature)
         if rows and profile.costs.draft:
@@ -93,17 +93,13 @@ def exactness(profile: Profile) -> str:
 
 
 def _tried(profile: Profile) -> Table:
-    table = Table(box=None, pad_edge=False, title="settings tried, ms by tokens of a pass", title_justify="left")
     sizes = sorted({n for tried in profile.tried for n in tried.ms})
-    table.add_column("settings")
-    for n in sizes:
-        table.add_column(str(n), justify="right")
-    table.add_column("prompt tokens/s", justify="right")
-    table.add_column("bit-exact with", justify="right")
+    figures = (*map(str, sizes), "prompt tokens/s", "bit-exact with")
+    table = _table(("settings",), figures, "settings tried, ms by tokens of a pass")
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
         exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes or "not compared")
-        row = [tried.name, *("" if ms is None else f"{ms:.{_digits(ms)}f}" for ms in cells)]
+        row = [tried.name, *map(_ms_text, cells)]
         table.add_row(*row, rate_text(1e3 / tried.prompt_ms) if tried.prompt_ms else "", exact)
     return table
 
@@ -111,13 +107,8 @@ def _tried(profile: Profile) -> Table:
 def _costs(profile: Profile) -> Table:
     target, draft = profile.costs.target, profile.costs.draft
     contexts = sorted({t.ctx for t in target.times})
-    table = Table(box=None, pad_edge=False)
-    table.add_column("tokens", justify="right")
-    for ctx in contexts:
-        table.add_column(f"target ms, context {ctx}", justify="right")
-    table.add_column("times a pass of 1", justify="right")
-    if draft:
-        table.add_column("draft ms", justify="right")
+    of_target = [f"target ms, context {ctx}" for ctx in contexts]
+    table = _table((), ("tokens", *of_target, "times a pass of 1", *(["draft ms"] if draft else [])))
     plain = target.ms(1, contexts[0])
     for n in target.sizes:
         row = [str(n), *(_cell(target, n, ctx) for ctx in contexts), f"{target.ms(n, contexts[0]) / plain:.2f}"]
@@ -128,21 +119,23 @@ def _costs(profile: Profile) -> Table:
 
 
 def _cell(table: CostTable, n: int, ctx: int) -> str:
-    time = next((t for t in table.times if t.n == n and t.ctx == ctx), None)
-    return f"{time.ms:.{_digits(time.ms)}f}" if time else ""
+    return _ms_text(next((t.ms for t in table.times if t.n == n and t.ctx == ctx), None))
 
 
-def _digits(ms: float) -> int:
-    return 2 if ms < 10 else 1 if ms < 100 else 0
+def _ms_text(ms: float | None) -> str:
+    return "" if ms is None else f"{ms:.{2 if ms < 10 else 1 if ms < 100 else 0}f}"
+
+
+def _table(names: Sequence[str], figures: Sequence[str], title: str | None = None) -> Table:
+    """An empty table: the columns of `names` are flush left, those of `figures` flush right."""
+    columns: list[Column | str] = [*names, *(Column(name, justify="right") for name in figures)]
+    return Table(*columns, box=None, pad_edge=False, title=title, title_justify="left")
 
 
 def _cost_plot(profile: Profile) -> Text:
-    figure = _figure("ms")
     target, draft = profile.costs.target, profile.costs.draft
     ctx = target.times[0].ctx
-    highest = max(target.ms(n, ctx) for n in target.sizes)
-    figure.set_y_limits(min_=0, max_=highest)
-    figure.set_x_limits(min_=0, max_=target.largest)
+    figure = _figure("ms", target.largest, max(target.ms(n, ctx) for n in target.sizes))
     figure.plot(list(target.sizes), [target.ms(n, ctx) for n in target.sizes], label="target")
     if draft:
         figure.plot(list(draft.sizes), [draft.ms(n, ctx) for n in draft.sizes], label="draft")
@@ -151,22 +144,22 @@ def _cost_plot(profile: Profile) -> Text:
 
 def _size_plot(rows: Sequence[PredictionRow], chosen: TunedPlan) -> Text:
     best = best_by_size(rows, lambda method: not method.is_adaptive)
-    sizes = sorted(best)
-    figure = _figure("tokens/s")
-    figure.set_x_limits(min_=0, max_=max([*sizes, 2]))
-    highest = max([*best.values(), chosen.predicted_tokens_per_second])
-    figure.set_y_limits(min_=0, max_=1.05 * highest)
+    sizes, rate = sorted(best), chosen.predicted_tokens_per_second
+    largest = max([*sizes, 2])
+    figure = _figure("tokens/s", largest, 1.05 * max([*best.values(), rate]))
     figure.plot(sizes, [best[n] for n in sizes])
-    figure.text([min(chosen.plan.budget, max([*sizes, 2]))], [chosen.predicted_tokens_per_second], ["x"])
+    figure.text([min(chosen.plan.budget, largest)], [rate], ["x"])
     return Text(figure.show(legend=False))
 
 
-def _figure(unit: str) -> Any:
+def _figure(unit: str, largest: int, highest: float) -> Any:
     import plotille
 
     figure = plotille.Figure()
     figure.width, figure.height = _PLOT_WIDTH, _PLOT_HEIGHT
     figure.x_label, figure.y_label = "tokens", unit
+    figure.set_x_limits(min_=0, max_=largest)
+    figure.set_y_limits(min_=0, max_=highest)
     figure.color_mode = "names"
     figure.with_colors = False
     figure.x_ticks_fkt = lambda value, _: f"{value:.0f}"
@@ -175,29 +168,18 @@ def _figure(unit: str) -> Any:
 
 
 def _validation(rows: Sequence[ValidationRow]) -> Table:
-    table = Table(
-        box=None, pad_edge=False, title="plans run on other texts, in turn; ratios are to off", title_justify="left"
-    )
-    for name in ("temperature", "plan"):
-        table.add_column(name)
-    for name in ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured"):
-        table.add_column(name, justify="right")
+    head = ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured")
+    table = _table(("temperature", "plan"), head, "plans run on other texts, in turn; ratios are to off")
     for temperature in dict.fromkeys(row.temperature for row in rows):
         at_temperature = [row for row in rows if row.temperature == temperature]
         fastest = max(at_temperature, key=lambda row: row.measured)
         off = next(row for row in at_temperature if not row.depth)
         for row in at_temperature:
-            table.add_row(
-                f"{temperature:g}",
-                row.plan,
-                _with_error(row.predicted, row.predicted_error),
-                _with_error(row.measured, row.measured_error),
-                f"{row.predicted / off.predicted:.2f}",
-                f"{row.measured / off.measured:.2f}",
-                f"{row.predicted_tokens_per_pass:.2f}",
-                f"{row.measured_tokens_per_pass:.2f}",
-                style="bold" if row is fastest else None,
-            )
+            rates = _with_error(row.predicted, row.predicted_error), _with_error(row.measured, row.measured_error)
+            ratios = row.predicted / off.predicted, row.measured / off.measured
+            figures = (*ratios, row.predicted_tokens_per_pass, row.measured_tokens_per_pass)
+            cells = (f"{temperature:g}", row.plan, *rates, *(f"{figure:.2f}" for figure in figures))
+            table.add_row(*cells, style="bold" if row is fastest else None)
     return table
 
 
@@ -222,14 +204,10 @@ def _static_against_grown(rows: Sequence[PredictionRow]) -> list[Text]:
     grown = [row for row in by_rate if METHODS[row.method].grows]
     if not static or not grown:
         return []
-    verb = "beats" if static[-1].tokens_per_second > grown[-1].tokens_per_second else "does not beat"
-    return [
-        Text(
-            f"Sequoia's static tree {verb} best-first growth here, as predicted: "
-            f"{rate_text(static[-1].tokens_per_second)} tokens/s ({static[-1].plan}), "
-            f"{rate_text(grown[-1].tokens_per_second)} ({grown[-1].plan})"
-        )
-    ]
+    best, other = static[-1], grown[-1]
+    verb = "beats" if best.tokens_per_second > other.tokens_per_second else "does not beat"
+    figures = f"{rate_text(best.tokens_per_second)} tokens/s ({best.plan}), {rate_text(other.tokens_per_second)}"
+    return [Text(f"Sequoia's static tree {verb} best-first growth here, as predicted: {figures} ({other.plan})")]
 
 
 def sentence(profile: Profile, plan: TunedPlan) -> str:

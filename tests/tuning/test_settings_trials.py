@@ -15,10 +15,8 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
-from specrun.tuning import settings_trial
 from specrun.tuning import settings_trials as settings
-from specrun.tuning.settings_trial import Tried, measured_apart
-from specrun.tuning.settings_trials import variations
+from specrun.tuning.settings_trials import Tried, measured_apart, variations
 from tests.models import wide_target
 
 
@@ -88,10 +86,10 @@ class Clock:
 
 def test_sizes_that_no_plan_would_use_are_not_timed() -> None:
     in_ram = {1: 22.0, 2: 33.0, 4: 55.0, 8: 92.0, 16: 135.0, 32: 250.0, 64: 500.0}
-    assert settings_trial.worth_timing(Clock(in_ram.__getitem__), 64) == ([1, 2, 4, 8, 16, 32], 22.0)
-    assert settings_trial.worth_timing(Clock(lambda n: 600.0 + n), 64)[0] == [1, 2, 4, 8, 16, 32, 64]
-    assert settings_trial.worth_timing(Clock(lambda n: 30.0 * n), 64)[0] == [1, 2, 4, 8]
-    assert settings_trial.worth_timing(Clock(lambda n: 600.0 + n), 9)[0] == [1, 2, 4, 8]
+    assert settings.worth_timing(Clock(in_ram.__getitem__), 64) == ([1, 2, 4, 8, 16, 32], 22.0)
+    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 64)[0] == [1, 2, 4, 8, 16, 32, 64]
+    assert settings.worth_timing(Clock(lambda n: 30.0 * n), 64)[0] == [1, 2, 4, 8]
+    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 9)[0] == [1, 2, 4, 8]
 
 
 def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
@@ -104,9 +102,9 @@ def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
 
 def test_the_best_sizes_with_padding_and_without_are_timed_behind_many_cells() -> None:
     ms = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 90.0, 32: 400.0}
-    assert settings_trial.may_be_best(ms, ANY_SIZE) == [1, 2, 4]
-    assert settings_trial.may_be_best(ms, PassSizes(8)) == [1, 2, 4, 8, 16]
-    assert settings_trial.may_be_best(ms, PassSizes.only(32)) == [1, 2, 4, 32]
+    assert settings.may_be_best(ms, ANY_SIZE) == [1, 2, 4]
+    assert settings.may_be_best(ms, PassSizes(8)) == [1, 2, 4, 8, 16]
+    assert settings.may_be_best(ms, PassSizes.only(32)) == [1, 2, 4, 32]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_header import TensorInfo, read_header
-from specrun.catalog.zero_model import write_zeros
+from specrun.catalog.zero_model import write_dense
 
 N_VOCAB = 64
 _LAYERS = 2
@@ -22,27 +22,7 @@ _Q4_K = np.dtype([("scale", "<f2"), ("least", "<f2"), ("rest", "u1", 140)])
 
 def zeros(path: Path, kind: str = "F32", n_layers: int = _LAYERS, n_heads: int = _HEADS) -> Path:
     """Write a model whose matrices, of the type `kind`, hold zeros, so that all K and V are zeros too."""
-    q, kv = n_heads * _HEAD, n_heads // 2 * _HEAD
-    matrices = {"token_embd.weight": (_WIDTH, N_VOCAB)}
-    for layer in range(n_layers):
-        for name, n_rows in {"attn_q": q, "attn_k": kv, "attn_v": kv}.items():
-            matrices[f"blk.{layer}.{name}.weight"] = (_WIDTH, n_rows)
-        matrices[f"blk.{layer}.attn_output.weight"] = (q, _WIDTH)
-        for name in ("ffn_gate", "ffn_up", "ffn_down"):
-            matrices[f"blk.{layer}.{name}.weight"] = (_WIDTH, _WIDTH)
-    metadata = {
-        "vocab_size": N_VOCAB,
-        "context_length": 4096,
-        "embedding_length": _WIDTH,
-        "block_count": n_layers,
-        "feed_forward_length": _WIDTH,
-        "attention.head_count": n_heads,
-        "attention.head_count_kv": n_heads // 2,
-        "attention.key_length": _HEAD,
-        "attention.value_length": _HEAD,
-        "rope.dimension_count": _HEAD,
-    }
-    return write_zeros(path, metadata, matrices, dict.fromkeys(matrices, kind))
+    return write_dense(path, (n_heads, n_heads // 2, _HEAD), _WIDTH, _WIDTH, N_VOCAB, n_layers, [kind, kind])
 
 
 def random(path: Path, kind: str, n_layers: int = _LAYERS, n_heads: int = _HEADS) -> Path:
