@@ -44,6 +44,8 @@ class ChatSettings:
 
     def change(self, name: str, value: str) -> None:
         """Set one setting. Raises UsageError for an unknown name or an impossible value."""
+        if not value:
+            raise UsageError(f"/set {name} needs a value; give one after the name")
         request = self._session.request
         if name in _SAMPLING:
             field, kind = _SAMPLING[name]

@@ -26,11 +26,10 @@ def read_grammar(grammar: Path | None, json_schema: Path | None) -> str | None:
 def _schema_grammar(file: Path) -> str:
     text = _text(file)
     try:
-        schema = json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
-        return schema_to_gbnf(schema)
+        return schema_to_gbnf(json.loads(text, parse_constant=_refuse_number, parse_float=_finite))
     except json.JSONDecodeError as error:
-        message = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise UsageError(f"{file} {message}") from error
+        where = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise UsageError(f"{file} is not JSON: {where}") from error
     except ValueError as error:  # Python refuses integers with thousands of digits
         raise UsageError(f"{file} has a number that is too long") from error
     except RecursionError as error:

@@ -49,8 +49,7 @@ class TriggerReader:
 
     def after(self, progress: Progress, data: bytes) -> tuple[Progress, bytes]:
         """The progress after further bytes, and the bytes that are behind the trigger, if it was reached."""
-        data = progress.held + data
-        stage = progress.stage
+        stage, data = progress.stage, progress.held + data
         if stage == _BEGINNING:
             begun = data.lstrip()
             if begun.startswith(self._open):

@@ -74,8 +74,7 @@ def top_k(logits: Logits, k: int) -> TokenIds:
 
 def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
     """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`."""
-    weights = np.exp(logits[tokens].astype(np.float64) - float(logits[tokens[0]]))
-    cumulative = np.cumsum(weights)
+    cumulative = np.cumsum(np.exp(logits[tokens].astype(np.float64) - float(logits[tokens[0]])))
     return tokens[: int(np.searchsorted(cumulative, p * cumulative[-1])) + 1]
 
 

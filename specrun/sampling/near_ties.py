@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
+from specrun.sampling.filters import Logits
 from specrun.sampling.parameters import SamplingParameters
-from specrun.sampling.sampler import Logits, Sampler
+from specrun.sampling.sampler import Sampler
 
 
 def gap(sampler: Sampler, logits: Logits, position: int, recent: Sequence[int], token: int, other: int) -> float:
