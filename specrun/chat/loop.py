@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +174,11 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/stats":
                 self._note(answer_report.as_text(self._last, self.model) if self._last else "no answer yet")
             case "/tree":
-                self._draw_tree()
+                if drafted := self._last.last_drafted if self._last else None:
+                    names = partial(self.model.llama_model.token_bytes, special=True)
+                    self._notes.print(tree_view.pass_tree(drafted, names))
+                else:
+                    self._note("no token tree was drafted for the last answer")
             case "/save":
                 conversation_file.save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
@@ -212,14 +217,6 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             self._session.messages = messages
         self._last = None
         self._note(f"{self.model.llama_model.name} answers from now on")
-
-    def _draw_tree(self) -> None:
-        drafted = self._last.last_drafted if self._last else None
-        if drafted is None:
-            self._note("no token tree was drafted for the last answer")
-        else:
-            token_bytes = self.model.llama_model.token_bytes
-            self._notes.print(tree_view.pass_tree(drafted, lambda token: token_bytes(token, special=True)))
 
 
 def _is_command(message: str) -> bool:

@@ -14,10 +14,8 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, is_searching
-from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
-from prompt_toolkit.styles import Style
 
 from specrun import interrupts
 from specrun.catalog.resolve import local_models
@@ -29,6 +27,7 @@ from specrun.errors import PromptError, SpecrunError
 from specrun.interrupts import Ending
 
 _QUOTES = '"""'
+_HINT = ("ansibrightblack", "a message, or /help")
 
 # It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
 logging.getLogger("prompt_toolkit").addHandler(logging.NullHandler())
@@ -55,9 +54,8 @@ class TerminalReader:
         try:
             self._history = TypedHistory(history)
         except OSError as error:
-            raise SpecrunError(
-                f"{history} cannot be written: {error.strerror}; set SPECRUN_DATA_DIR to a folder that can"
-            ) from error
+            why = f"{history} cannot be written: {error.strerror}"
+            raise SpecrunError(f"{why}; set SPECRUN_DATA_DIR to a folder that can") from error
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
             completer=_CommandCompleter(),
@@ -69,8 +67,8 @@ class TerminalReader:
             multiline=True,
             search_ignore_case=True,
             prompt_continuation=lambda width, _line, n_wraps: " " * width if n_wraps else "... ",
-            placeholder=_hint,
-            style=Style.from_dict({"hint": "ansibrightblack"}),
+            # Not after the prompt was left, nor while history is searched.
+            placeholder=lambda: [] if get_app().is_done or get_app().layout.is_searching else [_HINT],
             # In `specrun chat | tee answers` the prompt belongs on the terminal.
             output=create_output(always_prefer_tty=True),
         )
@@ -112,11 +110,6 @@ class PipeReader:
             raise PromptError(f"line {self._n_lines} of stdin is not UTF-8; convert it first") from error
 
 
-def _hint() -> StyleAndTextTuples:
-    """The hint that is shown in an empty prompt; not after it was left, nor while history is searched."""
-    return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
-
-
 def _is_open(text: str) -> bool:
     """Whether three quotes begin the text and none end it yet."""
     stripped = text.strip()
@@ -148,13 +141,12 @@ def _key_bindings() -> KeyBindings:
 
 
 class _CommandCompleter(Completer):
-    """Completes the names of commands, models after /model, and settings after /set."""
-
     def get_completions(self, document: Document, _complete_event: CompleteEvent) -> Iterable[Completion]:
         return _completions(document)
 
 
 def _completions(document: Document) -> list[Completion]:
+    """Names of commands, of models after /model, and of settings after /set."""
     text = document.text_before_cursor
     name, space, rest = text.partition(" ")
     if text.startswith("/") and not space:

@@ -95,10 +95,7 @@ def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> li
 
 
 def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
-    """Draw the tree to `path` (.png, .svg or .pdf), from left to right; a first child is right of its parent.
-
-    Raises UsageError if it cannot be written.
-    """
+    """Draw the tree to `path` (.png, .svg or .pdf), from left to right. Raises UsageError if it cannot be written."""
     check(path)
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LogNorm
@@ -110,7 +107,7 @@ def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
     norm = LogNorm(_MIN_CHANCE, 1)
     chances = shape.chances(acceptance).clip(min=_MIN_CHANCE)
     # The lines to siblings overlap at their beginning; the likeliest is drawn last, on top.
-    order = sorted(range(1, shape.n_nodes), key=lambda node: chances[node])
+    order = sorted(range(1, shape.n_nodes), key=chances.__getitem__)
     edges = [_elbow(places[shape.parents[node]], places[node]) for node in order]
     axes.add_collection(LineCollection(edges, array=chances[order], cmap=_COLOURS, norm=norm, linewidths=1, zorder=1))
     dots = axes.scatter(*zip(*places, strict=True), s=12, c=chances, cmap=_COLOURS, norm=norm)
