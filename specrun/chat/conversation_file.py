@@ -83,10 +83,7 @@ def kept() -> list[Path]:
 
 
 def last() -> LastConversation:
-    """The conversation that was kept last.
-
-    Raises UsageError if there is none, and SpecrunError if it cannot be read; a damaged file is then set aside.
-    """
+    """The conversation that was kept last. Raises UsageError without one, and SpecrunError if it cannot be read."""
     path = next(iter(kept()), None)
     if not path:
         raise UsageError("there is no conversation to continue yet; start one with `specrun chat`")

@@ -19,10 +19,7 @@ _EMBEDDED = "the embedded pair"
 
 
 def pick_model(notes: Console) -> str | None:
-    """The name of the model that the user chooses, None for the embedded pair. Without another model nobody is asked.
-
-    Raises EOFError and KeyboardInterrupt, as `input` does.
-    """
+    """The name of the model that the user chooses, None for the embedded pair, also where it is alone."""
     found = local_models()
     if not found:
         return None

@@ -19,16 +19,12 @@ MOST_KEPT = 10_000  # messages; chosen by hand
 
 
 class TypedHistory(History):
-    """The messages of this and of earlier chats.
-
-    path: the file; its folder is made private to the user. failure: why a message could not be kept, until the user was
-    told. Raises OSError if folder and file cannot be made.
-    """
+    """The messages of this and of earlier chats. The file's folder is made private to the user. Raises OSError."""
 
     def __init__(self, path: Path, most_kept: int = MOST_KEPT) -> None:
         super().__init__()
         self._path = path
-        self.failure: OSError | None = None
+        self.failure: OSError | None = None  # why a message could not be kept, until the user was told
         with locked(private_folder(path.parent)):
             os.close(owner_only(str(path), os.O_CREAT | os.O_WRONLY))
             messages = self._read()

@@ -36,11 +36,10 @@ def methods(
         objects = [{key: getattr(method, key) for key in keys} for method in METHODS.values()]
         output.write(jsonlib.dumps(objects, indent=1) + "\n")
         return
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("name", "kind", "needs", "lossless", "pays", "paper"):
-        table.add_column(name, no_wrap=name == "name")
+    columns = ("kind", "needs", "lossless", "pays", "paper")
+    table = Table(Column("name", no_wrap=True), *columns, box=None, pad_edge=False)
     for method in METHODS.values():
         lossless = "yes" if method.lossless else "NO"
         table.add_row(method.name, method.kind, ", ".join(method.needs), lossless, method.pays, method.paper)

@@ -53,10 +53,7 @@ def schema_to_gbnf(schema: Any) -> str:
 
 
 def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
-    """The name of a schema's rule, and the rules that it needs, by name; `prefix` begins their names.
-
-    Raises UsageError if the schema cannot be expressed.
-    """
+    """A schema's rule, and the rules that it needs by name; `prefix` begins their names. Raises UsageError."""
     converter = _Converter(schema, prefix)
     return converter.rule(schema, "#"), converter.rules
 
@@ -71,8 +68,7 @@ class _Converter:
 
     def __init__(self, schema: Any, prefix: str) -> None:
         self.rules: dict[str, str] = {}
-        self._schema = schema
-        self._prefix = prefix
+        self._schema, self._prefix = schema, prefix
         self._references: dict[str, str] = {}
 
     def rule(self, schema: Any, at: str) -> str:

@@ -23,10 +23,7 @@ _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
 
 
 def check_readings(schema: Any) -> None:
-    """Raises UsageError for a schema that is too large, or by which a text can be read in too many ways.
-
-    `schema` may be anything; what is wrong with it otherwise is not looked at.
-    """
+    """Raises UsageError if `schema`, which may be anything, is too large or lets a text be read in too many ways."""
     if _Walk(schema).readings(schema, 0) > MOST_READINGS:
         raise UsageError(
             f"a text can be read by the schema in more than {MOST_READINGS} ways; let the alternatives of anyOf and "

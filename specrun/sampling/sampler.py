@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -200,21 +199,18 @@ class Sampler:
         if p.top_k > 0:
             return np.sort(self._cut(logits, filters.top_k(logits, p.top_k)))
         tokens = filters.top_p_of_all(logits, p.top_p) if p.top_p < 1 else np.arange(len(logits), dtype=np.int64)
-        return np.sort(filters.min_p(logits, tokens, p.min_p) if p.min_p > 0 else tokens)
+        return np.sort(filters.min_p(logits, tokens, p.min_p))
 
     def _cut(self, logits: Logits, tokens: TokenIds) -> TokenIds:
         """The first of `tokens`, likeliest first, that pass top-p and min-p."""
-        p = self.parameters
-        if p.top_p < 1:
-            tokens = filters.top_p(logits, tokens, p.top_p)
-        return filters.min_p(logits, tokens, p.min_p) if p.min_p > 0 else tokens
+        return filters.min_p(logits, filters.top_p(logits, tokens, self.parameters.top_p), self.parameters.min_p)
 
     def _within_reach(self, logits: Logits, position: int, margin: float) -> TokenIds:
         """Ids that pass min-p and whose score is at least the likeliest token's less `margin`.
 
         Such a token has a high logit or large noise, so the noise of all other tokens is never computed.
         """
-        temperature, smallest_share = self.parameters.temperature, self.parameters.min_p
+        temperature = self.parameters.temperature
         largest = filters.group_maxima(logits)
         likeliest = int(filters.above(logits, largest.max(), largest)[0])
         own_noise = float(self._noise.gumbel(position, np.array([likeliest]))[0])
@@ -225,9 +221,7 @@ class Sampler:
         noisy, noise = noisy[:n_in_row], noise[:n_in_row]
         noisy = noisy[logits[noisy] >= wanted - temperature * noise]
         tokens = np.union1d(filters.above(logits, wanted - temperature * LARGE_NOISE, largest), noisy)
-        if smallest_share == 0:
-            return tokens
-        return tokens[logits[tokens] >= logits[likeliest] + np.float32(math.log(smallest_share))]
+        return filters.min_p(logits, tokens, self.parameters.min_p)
 
     def _perturbed(self, logits: Logits, tokens: TokenIds, position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature

@@ -68,8 +68,7 @@ def as_text(completion: Completion, model: Model) -> str:
         ms = 1e3 * s.overlapped_seconds / n_passes
         lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; drafting took {ms:.2f} ms during a pass")
     if s.offered:
-        rates = " ".join(f"{rate:.2f}" for rate in _acceptance(s))
-        lines.append(f"accepted    {rates} (by depth)")
+        lines.append(f"accepted    {' '.join(f'{rate:.2f}' for rate in _acceptance(s))} (by depth)")
     return "\n".join(lines)
 
 
@@ -118,8 +117,8 @@ def status(completion: Completion, started: float) -> str:
     """A line about an answer that is being written since `started`, a moment of `time.perf_counter()`."""
     s = completion.statistics
     if s.passes:
-        parts = [f"{s.completion_tokens} tokens", f"{rate_text(s.tokens_per_second)} tokens/s"]
-        return ", ".join([*parts, f"the first after {s.first_token_seconds:.1f} s", "Ctrl-C stops"])
+        done = f"{s.completion_tokens} tokens, {rate_text(s.tokens_per_second)} tokens/s"
+        return f"{done}, the first after {s.first_token_seconds:.1f} s, Ctrl-C stops"
     seconds, n_read, n = time.perf_counter() - started, completion.prompt_tokens_read, s.prompt_tokens
     if not n_read:
         return f"reading {n:,} tokens, {seconds:.0f} s"
@@ -130,10 +129,8 @@ def one_line(completion: Completion) -> str:
     """The line under an answer in a chat."""
     s = completion.statistics
     parts = [f"{s.completion_tokens} tokens", f"{s.tokens_per_second:.1f} tokens/s"]
-    if s.offered:
-        parts.append(f"{s.tokens_per_pass:.1f} tokens a pass")
-    if completion.finish_reason == "interrupted":
-        parts.append("interrupted")
+    parts += [f"{s.tokens_per_pass:.1f} tokens a pass"] if s.offered else []
+    parts += ["interrupted"] if completion.finish_reason == "interrupted" else []
     return ", ".join(parts)
 
 
