@@ -27,6 +27,8 @@ from specrun.errors import PromptError, SpecrunError
 from specrun.interrupts import Ending
 
 _QUOTES = '"""'
+_STDIN = 0
+_LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
 _HINT = ("ansibrightblack", "a message, or /help")
 
 # It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
@@ -164,33 +166,21 @@ def _completions(document: Document) -> list[Completion]:
     ]
 
 
-if sys.platform == "win32":
-
-    @contextmanager
-    def without_echo() -> Iterator[None]:
-        """Windows shows no keys while nothing reads them."""
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Neither keys nor the ^C of Ctrl-C are shown inside the block. The next prompt gets what was typed."""
+    if sys.platform == "win32" or not sys.stdin.isatty():  # Windows shows no keys while nothing reads them
         yield
+        return
+    import termios  # not on Windows
 
-else:
-    import termios
-
-    _STDIN = 0
-    _LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
-
-    @contextmanager
-    def without_echo() -> Iterator[None]:
-        """Neither keys nor the ^C of Ctrl-C are shown inside the block. The next prompt gets what was typed."""
-        if not sys.stdin.isatty():
+    before, quiet = termios.tcgetattr(sys.stdin), termios.tcgetattr(sys.stdin)
+    quiet[_LOCAL_FLAGS] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        with interrupts.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
             yield
-            return
-        before = termios.tcgetattr(sys.stdin)
-        quiet = termios.tcgetattr(sys.stdin)
-        quiet[_LOCAL_FLAGS] &= ~termios.ECHO
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
-        try:
-            with interrupts.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
-                yield
-        finally:
-            # Where the terminal is gone, there is nothing to restore.
-            with suppress(termios.error):
-                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    finally:
+        # Where the terminal is gone, there is nothing to restore.
+        with suppress(termios.error):
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
