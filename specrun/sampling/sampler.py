@@ -79,8 +79,7 @@ class Sampler:
     def recent(self, tokens: Sequence[int]) -> list[int]:
         """The end of a text that `sample` needs: what penalties look at, with a constraint all behind the prompt."""
         n_wanted = self.parameters.repeat_last_n if self.parameters.has_penalties else 0
-        if self._constraint:
-            n_wanted = max(n_wanted, len(tokens) - self._n_prompt)
+        n_wanted = max(n_wanted, len(tokens) - self._n_prompt if self._constraint else 0)
         return list(tokens[max(len(tokens) - n_wanted, 0) :])
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
