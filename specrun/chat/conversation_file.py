@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +42,7 @@ class LastConversation:
 
 
 def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
-    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written.
-
-    target: the name of the model, None for the embedded pair.
-    """
+    """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
     text = json.dumps({"target": target, "messages": messages}, ensure_ascii=False, indent=1) + "\n"
     try:
         path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
@@ -63,10 +59,10 @@ def read(path: Path) -> LastConversation:
         saved = parse_json(data)
         messages = [Message(role=one["role"], content=one["content"]) for one in saved["messages"]]
         target = saved.get("target")
+        if any(message["role"] not in _ROLES or not isinstance(message["content"], str) for message in messages):
+            raise ValueError
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one") from error
-    if any(message["role"] not in _ROLES or not isinstance(message["content"], str) for message in messages):
-        raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one")
     return LastConversation(target if isinstance(target, str) else None, messages, path)
 
 
@@ -87,19 +83,15 @@ def kept() -> list[Path]:
 
 
 def last() -> LastConversation:
-    """The conversation that was kept last.
-
-    Raises UsageError if there is none, and SpecrunError if it cannot be read; a damaged file is then set aside.
-    """
-    paths = kept()
-    if not paths:
+    """The conversation that was kept last. Raises UsageError without one, and SpecrunError if it cannot be read."""
+    path = next(iter(kept()), None)
+    if not path:
         raise UsageError("there is no conversation to continue yet; start one with `specrun chat`")
     try:
-        return read(paths[0])
+        return read(path)
     except DamagedConversationError as error:
-        raise SpecrunError(
-            f"{paths[0]} is damaged, and {set_aside(paths[0])}; the same command goes on with the conversation before"
-        ) from error
+        done = f"{path} is damaged, and {set_aside(path)}"
+        raise SpecrunError(f"{done}; the same command goes on with the conversation before") from error
 
 
 class Keeper:
@@ -115,24 +107,20 @@ class Keeper:
             private_folder(folder())
         except OSError as error:
             raise SpecrunError(f"{folder()} cannot be written: {error.strerror}") from error
-        is_first = self._path is None
-        if self._path is None:
-            self._path = folder() / f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}{_SUFFIX}"
-        save_messages(self._path, conversation.messages, conversation.target)
+        path = self._path or folder() / f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}{_SUFFIX}"
+        is_first, self._path = self._path is None, path
+        save_messages(path, conversation.messages, conversation.target)
         if is_first:
-            self._remove_what_is_superfluous(conversation.messages)
-
-    def _remove_what_is_superfluous(self, messages: Sequence[Message]) -> None:
-        if self._continued and _begins_with(messages, self._continued):
-            self._continued.unlink(missing_ok=True)
-        for path in kept()[MOST_KEPT:]:
-            path.unlink(missing_ok=True)
+            if self._continued and _begins_with(conversation.messages, self._continued):
+                self._continued.unlink(missing_ok=True)
+            for superfluous in kept()[MOST_KEPT:]:
+                superfluous.unlink(missing_ok=True)
 
 
-def _begins_with(messages: Sequence[Message], path: Path) -> bool:
+def _begins_with(messages: list[Message], path: Path) -> bool:
     """Whether all messages in the file are the first of `messages`. Another chat may have gone on with it."""
     try:
         before = read(path).messages
     except SpecrunError:
         return False
-    return list(messages[: len(before)]) == before
+    return messages[: len(before)] == before

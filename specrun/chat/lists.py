@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,31 +18,25 @@ from specrun.errors import SpecrunError
 _EMBEDDED = "the embedded pair"
 
 
-def pick_model(notes: Console, ask: Callable[[str], str]) -> str | None:
-    """The name of the model that the user chooses, None for the embedded pair. Without another model nobody is asked.
-
-    ask: shows a question and returns the line that the user typed; raises EOFError or KeyboardInterrupt.
-    """
+def pick_model(notes: Console) -> str | None:
+    """The name of the model that the user chooses, None for the embedded pair, also where it is alone."""
     found = local_models()
     if not found:
         return None
     notes.print(models(found))
     while True:
-        answer = ask(f"Which model? A number from 1 to {len(found) + 1}, or Enter for 1: ").strip() or "1"
+        notes.print(f"Which model? A number from 1 to {len(found) + 1}, or Enter for 1: ", end="")
+        answer = input().strip() or "1"
         if answer.isdecimal() and 1 <= int(answer) <= len(found) + 1:
             return found[int(answer) - 1].name if int(answer) <= len(found) else None
         notes.print(Text(f"{one_line(answer)} is none of these numbers", style="red"))
 
 
 def models(found: Sequence[LocalModel], current: str | None = "") -> Table:
-    """A table of the models and, last, the embedded pair.
-
-    current: the name of the model that is marked as in use; None for the embedded pair, empty for none.
-    """
+    """A table of the models and, last, the embedded pair. The model with the name `current` is marked as in use."""
     table = _numbered()
-    in_use = _EMBEDDED if current is None else current
     for number, model in enumerate([*found, LocalModel(_EMBEDDED, None)], start=1):
-        mark = "in use" if model.name == in_use else ""
+        mark = "in use" if model.name == (_EMBEDDED if current is None else current) else ""
         table.add_row(str(number), one_line(model.name), size_text(model.n_bytes) if model.n_bytes else "", mark)
     return table
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,18 +42,16 @@ class Surroundings:
     keep: Callable[[LastConversation], None] = lambda _: None  # keeps the conversation after each answer
 
 
-class ChatLoop:
-    """One conversation. Close it, or use it in a `with` statement: it holds the model.
+class ChatLoop(AbstractContextManager["ChatLoop"]):
+    """One conversation with the target of a name. Use it in a `with` statement: it holds the model.
 
-    target: the name of the model; None for the embedded pair.
     request: how answers are written; its prompt is ignored.
 
     Making one raises the errors of `open_model`, and ModelFileError for a model without a chat template.
     """
 
     def __init__(self, target: str | None, request: Request, around: Surroundings) -> None:
-        self._around = around
-        self._notes = around.notes
+        self._around, self._notes = around, around.notes
         self._open(target, request)
         self._last: Completion | None = None
         self._leaving = False
@@ -64,26 +64,14 @@ class ChatLoop:
         except BaseException:
             model.close()
             raise
-        self._model = model
+        self.model = model  # the model that answers now
         self._target = target
         self._answers = self._around.answers(target)
         self._notices = answer_report.Notices(model)
         self._settings = ChatSettings(model, self._session)
 
-    def close(self) -> None:
-        """Free the model."""
-        self._model.close()
-
-    def __enter__(self) -> ChatLoop:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def model(self) -> Model:
-        """The model that answers now."""
-        return self._model
+        self.model.close()
 
     def begin(self, messages: list[Message], system: str | None) -> None:
         """Begin with a conversation. system: the system message; None leaves what the conversation has."""
@@ -118,8 +106,6 @@ class ChatLoop:
             except SpecrunError as error:
                 self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
-    # --- answers ---------------------------------------------------------------------------------------------------
-
     def _answer(self, completion: Completion, n_dropped: int) -> bool:
         """Write an answer. Returns whether Ctrl-C ended it."""
         if n_dropped:
@@ -128,12 +114,9 @@ class ChatLoop:
         # Writing to a terminal that has gone fails before SIGHUP comes. The signal must not stop what then keeps the
         # answer.
         with held():
+            keep_what_is_there = interrupts.undone(lambda: self._keep(completion) if completion.token_ids else None)
             try:
-                with (
-                    InterruptFlag() as interrupted,
-                    without_echo(),
-                    interrupts.undone(lambda: self._keep(completion) if completion.token_ids else None),
-                ):
+                with InterruptFlag() as interrupted, without_echo(), keep_what_is_there:
                     self._answers.show(completion.stream(interrupted), completion)
             except BaseException:
                 # A failed pass, a second Ctrl-C: what was written stays, as it does on the screen.
@@ -161,8 +144,6 @@ class ChatLoop:
     def _note(self, text: str) -> None:
         self._notes.print(Text(visible(text), style="dim"))
 
-    # --- commands --------------------------------------------------------------------------------------------------
-
     def _command(self, message: str) -> None:
         name, _, argument = message.partition(" ")
         argument = argument.strip()
@@ -175,18 +156,29 @@ class ChatLoop:
             case "/model":
                 self._change_model(argument)
             case "/regen":
-                self._regenerate()
+                if again := self._session.regenerate():
+                    self._answer(*again)
+                else:
+                    self._note("there is no message to answer yet")
             case "/undo":
                 self._note("forgotten" if self._session.undo() else "nothing to undo")
             case "/clear":
                 self._session.clear()
                 self._note("conversation forgotten")
+            case "/set" if not argument:
+                self._notes.print(Text(str(self._settings)))
             case "/set":
-                self._set(argument)
+                setting, _, value = argument.partition(" ")
+                self._settings.change(setting, value.strip())
+                self._note(f"{setting} is {self._settings.values()[setting]}")
             case "/stats":
-                self._note(answer_report.as_text(self._last, self._model) if self._last else "no answer yet")
+                self._note(answer_report.as_text(self._last, self.model) if self._last else "no answer yet")
             case "/tree":
-                self._draw_tree()
+                if drafted := self._last.last_drafted if self._last else None:
+                    names = partial(self.model.llama_model.token_bytes, special=True)
+                    self._notes.print(tree_view.pass_tree(drafted, names))
+                else:
+                    self._note("no token tree was drafted for the last answer")
             case "/save":
                 conversation_file.save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
@@ -207,13 +199,6 @@ class ChatLoop:
         self._session.messages = conversation_file.read(path).messages
         self._note(f"loaded {len(self._session.messages)} messages")
 
-    def _regenerate(self) -> None:
-        again = self._session.regenerate()
-        if again is None:
-            self._note("there is no message to answer yet")
-        else:
-            self._answer(*again)
-
     def _change_model(self, name: str) -> None:
         """Go on with another model. The present model is freed first, as both may not fit; it comes back on failure."""
         if not name:
@@ -222,7 +207,7 @@ class ChatLoop:
         models = [*(model.name for model in local_models()), None]
         chosen = models[int(name) - 1] if name.isdecimal() and 1 <= int(name) <= len(models) else name
         before, messages, request = self._target, self._session.messages, self._session.request
-        self._model.close()
+        self.model.close()
         try:
             self._open(chosen, request)
         except BaseException:
@@ -231,25 +216,7 @@ class ChatLoop:
         finally:
             self._session.messages = messages
         self._last = None
-        self._note(f"{self._model.llama_model.name} answers from now on")
-
-    def _set(self, argument: str) -> None:
-        if not argument:
-            self._notes.print(Text(str(self._settings)))
-            return
-        name, _, value = argument.partition(" ")
-        if not value:
-            raise UsageError(f"/set {name} needs a value; give one after the name")
-        self._settings.change(name, value.strip())
-        self._note(f"{name} is {self._settings.values()[name]}")
-
-    def _draw_tree(self) -> None:
-        drafted = self._last.last_drafted if self._last else None
-        if drafted is None:
-            self._note("no token tree was drafted for the last answer")
-        else:
-            token_bytes = self._model.llama_model.token_bytes
-            self._notes.print(tree_view.pass_tree(drafted, lambda token: token_bytes(token, special=True)))
+        self._note(f"{self.model.llama_model.name} answers from now on")
 
 
 def _is_command(message: str) -> bool:

@@ -14,10 +14,8 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, is_searching
-from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
-from prompt_toolkit.styles import Style
 
 from specrun import interrupts
 from specrun.catalog.resolve import local_models
@@ -29,6 +27,9 @@ from specrun.errors import PromptError, SpecrunError
 from specrun.interrupts import Ending
 
 _QUOTES = '"""'
+_STDIN = 0
+_LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
+_HINT = ("ansibrightblack", "a message, or /help")
 
 # It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
 logging.getLogger("prompt_toolkit").addHandler(logging.NullHandler())
@@ -55,9 +56,8 @@ class TerminalReader:
         try:
             self._history = TypedHistory(history)
         except OSError as error:
-            raise SpecrunError(
-                f"{history} cannot be written: {error.strerror}; set SPECRUN_DATA_DIR to a folder that can"
-            ) from error
+            why = f"{history} cannot be written: {error.strerror}"
+            raise SpecrunError(f"{why}; set SPECRUN_DATA_DIR to a folder that can") from error
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
             completer=_CommandCompleter(),
@@ -69,8 +69,8 @@ class TerminalReader:
             multiline=True,
             search_ignore_case=True,
             prompt_continuation=lambda width, _line, n_wraps: " " * width if n_wraps else "... ",
-            placeholder=_hint,
-            style=Style.from_dict({"hint": "ansibrightblack"}),
+            # Not after the prompt was left, nor while history is searched.
+            placeholder=lambda: [] if get_app().is_done or get_app().layout.is_searching else [_HINT],
             # In `specrun chat | tee answers` the prompt belongs on the terminal.
             output=create_output(always_prefer_tty=True),
         )
@@ -112,11 +112,6 @@ class PipeReader:
             raise PromptError(f"line {self._n_lines} of stdin is not UTF-8; convert it first") from error
 
 
-def _hint() -> StyleAndTextTuples:
-    """The hint that is shown in an empty prompt; not after it was left, nor while history is searched."""
-    return [] if get_app().is_done or get_app().layout.is_searching else [("class:hint", "a message, or /help")]
-
-
 def _is_open(text: str) -> bool:
     """Whether three quotes begin the text and none end it yet."""
     stripped = text.strip()
@@ -148,13 +143,12 @@ def _key_bindings() -> KeyBindings:
 
 
 class _CommandCompleter(Completer):
-    """Completes the names of commands, models after /model, and settings after /set."""
-
     def get_completions(self, document: Document, _complete_event: CompleteEvent) -> Iterable[Completion]:
         return _completions(document)
 
 
 def _completions(document: Document) -> list[Completion]:
+    """Names of commands, of models after /model, and of settings after /set."""
     text = document.text_before_cursor
     name, space, rest = text.partition(" ")
     if text.startswith("/") and not space:
@@ -172,33 +166,21 @@ def _completions(document: Document) -> list[Completion]:
     ]
 
 
-if sys.platform == "win32":
-
-    @contextmanager
-    def without_echo() -> Iterator[None]:
-        """Windows shows no keys while nothing reads them."""
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Neither keys nor the ^C of Ctrl-C are shown inside the block. The next prompt gets what was typed."""
+    if sys.platform == "win32" or not sys.stdin.isatty():  # Windows shows no keys while nothing reads them
         yield
+        return
+    import termios  # not on Windows
 
-else:
-    import termios
-
-    _STDIN = 0
-    _LOCAL_FLAGS = 3  # index of the local flags in the list that tcgetattr returns
-
-    @contextmanager
-    def without_echo() -> Iterator[None]:
-        """Neither keys nor the ^C of Ctrl-C are shown inside the block. The next prompt gets what was typed."""
-        if not sys.stdin.isatty():
+    before, quiet = termios.tcgetattr(sys.stdin), termios.tcgetattr(sys.stdin)
+    quiet[_LOCAL_FLAGS] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        with interrupts.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
             yield
-            return
-        before = termios.tcgetattr(sys.stdin)
-        quiet = termios.tcgetattr(sys.stdin)
-        quiet[_LOCAL_FLAGS] &= ~termios.ECHO
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
-        try:
-            with interrupts.undone(lambda: termios.tcsetattr(_STDIN, termios.TCSANOW, before)):
-                yield
-        finally:
-            # Where the terminal is gone, there is nothing to restore.
-            with suppress(termios.error):
-                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    finally:
+        # Where the terminal is gone, there is nothing to restore.
+        with suppress(termios.error):
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

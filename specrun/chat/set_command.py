@@ -44,6 +44,8 @@ class ChatSettings:
 
     def change(self, name: str, value: str) -> None:
         """Set one setting. Raises UsageError for an unknown name or an impossible value."""
+        if not value:
+            raise UsageError(f"/set {name} needs a value; give one after the name")
         request = self._session.request
         if name in _SAMPLING:
             field, kind = _SAMPLING[name]
@@ -89,10 +91,8 @@ class ChatSettings:
             raise UsageError(f"{fixed}; start the chat with another --{name}")
         if plan.is_chain:
             resized = plan.method.plan(depth=number if name == "depth" else number - 1)
-        elif name == "budget":
-            resized = plan.method.plan(number, plan.depth)
         else:
-            resized = plan.method.plan(plan.budget, number)
+            resized = plan.method.plan(**{"budget": plan.budget, "depth": plan.depth, name: number})
         if resized.budget > largest:
             raise UsageError(f"a tree has at most {largest} nodes in this chat; start the chat with a larger --budget")
         return resized

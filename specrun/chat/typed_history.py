@@ -19,16 +19,12 @@ MOST_KEPT = 10_000  # messages; chosen by hand
 
 
 class TypedHistory(History):
-    """The messages of this and of earlier chats.
-
-    path: the file; its folder is made private to the user. failure: why a message could not be kept, until the user was
-    told. Raises OSError if folder and file cannot be made.
-    """
+    """The messages of this and of earlier chats. The file's folder is made private to the user. Raises OSError."""
 
     def __init__(self, path: Path, most_kept: int = MOST_KEPT) -> None:
         super().__init__()
         self._path = path
-        self.failure: OSError | None = None
+        self.failure: OSError | None = None  # why a message could not be kept, until the user was told
         with locked(private_folder(path.parent)):
             os.close(owner_only(str(path), os.O_CREAT | os.O_WRONLY))
             messages = self._read()
@@ -44,17 +40,11 @@ class TypedHistory(History):
         """Add a message. It is called in the middle of a prompt, so that a failure can only be told afterwards."""
         try:
             with locked(self._path.parent), open(self._path, "ab", opener=owner_only) as file:
-                # The line before may have been cut off.
-                file.write((b"" if self._ends_with_a_line() else b"\n") + _line(string))
+                before = self._path.read_bytes()
+                is_cut_off = before and not before.endswith(b"\n")
+                file.write((b"\n" if is_cut_off else b"") + _line(string))
         except OSError as error:
             self.failure = error
-
-    def _ends_with_a_line(self) -> bool:
-        with self._path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return True
-            file.seek(-1, os.SEEK_END)
-            return file.read() == b"\n"
 
     def _read(self) -> list[str]:
         """The messages in the file, the oldest first."""

@@ -53,7 +53,9 @@ def chat(
 
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
     """
-    from specrun.chat import ChatLoop, PipeReader, Surroundings, TerminalReader, conversation_file, lists
+    from specrun.chat import conversation_file, lists
+    from specrun.chat.loop import ChatLoop, Surroundings
+    from specrun.chat.reader import PipeReader, TerminalReader
     from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
@@ -64,7 +66,7 @@ def chat(
     on_terminal = sys.stdin.isatty()
     target = models.target or (last.target if last else None)
     if target is None and last is None and on_terminal:
-        target = lists.pick_model(output.stderr, _ask)
+        target = lists.pick_model(output.stderr)
 
     def open_target(name: str | None) -> Model:
         chat_template.prepare()
@@ -81,8 +83,7 @@ def chat(
         if on_terminal:
             plan_line = answer_report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp)
             output.note(f"{loop.model.llama_model.name}, {plan_line}; /help lists the commands")
-        if last and last.messages:
-            n = len(last.messages)
+        if last and (n := len(last.messages)):
             output.note(f"continuing a conversation of {n} messages; the last was: {last.question}")
         loop.run()
 
@@ -95,9 +96,3 @@ def _view(target: str | None, plain: bool) -> AnswerView:
         return PlainAnswers(output.stdout)
     # The embedded target writes Python, whose `__init__` is not meant as bold letters.
     return LiveAnswers(output.stdout, markdown=target is not None)
-
-
-def _ask(question: str) -> str:
-    """A line that the user types on the terminal, after a question on stderr."""
-    output.stderr.print(question, end="")
-    return input()

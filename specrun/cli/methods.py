@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +17,14 @@ from specrun.options.sampling_options import Temperature
 from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
 from specrun.views import output
 
+_file_option = partial(typer.Option, metavar="FILE", show_default=False)
+
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 
 @app.callback()
 def methods(
-    context: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False,
+    context: typer.Context, json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False
 ) -> None:
     """List the methods of drafting and accepting, with what each needs, where it pays, and its paper."""
     if context.invoked_subcommand:
@@ -30,17 +32,14 @@ def methods(
     from specrun.speculation.registry import METHODS
 
     if json:
-        objects = [
-            {"name": m.name, "paper": m.paper, "kind": m.kind, "needs": m.needs, "lossless": m.lossless, "pays": m.pays}
-            for m in METHODS.values()
-        ]
+        keys = ("name", "paper", "kind", "needs", "lossless", "pays")
+        objects = [{key: getattr(method, key) for key in keys} for method in METHODS.values()]
         output.write(jsonlib.dumps(objects, indent=1) + "\n")
         return
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("name", "kind", "needs", "lossless", "pays", "paper"):
-        table.add_column(name, no_wrap=name == "name")
+    columns = ("kind", "needs", "lossless", "pays", "paper")
+    table = Table(Column("name", no_wrap=True), *columns, box=None, pad_edge=False)
     for method in METHODS.values():
         lossless = "yes" if method.lossless else "NO"
         table.add_row(method.name, method.kind, ", ".join(method.needs), lossless, method.pays, method.paper)
@@ -54,13 +53,8 @@ def growth_map(
     budget: Budget = None,
     depth: Depth = None,
     temp: Temperature = 0.8,
-    save: Annotated[
-        Path | None,
-        typer.Option("--save", metavar="FILE", help="Write the tree to a file, for --growth-map.", show_default=False),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the tree (.png, .svg).", show_default=False)
-    ] = None,
+    save: Annotated[Path | None, _file_option(help="Write the tree to a file, for --growth-map.")] = None,
+    plot: Annotated[Path | None, _file_option(help="Draw the tree (.png, .svg).")] = None,
     *,
     models: ModelOptions,
     machine: MachineOptions,

@@ -23,8 +23,7 @@ def opened(
     models: ModelOptions, speculation: SpeculationOptions, machine: MachineOptions, temperature: float, **further: Any
 ) -> Model:
     """What `open_model` gives, with questions, notices and progress on stderr. further: its other arguments."""
-    fetcher = AskingFetcher(models.pull)
-    asked = models, speculation, machine, temperature, fetcher, output.note
+    asked = models, speculation, machine, temperature, AskingFetcher(models.pull), output.note
     model = open_model(*asked, progress=output.progress, **further)
     for notice in model.notices:
         output.note(notice)

@@ -33,8 +33,7 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
     """
     parts = [] if argument is None or argument == STDIN else [argument]
     parts += [_decode(read_bytes(file, PromptError), str(file)) for file in files if str(file) != STDIN]
-    stdin_named = argument == STDIN or Path(STDIN) in files
-    if stdin_named or not _is_terminal():
+    if argument == STDIN or Path(STDIN) in files or not _is_terminal():
         parts.append(_decode(_stdin().read(), "stdin"))
     if not parts:
         raise PromptError("no prompt: give it as an argument, with -f FILE, or on stdin")

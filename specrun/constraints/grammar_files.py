@@ -18,29 +18,23 @@ def read_grammar(grammar: Path | None, json_schema: Path | None) -> str | None:
     """The GBNF grammar that the options ask for, None without them. Raises UsageError for an unusable file."""
     if grammar and json_schema:
         raise UsageError("--grammar and --json-schema exclude each other; choose one")
+    file = grammar or json_schema
+    if not file:
+        return None
+    text = decode(read_bytes(file, UsageError, most=_MOST_BYTES), str(file), UsageError)
     if grammar:
-        return _text(grammar)
-    return _schema_grammar(json_schema) if json_schema else None
-
-
-def _schema_grammar(file: Path) -> str:
-    text = _text(file)
+        return text
     try:
-        schema = json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
-        return schema_to_gbnf(schema)
+        return schema_to_gbnf(json.loads(text, parse_constant=_refuse_number, parse_float=_finite))
     except json.JSONDecodeError as error:
-        message = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise UsageError(f"{file} {message}") from error
+        where = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise UsageError(f"{file} is not JSON: {where}") from error
     except ValueError as error:  # Python refuses integers with thousands of digits
         raise UsageError(f"{file} has a number that is too long") from error
     except RecursionError as error:
         raise UsageError(f"{file} is nested too deeply; split it with $ref") from error
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
-
-
-def _text(file: Path) -> str:
-    return decode(read_bytes(file, UsageError, most=_MOST_BYTES), str(file), UsageError)
 
 
 def _finite(number: str) -> float:

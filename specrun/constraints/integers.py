@@ -34,8 +34,7 @@ def _same_length(low: str, high: str) -> str:
     """A GBNF expression for the digit strings from `low` to `high`, which have the same length."""
     if low == high:
         return f'"{low}"'
-    first, last = int(low[0]), int(high[0])
-    rest = len(low) - 1
+    first, last, rest = int(low[0]), int(high[0]), len(low) - 1
     if first == last:
         return f'"{first}" ({_same_length(low[1:], high[1:])})'
     alternatives = []

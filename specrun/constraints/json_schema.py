@@ -49,15 +49,11 @@ _PRIMITIVES = {
 
 def schema_to_gbnf(schema: Any) -> str:
     """The grammar of a parsed JSON schema (a dict or bool). Raises UsageError if the schema cannot be expressed."""
-    name, rules = schema_rules(schema)
-    return grammar_text(name, rules)
+    return grammar_text(*schema_rules(schema))
 
 
 def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
-    """The name of a schema's rule, and the rules that it needs, by name; `prefix` begins their names.
-
-    Raises UsageError if the schema cannot be expressed.
-    """
+    """A schema's rule, and the rules that it needs by name; `prefix` begins their names. Raises UsageError."""
     converter = _Converter(schema, prefix)
     return converter.rule(schema, "#"), converter.rules
 
@@ -72,8 +68,7 @@ class _Converter:
 
     def __init__(self, schema: Any, prefix: str) -> None:
         self.rules: dict[str, str] = {}
-        self._schema = schema
-        self._prefix = prefix
+        self._schema, self._prefix = schema, prefix
         self._references: dict[str, str] = {}
 
     def rule(self, schema: Any, at: str) -> str:
@@ -101,8 +96,6 @@ class _Converter:
         name = f"{self._prefix}r{len(self.rules)}"
         self.rules[name] = " | ".join(expressions)
         return name
-
-    # --- any type --------------------------------------------------------------------------------------------------
 
     def _combined(self, keyword: str, value: Any, at: str) -> str:
         if keyword == "$ref":
@@ -148,8 +141,6 @@ class _Converter:
             return self._string(schema, at)
         makers = {"object": self._object, "array": self._array, "integer": self._integer}
         return makers[kind](schema, at) if keys & KEYWORDS[kind] else kind
-
-    # --- one type --------------------------------------------------------------------------------------------------
 
     def _string(self, schema: Mapping[str, Any], at: str) -> str:
         least, most = _counts(schema, "minLength", "maxLength", at)
@@ -198,8 +189,7 @@ class _Converter:
         first = '""'
         for part, is_required in reversed(parts):
             name = self._named([part])
-            alternatives = [f"{name} {after}"] if is_required else [f"{name} {after}", first]
-            first = self._named(alternatives)
+            first = self._named([f"{name} {after}"] if is_required else [f"{name} {after}", first])
             after = self._named([f'"," ws {name} {after}' if is_required else f'("," ws {name})? {after}'])
         return first
 
@@ -269,8 +259,7 @@ def _repeated(least: int, most: int | None) -> str:
 
 def json_literal(value: Any) -> str:
     """The JSON text of `value` as a GBNF literal."""
-    text = json.dumps(value, ensure_ascii=False).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+    return '"' + json.dumps(value, ensure_ascii=False).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _refuse(at: str, why: str) -> NoReturn:

@@ -7,6 +7,7 @@ where they contain themselves, every level of nesting doubles them again, until 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from specrun.constraints.keywords import COMBINING, KEYWORDS, pointed_at
@@ -22,13 +23,8 @@ _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
 
 
 def check_readings(schema: Any) -> None:
-    """Raises UsageError for a schema that is too large, or by which a text can be read in too many ways.
-
-    `schema` may be anything; what is wrong with it otherwise is not looked at.
-    """
-    walk = _Walk(schema)
-    readings = walk.readings(schema, 0)
-    if readings > MOST_READINGS:
+    """Raises UsageError if `schema`, which may be anything, is too large or lets a text be read in too many ways."""
+    if _Walk(schema).readings(schema, 0) > MOST_READINGS:
         raise UsageError(
             f"a text can be read by the schema in more than {MOST_READINGS} ways; let the alternatives of anyOf and "
             "oneOf begin differently, for instance with a required first property that is a const"
@@ -38,8 +34,7 @@ def check_readings(schema: Any) -> None:
 class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._n_parts = 0
-        self._n_repeated = 0
+        self._n_parts = self._n_repeated = 0
         self._known: dict[str, int] = {}  # readings by reference
         self._open: set[str] = set()  # references that are being looked at
         self._recursive: set[str] = set()  # references that were met within themselves
@@ -110,10 +105,9 @@ class _Walk:
         return None
 
     def _found(self, pointer: str) -> Any:
-        try:
+        with suppress(KeyError):
             return pointed_at(self._root, pointer)
-        except KeyError:
-            return None
+        return None
 
     def _count_repeated(self, schema: Mapping[str, Any]) -> None:
         counts = [schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)]

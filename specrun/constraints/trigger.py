@@ -37,10 +37,9 @@ class TriggerReader:
         self._text = trigger.text.encode()
         markers = trigger.reasoning or ("", "")
         self._open, self._close = markers[0].encode(), markers[1].encode()
+        self.start = Progress(_BEGINNING) if self._open and self._text else self._behind_reasoning()
         if trigger.is_open:
             self.start = Progress(_REASONING)
-        else:
-            self.start = self._behind_reasoning() if not (self._open and self._text) else Progress(_BEGINNING)
 
     @property
     def last_byte(self) -> int:
@@ -49,8 +48,7 @@ class TriggerReader:
 
     def after(self, progress: Progress, data: bytes) -> tuple[Progress, bytes]:
         """The progress after further bytes, and the bytes that are behind the trigger, if it was reached."""
-        data = progress.held + data
-        stage = progress.stage
+        stage, data = progress.stage, progress.held + data
         if stage == _BEGINNING:
             begun = data.lstrip()
             if begun.startswith(self._open):

@@ -28,10 +28,7 @@ class Request:
 
 
 def make_request(options: SamplingOptions) -> Request:
-    """The request that the options describe, without a prompt. Grammar files are read and checked.
-
-    Raises UsageError for values outside their range, and for files that are not a grammar or a schema.
-    """
+    """The request that the options describe, without a prompt. Raises UsageError for bad values and grammar files."""
     sampling = sampling_parameters(options, options.temp)
     stops = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop or ())
     gbnf = check_grammar(read_grammar(options.grammar, options.json_schema))

@@ -56,12 +56,7 @@ def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[
 def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
     """A parameter for every field. Its annotation is typer's option, or the bare type if not `with_help`."""
     hints = get_type_hints(group, include_extras=with_help)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+    empty = inspect.Parameter.empty
+    defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(group)}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in defaults]

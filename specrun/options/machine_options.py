@@ -134,37 +134,32 @@ class MachineOptions:
 
     def target_settings(self) -> LlamaSettings:
         """What is decided for the target. Raises UsageError for impossible values and combinations."""
-        return LlamaSettings(
-            **self._both("--cache-type-v", self.cache_type_v),
-            gpu_layers=_layers("--gpu-layers", self.gpu_layers),
-            n_cpu_moe=self._n_cpu_moe(),
-            tensor_split=self._tensor_split(),
-            type_k=self.cache_type_k,
-            type_v=self.cache_type_v,
-        )
+        return LlamaSettings(**self._both(""), n_cpu_moe=self._n_cpu_moe(), tensor_split=self._tensor_split())
 
     def draft_settings(self) -> LlamaSettings:
         """What is decided for the draft. Raises UsageError for impossible values and combinations."""
-        return LlamaSettings(
-            **self._both("--cache-type-v-draft", self.cache_type_v_draft),
-            gpu_layers=_layers("--gpu-layers-draft", self.gpu_layers_draft),
-            type_k=self.cache_type_k_draft,
-            type_v=self.cache_type_v_draft,
-        )
+        return LlamaSettings(**self._both("_draft"))
 
-    def _both(self, option: str, type_v: CacheType | None) -> dict[str, Any]:
-        """The settings that target and draft have in common. option: the name of the option that set `type_v`."""
+    def _both(self, suffix: str) -> dict[str, Any]:
+        """The settings that both models have. suffix: ends the names of the options for one model only."""
+        own = {name: getattr(self, name + suffix) for name in ("gpu_layers", "cache_type_k", "cache_type_v")}
+        type_v, dashed = own["cache_type_v"], suffix.replace("_", "-")
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise UsageError(f"--{name.replace('_', '-')} must be between {least} and {most}; got {value}")
         if self.flash_attn == "off" and type_v and type_v not in FLOAT_CACHE_TYPES:
             raise UsageError(
-                f"{option} {type_v} needs flash attention; leave out --flash-attn off, "
+                f"--cache-type-v{dashed} {type_v} needs flash attention; leave out --flash-attn off, "
                 f"or choose one of {', '.join(FLOAT_CACHE_TYPES)}"
             )
-        settings = {name: getattr(self, name) for name in _SHARED}
-        return settings | {"rpc": self._rpc(), "op_offload": False if self.no_op_offload else None}
+        return {name: getattr(self, name) for name in _SHARED} | {
+            "gpu_layers": _layers(f"--gpu-layers{dashed}", own["gpu_layers"]),
+            "type_k": own["cache_type_k"],
+            "type_v": type_v,
+            "rpc": self._rpc(),
+            "op_offload": False if self.no_op_offload else None,
+        }
 
     def _rpc(self) -> tuple[str, ...] | None:
         if self.rpc is None:

@@ -31,24 +31,20 @@ _BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
 
 _option = partial(typer.Option, rich_help_panel="Sampling")
 
-Temperature = Annotated[
-    float, _option("--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random.")
-]
-Seed = Annotated[
-    int, _option("--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed.")
-]
-
-
 # fmt: off
+Temperature = Annotated[float, _option(
+    "--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random."
+)]
+Seed = Annotated[int, _option(
+    "--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
+)]
+
+
 @dataclass(frozen=True)
 class TokenOptions:
-    """How a token is taken, apart from the temperature. The options as the user gave them, with llama.cpp's names,
-    meanings and defaults.
-    """
+    """How a token is taken, apart from the temperature: the options as llama.cpp has them, as the user gave them."""
 
-    top_k: Annotated[int, _option(
-        "--top-k", metavar="K", help="Sample from the K likeliest tokens only; 0 is off."
-    )] = 40
+    top_k: Annotated[int, _option(metavar="K", help="Sample from the K likeliest tokens only; 0 is off.")] = 40
     top_p: Annotated[float, _option(
         "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
     )] = 0.95
@@ -87,9 +83,7 @@ class SamplingOptions(TokenOptions):
     stop: Annotated[list[str] | None, _option(
         "--stop", "-r", metavar="TEXT", help="End the answer before this text. May be given several times."
     )] = None
-    grammar: Annotated[Path | None, _option(
-        "--grammar", metavar="FILE", help="Write only what this GBNF grammar allows."
-    )] = None
+    grammar: Annotated[Path | None, _option(metavar="FILE", help="Write only what this GBNF grammar allows.")] = None
     json_schema: Annotated[Path | None, _option(
         "--json-schema", metavar="FILE", help="Write only JSON that matches this schema."
     )] = None
@@ -119,10 +113,7 @@ def settled(name: str, value: Any) -> Any:
 
 
 def settled_biases(biases: Mapping[int, float] | Sequence[str] | None) -> tuple[tuple[int, float], ...]:
-    """(token id, bias) pairs of `logit_bias`, as Python or the command line gives it.
-
-    Raises UsageError for text that is not a token id and a bias.
-    """
+    """(token id, bias) pairs of `logit_bias`, as Python or the command line gives it. Raises UsageError."""
     if isinstance(biases, Mapping):
         return tuple((int(token), settled_bias(float(bias))) for token, bias in biases.items())
     pairs = []

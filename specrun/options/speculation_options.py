@@ -23,24 +23,18 @@ _option = partial(typer.Option, rich_help_panel="Speculation")
 _AUTO_BUDGET = 64  # nodes
 _AUTO_DEPTH = 16  # drafted tokens on a path, without draft sources
 
-Datastore = Annotated[
-    Path | None,
-    _option("--datastore", metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."),
-]
+# fmt: off
+Datastore = Annotated[Path | None, _option(
+    metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."
+)]
 Budget = Annotated[int | None, _option(metavar="N", help="Most nodes of a tree, root included. By default 16.")]
-Depth = Annotated[
-    int | None,
-    _option(metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."),
-]
-
-GrowthMap = Annotated[
-    Path | None,
-    _option(
-        "--growth-map",
-        metavar="FILE",
-        help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured.",
-    ),
-]
+Depth = Annotated[int | None, _option(
+    metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."
+)]
+GrowthMap = Annotated[Path | None, _option(
+    metavar="FILE", help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
+)]
+# fmt: on
 
 
 def read_growth_map(path: Path) -> TreeShape:

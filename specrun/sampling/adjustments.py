@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specrun.errors import UsageError
+from specrun.sampling.filters import Logits
 from specrun.sampling.parameters import SamplingParameters
 
 
@@ -24,7 +24,7 @@ class Biases:
         self._tokens = ids
         self._added = np.bincount(places, [bias for _, bias in pairs]).astype(np.float32)
 
-    def added(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    def added(self, logits: Logits) -> Logits:
         """float32[n_vocab]: a copy of `logits` with the biases. A row that lacks some of the tokens is a draft's."""
         n_here = int(np.searchsorted(self._tokens, len(logits)))
         result = logits.copy()
@@ -32,9 +32,7 @@ class Biases:
         return result
 
 
-def penalized(
-    logits: NDArray[np.float32], recent: Sequence[int], parameters: SamplingParameters
-) -> NDArray[np.float32]:
+def penalized(logits: Logits, recent: Sequence[int], parameters: SamplingParameters) -> Logits:
     """float32[n_vocab]: a copy of `logits` with the tokens in `recent` penalized.
 
     The logit of such a token is divided by repeat_penalty if it is positive and multiplied by it otherwise (CTRL,

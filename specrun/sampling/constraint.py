@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
+from specrun.sampling.filters import Logits, TokenIds
 from specrun.sampling.parameters import SamplingParameters
-
-Logits = NDArray[np.float32]
-TokenIds = NDArray[np.int64]
 
 NO_TOKEN = -1  # sampled where a constraint allows no token
 

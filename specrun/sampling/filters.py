@@ -74,8 +74,9 @@ def top_k(logits: Logits, k: int) -> TokenIds:
 
 def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
     """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`."""
-    weights = np.exp(logits[tokens].astype(np.float64) - float(logits[tokens[0]]))
-    cumulative = np.cumsum(weights)
+    if p == 1:
+        return tokens
+    cumulative = np.cumsum(np.exp(logits[tokens].astype(np.float64) - float(logits[tokens[0]])))
     return tokens[: int(np.searchsorted(cumulative, p * cumulative[-1])) + 1]
 
 
@@ -94,5 +95,7 @@ def top_p_of_all(logits: Logits, p: float) -> TokenIds:
 
 def min_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
     """The `tokens`, in their order, that are at least `p` times as likely as the likeliest of them."""
+    if p == 0:
+        return tokens
     own = logits[tokens]
     return tokens[own >= own.max() + np.float32(np.log(p))]

@@ -20,10 +20,7 @@ class TokenLogprob:
 
 
 def logprob(logits: NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
-    """What `logits`, float32[n_vocab], say of `token` and of the `n_top` likeliest tokens.
-
-    Raises LlamaError for logits that are no numbers.
-    """
+    """What `logits`, float32[n_vocab], say of `token` and the `n_top` likeliest. Raises LlamaError if one is NaN."""
     highest = float(logits.max())
     filters.check(highest)
     log_total = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
+from specrun.sampling.filters import Logits
 from specrun.sampling.parameters import SamplingParameters
-from specrun.sampling.sampler import Logits, Sampler
+from specrun.sampling.sampler import Sampler
 
 
 def gap(sampler: Sampler, logits: Logits, position: int, recent: Sequence[int], token: int, other: int) -> float:
@@ -68,8 +69,7 @@ def _top_p_margin(logits: Logits, token: int, parameters: SamplingParameters) ->
     odds = _log_odds(cumulative) - _log_odds(np.array([p]))[0]
     if cumulative[n_before] < p:  # it passes; further tokens would have to come before it
         return float(np.maximum(np.append(0.0, -ahead[n_before:]), -odds[n_before:]).min())
-    needed = np.maximum(np.append(ahead[:n_before], 0.0), odds[: n_before + 1])
-    return -float(needed.min())
+    return -float(np.maximum(np.append(ahead[:n_before], 0.0), odds[: n_before + 1]).min())
 
 
 def _log_odds(shares: NDArray[np.float64]) -> NDArray[np.float64]:

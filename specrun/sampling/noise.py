@@ -43,15 +43,13 @@ class SharedNoise:
 
     def large_noise(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tokens whose noise at `position` is at least LARGE_NOISE (int64[k], ascending) and that noise."""
-        large = self._large.get(position)
-        if large is None:
+        if position not in self._large:
             bits = _mixed(self._start(position) + self._steps)
             tokens = np.flatnonzero(bits >= _LARGE_NOISE_BITS)
-            large = tokens, _gumbel(bits[tokens])
-            self._large[position] = large
+            self._large[position] = tokens, _gumbel(bits[tokens])
             if len(self._large) > _KEPT_POSITIONS:
                 self._large.popitem(last=False)
-        return large
+        return self._large[position]
 
     def _start(self, position: int) -> NDArray[np.uint64]:
         return _mixed(self._seed + np.array([position], np.uint64) * _GAMMA)

@@ -52,9 +52,8 @@ class SamplingParameters:
     @property
     def has_penalties(self) -> bool:
         """Whether any penalty is on, so that a token depends on the tokens before it."""
-        return self.repeat_last_n > 0 and (
-            self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-        )
+        penalties = self.repeat_penalty, self.presence_penalty, self.frequency_penalty
+        return self.repeat_last_n > 0 and penalties != (1.0, 0.0, 0.0)
 
 
 def option_name(parameter: str) -> str:

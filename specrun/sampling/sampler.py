@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +12,9 @@ from numpy.typing import NDArray
 from specrun.sampling import filters
 from specrun.sampling.adjustments import Biases, penalized
 from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
+from specrun.sampling.filters import Logits, TokenIds
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
-
-Logits = NDArray[np.float32]
 
 _DRAFT_MARGIN = 4.0  # nats; candidates whose score is this far below the best are not worth a node of a tree
 _FILTERED_PENALTY = 1.0  # nats; at T=0.8 trees of 64 nodes commit 3 % more tokens a pass than without such candidates
@@ -27,7 +25,7 @@ _ROUNDING = 1e-3  # an upper bound of the rounding error of a threshold in float
 class Candidates:
     """Tokens that could be next, best first."""
 
-    tokens: NDArray[np.int64]  # [k]
+    tokens: TokenIds  # [k]
     scores: NDArray[np.float64]  # [k], the quantity whose argmax is sampled: the logit, or logit / T + noise
 
     @property
@@ -47,7 +45,7 @@ class Candidates:
 class Distribution:
     """Tokens that can be sampled, with their probabilities."""
 
-    tokens: NDArray[np.int64]  # [k], ascending
+    tokens: TokenIds  # [k], ascending
     probabilities: NDArray[np.float64]  # [k], all above 0; they sum to 1
 
     def dense(self, n_vocab: int) -> NDArray[np.float64]:
@@ -79,12 +77,9 @@ class Sampler:
         self._n_prompt = n_prompt
 
     def recent(self, tokens: Sequence[int]) -> list[int]:
-        """The end of a text that `sample` needs for the next token: the tokens that penalties look at, and with a
-        constraint all tokens after the prompt.
-        """
+        """The end of a text that `sample` needs: what penalties look at, with a constraint all behind the prompt."""
         n_wanted = self.parameters.repeat_last_n if self.parameters.has_penalties else 0
-        if self._constraint:
-            n_wanted = max(n_wanted, len(tokens) - self._n_prompt)
+        n_wanted = max(n_wanted, len(tokens) - self._n_prompt if self._constraint else 0)
         return list(tokens[max(len(tokens) - n_wanted, 0) :])
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
@@ -133,10 +128,8 @@ class Sampler:
             return logits
         return penalized(logits, recent[-self.parameters.repeat_last_n :], self.parameters)
 
-    def scores(self, logits: Logits, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """float64[len(tokens)]: the quantity whose argmax is sampled among tokens that pass the filters: the logit, or
-        logit / T + noise. logits: adjusted already.
-        """
+    def scores(self, logits: Logits, position: int, tokens: TokenIds) -> NDArray[np.float64]:
+        """float64[len(tokens)]: what `sample` takes the argmax of: the adjusted logit, or logit / T + noise."""
         is_greedy = self.parameters.temperature == 0
         return logits[tokens].astype(np.float64) if is_greedy else self._perturbed(logits, tokens, position)
 
@@ -151,10 +144,7 @@ class Sampler:
         return self._constraint is not None
 
     def permitted(self, text: Sequence[int], tokens: Sequence[int]) -> list[bool]:
-        """For each of `tokens`, whether the constraint allows it after `text`, which includes the prompt.
-
-        Only for samplers with a constraint.
-        """
+        """For each of `tokens`, whether the constraint, which there must be, allows it after prompt and text."""
         assert self._constraint is not None
         return [bool(ok) for ok in self._constraint.allowed(text[self._n_prompt :], np.asarray(tokens, np.int64))]
 
@@ -180,7 +170,7 @@ class Sampler:
         written = recent[len(recent) - (position - self._n_prompt) :]
         return masked(logits, partial(self._constraint.allowed, written), self.parameters, n_candidates)
 
-    def _allowed(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
+    def _allowed(self, logits: Logits, position: int, margin: float) -> TokenIds:
         """Ids that pass the filters, ascending.
 
         Without top-k and top-p, tokens whose score is more than `margin` below the likeliest token's are left out too.
@@ -190,7 +180,7 @@ class Sampler:
             return self._within_reach(logits, position, margin)
         return self._filtered(logits)
 
-    def _proposed(self, logits: Logits, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _proposed(self, logits: Logits, position: int) -> tuple[TokenIds, NDArray[np.float64]]:
         """Ids that pass top-k, ascending, and their scores. Tokens that top-p or min-p cut rank behind the others."""
         by_likelihood = _possible(logits, filters.top_k(logits, self.parameters.top_k))
         n_passing = len(self._cut(logits, by_likelihood))
@@ -203,27 +193,23 @@ class Sampler:
             scores[~passes] = np.minimum(scores[~passes] - _FILTERED_PENALTY, scores[passes].max() - _ROUNDING)
         return tokens, scores
 
-    def _filtered(self, logits: Logits) -> NDArray[np.int64]:
-        """Ids that pass the filters, ascending."""
+    def _filtered(self, logits: Logits) -> TokenIds:
         p = self.parameters
         if p.top_k > 0:
             return np.sort(self._cut(logits, filters.top_k(logits, p.top_k)))
         tokens = filters.top_p_of_all(logits, p.top_p) if p.top_p < 1 else np.arange(len(logits), dtype=np.int64)
-        return np.sort(filters.min_p(logits, tokens, p.min_p) if p.min_p > 0 else tokens)
+        return np.sort(filters.min_p(logits, tokens, p.min_p))
 
-    def _cut(self, logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _cut(self, logits: Logits, tokens: TokenIds) -> TokenIds:
         """The first of `tokens`, likeliest first, that pass top-p and min-p."""
-        p = self.parameters
-        if p.top_p < 1:
-            tokens = filters.top_p(logits, tokens, p.top_p)
-        return filters.min_p(logits, tokens, p.min_p) if p.min_p > 0 else tokens
+        return filters.min_p(logits, filters.top_p(logits, tokens, self.parameters.top_p), self.parameters.min_p)
 
-    def _within_reach(self, logits: Logits, position: int, margin: float) -> NDArray[np.int64]:
+    def _within_reach(self, logits: Logits, position: int, margin: float) -> TokenIds:
         """Ids that pass min-p and whose score is at least the likeliest token's less `margin`.
 
         Such a token has a high logit or large noise, so the noise of all other tokens is never computed.
         """
-        temperature, smallest_share = self.parameters.temperature, self.parameters.min_p
+        temperature = self.parameters.temperature
         largest = filters.group_maxima(logits)
         likeliest = int(filters.above(logits, largest.max(), largest)[0])
         own_noise = float(self._noise.gumbel(position, np.array([likeliest]))[0])
@@ -234,11 +220,9 @@ class Sampler:
         noisy, noise = noisy[:n_in_row], noise[:n_in_row]
         noisy = noisy[logits[noisy] >= wanted - temperature * noise]
         tokens = np.union1d(filters.above(logits, wanted - temperature * LARGE_NOISE, largest), noisy)
-        if smallest_share == 0:
-            return tokens
-        return tokens[logits[tokens] >= logits[likeliest] + np.float32(math.log(smallest_share))]
+        return filters.min_p(logits, tokens, self.parameters.min_p)
 
-    def _perturbed(self, logits: Logits, tokens: NDArray[np.int64], position: int) -> NDArray[np.float64]:
+    def _perturbed(self, logits: Logits, tokens: TokenIds, position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature
         return scaled + self._noise.gumbel(position, tokens)
 
@@ -250,6 +234,6 @@ def _likeliest(logits: Logits) -> int:
     return token
 
 
-def _possible(logits: Logits, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+def _possible(logits: Logits, tokens: TokenIds) -> TokenIds:
     """The `tokens` that the constraint allows: forbidden tokens have a logit of minus infinity."""
     return tokens[logits[tokens] > -np.inf]

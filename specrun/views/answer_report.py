@@ -56,22 +56,19 @@ def as_text(completion: Completion, model: Model) -> str:
         from specrun.views.placement_view import PlacementView  # it imports rich
 
         lines.append(f"layers      {PlacementView(placement).layers()}")
+    n_passes = max(s.passes, 1)
     if residency.mode != "off":
-        ms = 1e3 * s.wait_seconds / max(s.passes, 1)
-        lines += [
-            f"weights     {residency}",
-            f"reading     {size_text(s.bytes_read_per_pass)} a pass, which waited {ms:.2f} ms for it",
-        ]
+        ms, read = 1e3 * s.wait_seconds / n_passes, size_text(s.bytes_read_per_pass)
+        lines += [f"weights     {residency}", f"reading     {read} a pass, which waited {ms:.2f} ms for it"]
     if s.padding:
-        lines.append(f"padding     {s.padding / max(s.passes, 1):.1f} tokens a pass")
+        lines.append(f"padding     {s.padding / n_passes:.1f} tokens a pass")
     if exactness.is_exact:
         lines.append(f"exactness   {exactness}")
     if s.overlapped_seconds:
-        ms = 1e3 * s.overlapped_seconds / max(s.passes, 1)
+        ms = 1e3 * s.overlapped_seconds / n_passes
         lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; drafting took {ms:.2f} ms during a pass")
     if s.offered:
-        rates = " ".join(f"{rate:.2f}" for rate in _acceptance(s))
-        lines.append(f"accepted    {rates} (by depth)")
+        lines.append(f"accepted    {' '.join(f'{rate:.2f}' for rate in _acceptance(s))} (by depth)")
     return "\n".join(lines)
 
 
@@ -84,22 +81,17 @@ class Notices:
 
     def after(self, completion: Completion) -> list[str]:
         """The sentences behind an answer."""
-        lasting = [notice for notice in (self._model.weights_notice, _off_notice(completion)) if notice]
+        from specrun.speculation.controllers.by_temperature import ByTemperature
+
+        lasting = [notice for notice in (self._model.weights_notice,) if notice]
+        plans = completion.plans
+        if isinstance(plans, ByTemperature) and plans.now.gave_up:
+            lasting.append(f"speculation is off, because it does not pay here ({plans.now.source})")
         new, self._before = [notice for notice in lasting if notice not in self._before], lasting
         if completion.is_unfinished:  # the text will not parse
             reason = completion.finish_reason
             new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for")
         return new
-
-
-def _off_notice(completion: Completion) -> str | None:
-    """A sentence if the draft is not used because passes, or `specrun tune`, showed that it does not pay; else None."""
-    from specrun.speculation.controllers.by_temperature import ByTemperature
-
-    plans = completion.plans
-    if not isinstance(plans, ByTemperature) or not plans.now.gave_up:
-        return None
-    return f"speculation is off, because it does not pay here ({plans.now.source})"
 
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:
@@ -115,10 +107,9 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
         rate, plain = auto.rates
         expected = f"; expected {rate_text(rate)} tokens/s, plain decoding {rate_text(plain)} tokens/s"
         return f"plan: {auto}{'' if auto.is_off else expected}"
-    if isinstance(plans, FixedPlan):
-        method = plans.plan().method
-        if method.samples and method.lossless and temperature > 0:
-            return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
+    method = plans.plan().method if isinstance(plans, FixedPlan) else None
+    if method and method.samples and method.lossless and temperature > 0:
+        return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
     return f"plan: {plans}"
 
 
@@ -126,8 +117,8 @@ def status(completion: Completion, started: float) -> str:
     """A line about an answer that is being written since `started`, a moment of `time.perf_counter()`."""
     s = completion.statistics
     if s.passes:
-        parts = [f"{s.completion_tokens} tokens", f"{rate_text(s.tokens_per_second)} tokens/s"]
-        return ", ".join([*parts, f"the first after {s.first_token_seconds:.1f} s", "Ctrl-C stops"])
+        done = f"{s.completion_tokens} tokens, {rate_text(s.tokens_per_second)} tokens/s"
+        return f"{done}, the first after {s.first_token_seconds:.1f} s, Ctrl-C stops"
     seconds, n_read, n = time.perf_counter() - started, completion.prompt_tokens_read, s.prompt_tokens
     if not n_read:
         return f"reading {n:,} tokens, {seconds:.0f} s"
@@ -138,10 +129,8 @@ def one_line(completion: Completion) -> str:
     """The line under an answer in a chat."""
     s = completion.statistics
     parts = [f"{s.completion_tokens} tokens", f"{s.tokens_per_second:.1f} tokens/s"]
-    if s.offered:
-        parts.append(f"{s.tokens_per_pass:.1f} tokens a pass")
-    if completion.finish_reason == "interrupted":
-        parts.append("interrupted")
+    parts += [f"{s.tokens_per_pass:.1f} tokens a pass"] if s.offered else []
+    parts += ["interrupted"] if completion.finish_reason == "interrupted" else []
     return ", ".join(parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.markdown import Heading, Markdown, MarkdownElement, Paragraph
+from rich.markdown import Heading, Markdown, Paragraph
 from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
@@ -29,7 +29,6 @@ class AnswerView(Protocol):
 
     def show(self, pieces: Iterable[str], completion: Completion) -> None:
         """Show the pieces as they come. `completion` gives them; its statistics may be shown as well."""
-        ...
 
 
 class PlainAnswers:
@@ -49,9 +48,8 @@ class PlainAnswers:
 
 
 class LiveAnswers:
-    """Prints finished parts of an answer, and draws below them the unfinished part and how fast it goes.
+    """Prints finished parts of an answer on a terminal, and draws below them the unfinished part and how fast it goes.
 
-    console: a terminal.
     markdown: whether answers are Markdown. Else every line is shown as it is.
     """
 
@@ -77,11 +75,10 @@ class LiveAnswers:
             self._console.print()
 
     def _print(self, text: str, is_first: bool) -> None:
-        """Print a finished part. Blocks of Markdown have an empty line between them."""
         if not self._markdown:
             self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
             return
-        if not is_first:
+        if not is_first:  # blocks of Markdown have an empty line between them
             self._console.print()
         lines = _rendered(self._console, self._console.options, text)
         self._console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=False)
@@ -173,21 +170,13 @@ class _Paragraph(Paragraph):
 
 
 class _Markdown(Markdown):
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
-        **Markdown.elements,
-        "heading_open": _LeftHeading,
-        "paragraph_open": _Paragraph,
-    }
+    elements: ClassVar = Markdown.elements | {"heading_open": _LeftHeading, "paragraph_open": _Paragraph}
 
 
 def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
     """The lines of a Markdown text, without empty ones before and behind it."""
     markdown = _Markdown(text.strip("\n") + "\n", code_theme="monokai", hyperlinks=False)
     lines = console.render_lines(markdown, options, pad=False)
-    filled = [i for i, line in enumerate(lines) if any(map(_is_seen, line))]
-    return lines[filled[0] : filled[-1] + 1] if filled else []
-
-
-def _is_seen(segment: Segment) -> bool:
-    """Whether there is anything to see: letters, or the background of code."""
-    return bool(segment.text.strip() or (segment.style and segment.style.bgcolor))
+    # Letters can be seen, and the background of code.
+    seen = [any(s.text.strip() or (s.style and s.style.bgcolor) for s in line) for line in lines]
+    return lines[seen.index(True) : len(seen) - seen[::-1].index(True)] if any(seen) else []

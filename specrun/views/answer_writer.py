@@ -25,10 +25,8 @@ class AnswerWriter:
     """
 
     def __init__(self, model: Model, request: Request, raw: bool, statistics: bool) -> None:
-        self._model = model
-        self._request = request
-        self._raw = raw
-        self._statistics = statistics
+        self._model, self._request = model, request
+        self._raw, self._statistics = raw, statistics
         self._notices = answer_report.Notices(model)
 
     def write_text(self, prompt: str) -> int:

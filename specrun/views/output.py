@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Timer
@@ -68,14 +69,9 @@ def print_table(table: RenderableType) -> None:
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Yields a function that shows the current activity on stderr; it does nothing if stderr is not a terminal."""
-    now = ""
-
-    def show(text: str) -> None:
-        nonlocal now
-        now = text
-
-    with activity(lambda: now):
-        yield show
+    latest = deque([""], maxlen=1)
+    with activity(lambda: latest[0]):
+        yield latest.append
 
 
 @contextmanager

@@ -32,14 +32,9 @@ _COLOURS = "viridis_r"
 
 def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
     """The size of the tree, and the tokens that a pass over it is expected to commit."""
-    sizes = ", ".join(
-        (_count(shape.n_nodes, "node", "nodes"), f"{shape.depth} deep", _count(shape.n_leaves, "leaf", "leaves"))
-    )
-    return f"{sizes}, {shape.expected(acceptance):.2f} tokens a pass expected"
-
-
-def _count(n: int, one: str, many: str) -> str:
-    return f"{n} {one if n == 1 else many}"
+    nodes = f"{shape.n_nodes} node{'' if shape.n_nodes == 1 else 's'}"
+    leaves = f"{shape.n_leaves} {'leaf' if shape.n_leaves == 1 else 'leaves'}"
+    return f"{nodes}, {shape.depth} deep, {leaves}, {shape.expected(acceptance):.2f} tokens a pass expected"
 
 
 class ShapeView:
@@ -77,13 +72,12 @@ def _beside(label: str, blocks: Sequence[list[str]]) -> list[str]:
     if not blocks:
         return [label]
     lines: list[str] = []
+    blank = " " * len(label)
     for i, block in enumerate(blocks):
         is_last = i == len(blocks) - 1
-        if i == 0:
-            lead = label + (_FIRST_OF_ONE if is_last else _FIRST)
-        else:
-            lead = " " * len(label) + (_LAST if is_last else _NEXT)
-        below = " " * len(label) + (_NOTHING if is_last else _PAST)
+        first, further = (_FIRST_OF_ONE, _LAST) if is_last else (_FIRST, _NEXT)
+        below = blank + (_NOTHING if is_last else _PAST)
+        lead = blank + further if i else label + first
         lines += [lead + block[0], *(below + line for line in block[1:])]
     return lines
 
@@ -101,10 +95,7 @@ def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> li
 
 
 def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
-    """Draw the tree to `path` (.png, .svg or .pdf), from left to right; a first child is right of its parent.
-
-    Raises UsageError if it cannot be written.
-    """
+    """Draw the tree to `path` (.png, .svg or .pdf), from left to right. Raises UsageError if it cannot be written."""
     check(path)
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LogNorm
@@ -116,7 +107,7 @@ def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
     norm = LogNorm(_MIN_CHANCE, 1)
     chances = shape.chances(acceptance).clip(min=_MIN_CHANCE)
     # The lines to siblings overlap at their beginning; the likeliest is drawn last, on top.
-    order = sorted(range(1, shape.n_nodes), key=lambda node: chances[node])
+    order = sorted(range(1, shape.n_nodes), key=chances.__getitem__)
     edges = [_elbow(places[shape.parents[node]], places[node]) for node in order]
     axes.add_collection(LineCollection(edges, array=chances[order], cmap=_COLOURS, norm=norm, linewidths=1, zorder=1))
     dots = axes.scatter(*zip(*places, strict=True), s=12, c=chances, cmap=_COLOURS, norm=norm)

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from specrun.chat import PipeReader
+from specrun.chat.reader import PipeReader
 from specrun.errors import PromptError
 
 
