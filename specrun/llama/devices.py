@@ -31,8 +31,7 @@ class _Properties(ctypes.Structure):
 def devices(servers: Sequence[str] | None = None) -> list[Device]:
     """Every device of every backend in llama.cpp's order, with its current free memory.
 
-    servers: RPC servers, HOST:PORT, whose devices are among them; None for none. Raises the errors of
-    `rpc_servers.add`.
+    servers: RPC servers, HOST:PORT, whose devices are among them. Raises the errors of `rpc_servers.add`.
     """
     return [device for device, _ in _known(servers or ())]
 

@@ -56,10 +56,7 @@ class Grammar:
         return self._allowed(self._state(written), tokens)
 
     def is_complete(self, written: Sequence[int]) -> bool:
-        """Whether the text may end after `written`.
-
-        For a model without end-of-generation tokens, that is where no token may follow.
-        """
+        """Whether the text may end after `written`: for models without end tokens, where no token may follow."""
         if not len(self._ends):
             return not self.allowed(written, np.arange(self._model.n_vocab)).any()
         return bool(self.allowed(written, self._ends).any())
@@ -122,12 +119,12 @@ class Grammar:
 
 
 class _State:
-    """The state of a grammar after one text."""
+    """The state of a grammar after one text.
+
+    sampler: llama.cpp's, which `close` frees; None where nothing may follow. tail: the first bytes of a character.
+    """
 
     def __init__(self, sampler: llama_cpp.llama_sampler_p | None, tail: bytes = b"") -> None:
-        """sampler: llama.cpp's sampler, which `close` frees, or None where nothing may follow. tail: the first bytes of
-        a character that is not complete yet.
-        """
         self._sampler = sampler
         self.tail = tail
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specrun.llama.context import Logits
 from specrun.llama.target import TargetContext
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
@@ -33,14 +34,10 @@ _EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_
 
 @dataclass(frozen=True)
 class Survey:
-    """What passes of several sizes over the same tokens gave.
+    """What passes of several sizes over the same tokens gave."""
 
-    groups: sizes whose passes gave equal bits, ascending.
-    ms: milliseconds of a pass by its tokens.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    ms: Mapping[int, float]
+    groups: tuple[tuple[int, ...], ...]  # sizes whose passes gave equal bits, ascending
+    ms: Mapping[int, float]  # milliseconds of a pass by its tokens
 
     @property
     def classes(self) -> list[PassSizes]:
@@ -97,11 +94,15 @@ class Comparison:
 
     def _plain_ms(self) -> float:
         self._fill()
-        started = time.perf_counter()
-        self._target.score(TokenTree.root_only(self._text[self._start]))
-        seconds = time.perf_counter() - started
+        ms = self._timed(TokenTree.root_only(self._text[self._start]))[1]
         self._target.drop_tree()
-        return seconds * 1e3
+        return ms
+
+    def _timed(self, tree: TokenTree) -> tuple[Logits, float]:
+        """The logits of a pass over `tree`, and its milliseconds."""
+        started = time.perf_counter()
+        rows = self._target.score(tree)
+        return rows, (time.perf_counter() - started) * 1e3
 
     def _fill(self, n_compared: int = 0) -> None:
         """Bring the cache to the tokens before the compared tokens, and `n_compared` of these."""
@@ -143,9 +144,8 @@ class Comparison:
         while done < n:
             at = self._start + done
             tree = TokenTree.chain(self._text[at : at + size])
-            started = time.perf_counter()
-            rows = target.score(tree)
-            ms = min(ms, (time.perf_counter() - started) * 1e3)
+            rows, pass_ms = self._timed(tree)
+            ms = min(ms, pass_ms)
             digest.update(rows[: n - done].tobytes())
             target.commit(tree, list(range(size)), self._text[at + size])
             done += size
@@ -162,9 +162,8 @@ class Comparison:
             self._fill(begin)
             text = self._text[self._start + begin :]
             tree = TokenTree.chain(text[:size]) if size <= n else _twice(text, n, size)
-            started = time.perf_counter()
-            rows = target.score(tree)
-            ms = min(ms, (time.perf_counter() - started) * 1e3)
+            rows, pass_ms = self._timed(tree)
+            ms = min(ms, pass_ms)
             digest.update(rows[done - begin : n - begin].tobytes())
             if size > n and rows[1 - n :].tobytes() != rows[1:n].tobytes():
                 digest.update(b"the place in a pass matters %d" % size)

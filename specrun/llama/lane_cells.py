@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, Int32Array
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.rollback import CacheState, PromptState
+from specrun.llama.rollback import CacheState, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
 
@@ -47,10 +47,7 @@ class _Dead:
 
 
 class CellLedger:
-    """Which cells of a context the texts of its lanes have.
-
-    lanes: one for each text.
-    """
+    """Which cells of a context the texts of its lanes have. lanes: one for each text."""
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
         """leaves: most leaf paths of the trees of each lane. Each lane takes so many sequences and a spare one."""
@@ -179,24 +176,17 @@ class CellLedger:
         self._is_right = True
 
 
-class LaneCells:
-    """The cells of one text among several (see `TextCache`).
+class LaneCells(TextCache):
+    """The cells of one text among several.
 
-    first: the first of its sequences. max_leaves: their number. spare: the sequence that has its dead cells.
+    spare: the sequence that has its dead cells.
     cells: of its tokens, ascending: committed tokens by position, then the tokens of the last pass.
     dead: its dead cells by position.
     """
 
-    most_back: int | None = None
-    most_pending: int | None = None
-    drops_padding = True
-    prompt_tail: int | None = None
-    prompt: PromptState | None = None
-
     def __init__(self, ledger: CellLedger, first: int, max_leaves: int, spare: int) -> None:
+        super().__init__(ledger.context, first, max_leaves)
         self.ledger = ledger
-        self.first = first
-        self.max_leaves = max_leaves
         self.spare = spare
         self.cells: list[int] = []
         self.dead: dict[int, _Dead] = {}
@@ -210,8 +200,7 @@ class LaneCells:
     @property
     def n_elsewhere(self) -> int:
         """Cells that this text cannot have."""
-        ledger = self.ledger
-        return ledger.context.config.n_ctx - ledger.n_free - len(self.cells)
+        return self._context.config.n_ctx - self.ledger.n_free - len(self.cells)
 
     def decode(self, batch: Batch) -> Logits:
         return self.ledger.decode(batch, [(self, len(batch))])
@@ -225,23 +214,11 @@ class LaneCells:
         """Note that the cache is empty."""
         self.cells, self.dead, self._tail = [], {}, None
 
-    def checkpoint(self, end: int) -> None:
-        pass
-
     def rollback(self, end: int) -> int:
         self.ledger.check()
         if len(self.cells) > end:
             self._drop(end)
         return min(end, len(self.cells))
-
-    def rewind(self, end: int) -> int:
-        return self.rollback(end)
-
-    def clear(self) -> None:
-        self.rollback(0)
-
-    def keep_prompt(self, end: int) -> None:
-        pass
 
     def restore(self, saved: CacheState) -> None:
         self.ledger.restore(self, saved)
@@ -249,16 +226,16 @@ class LaneCells:
     def clear_lane(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
         for seq in range(self.first, self.first + self.max_leaves):
-            self.ledger.context.remove(seq, 0)
+            self._context.remove(seq, 0)
         self.ledger.mark_free(self.cells)
         self.forget()
 
     def _drop(self, end: int) -> None:
         """Take the cells behind the first `end` from the text."""
-        context, dropped = self.ledger.context, self.cells[end:]
+        dropped = self.cells[end:]
         with self.ledger.changing():
             if self.ledger.is_alone(self):
-                context.remove(ALL_SEQUENCES, end)
+                self._context.remove(ALL_SEQUENCES, end)
                 self.ledger.mark_free(dropped)
             else:
                 self._keep_dead(end, dropped)
@@ -266,7 +243,7 @@ class LaneCells:
             self._tail = None
 
     def _keep_dead(self, end: int, dropped: list[int]) -> None:
-        context = self.ledger.context
+        context = self._context
         # A committed token is on the first sequence and maybe on all others, one of the last pass as its batch said.
         positions = np.arange(end, end + len(dropped))
         first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)

@@ -79,13 +79,9 @@ def serve(request: str) -> None:
     arguments: dict[str, Any] = json.loads(request)
     if arguments.pop("debug"):
         library.show_log()
-    child_process.end_with_parent(lambda: _delete(arguments["destination"]))
+    destination: str | None = arguments["destination"]
+    child_process.end_with_parent(lambda: Path(destination).unlink(missing_ok=True) if destination else None)
     try:
         print(json.dumps({"bytes": quantize(**arguments)}))
     except LlamaError as error:
         print(json.dumps({"error": str(error)}))
-
-
-def _delete(destination: str | None) -> None:
-    if destination is not None:
-        Path(destination).unlink(missing_ok=True)

@@ -43,13 +43,13 @@ def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED, keeps: bool = True)
     """
     if fact not in _found:
         known = KnownCheck(fact.name, fact.version)
-        if known.is_passed or known.refusal:
-            _found[fact] = known.refusal
-        else:
+        refusal = known.refusal()
+        if refusal is None:
             try:
-                _found[fact] = fact.check(LlamaSettings(tiled=settings.tiled))
+                refusal = fact.check(LlamaSettings(tiled=settings.tiled)) or ""
                 if keeps:
-                    known.keep(_found[fact] or "")
+                    known.keep(refusal)
             except (SpecrunError, OSError) as error:
-                _found[fact] = f"the check of llama.cpp's {fact.name} failed ({error})"
+                refusal = f"the check of llama.cpp's {fact.name} failed ({error})"
+        _found[fact] = refusal or None
     return _found[fact]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from specrun.llama.context import LlamaContext
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.head_draft import HeadDraft
-from specrun.llama.heads.target_states import LastStates, LayerInputs, TargetStates
+from specrun.llama.heads.target_states import TargetStates, last_states, layer_inputs
 
 
 def eagle3_draft(
@@ -23,7 +23,7 @@ def eagle3_draft(
 
     target: the target's context. layers: the layers of the target that the head reads. n_vocab: as in `DraftContext`.
     """
-    reader = LayerInputs(target, layers, target.model.n_embd)
+    reader = layer_inputs(target, layers)
     states = TargetStates(reader, context.encode, context.config.n_batch, context.state_width, context.config.n_ctx)
     return HeadDraft("eagle3", context, states, n_vocab, skipped=1), states
 
@@ -33,6 +33,6 @@ def mtp_draft(context: HeadContext, target: LlamaContext, n_vocab: int) -> tuple
 
     target: the target's context. n_vocab: as in `DraftContext`.
     """
-    reader = LastStates(target)
+    reader = last_states(target)
     states = TargetStates(reader, None, context.config.n_batch, reader.width, context.config.n_ctx)
     return HeadDraft("mtp", context, states, n_vocab, skipped=0), states
