@@ -1,6 +1,4 @@
-"""The folders that specrun writes to: whether it can, what is free there, how fast models are read, whether saved
-profiles fit this machine.
-"""
+"""The folders that specrun writes to: what is free there, how fast models are read, whether saved profiles fit."""
 
 from __future__ import annotations
 

@@ -55,10 +55,7 @@ class CheckedFact:
 
 
 def check_facts(debug: bool = False) -> list[CheckedFact]:
-    """Whether each fact that specrun relies on holds, by an earlier check or one made now.
-
-    Raises LlamaError if a check crashes or takes half a minute.
-    """
+    """Whether each fact holds, by an earlier check or a new one. Raises LlamaError if a check crashes or hangs."""
     value = _answer({"ask": "facts"}, "the process that checked facts about llama.cpp", debug)
     return [CheckedFact(**fact) for fact in value["facts"]]
 

@@ -40,7 +40,7 @@ class HeadSetup:
     is_mtp: bool = False  # whether the head is the MTP layers of the model, and the others are not computed
 
 
-class LlamaContext:
+class LlamaContext(library.Closing):
     """One KV cache of `model`. Close it before the model.
 
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
@@ -102,12 +102,6 @@ class LlamaContext:
         if self.handle:
             llama_cpp.llama_free(self.handle)
             self.handle = None
-
-    def __enter__(self) -> LlamaContext:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextmanager
     def half_of_the_threads(self) -> Iterator[None]:

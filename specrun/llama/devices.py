@@ -55,7 +55,7 @@ def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
 
 
 def _server(handle: int) -> str | None:
-    """HOST:PORT of the RPC server that has this device; None for one of this machine. The server is not asked."""
+    """HOST:PORT of the RPC server that has this device; None for a device of this machine. The server is not asked."""
     description_of = library.ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
     return _text(description_of(handle)) if _backend(handle) == RPC else None
 

@@ -34,13 +34,13 @@ _UNSEEN, _HIDDEN, _END, _WHOLE, _PART = range(5)
 TokenIds = NDArray[np.int64]
 
 
-class Grammar:
+class Grammar(library.Closing):
     """A grammar over a model's tokens, a `specrun.sampling.Constraint`. Close it before the model.
 
     Control tokens are never allowed; end-of-generation tokens are allowed where the text may end. Invalid UTF-8 is not
     allowed either, though llama.cpp would let `[^...]` match it.
-    Raises UsageError with llama.cpp's reason for a text that is not a grammar, and, while it is followed, for one that
-    can be read in too many ways (`specrun.llama.grammar_watch`).
+    Raises UsageError with llama.cpp's reason for a text that is not a grammar, and, while it is followed, for a grammar
+    that can be read in too many ways (`specrun.llama.grammar_watch`).
     """
 
     def __init__(self, gbnf: str, model: LlamaModel) -> None:
@@ -71,12 +71,6 @@ class Grammar:
         """Free the samplers. Safe to call twice."""
         self.forget()
         self._start.close()
-
-    def __enter__(self) -> Grammar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _state(self, written: Sequence[int]) -> _State:
         """The state after `written`, reached from its longest prefix whose state is kept."""
@@ -162,7 +156,7 @@ def _unfinished(data: bytes) -> bytes | None:
     except UnicodeDecodeError:
         return None
     tail = decoder.getstate()[0]
-    # Python refuses half of a surrogate pair only at its third byte; the second one decides already.
+    # Python refuses half of a surrogate pair only at its third byte; the second byte decides already.
     return None if len(tail) == 2 and b"\xed\xa0" <= tail < b"\xee" else tail
 
 

@@ -22,7 +22,7 @@ class HeldText:
     prompt: PromptState | None = None  # where the cache can go back to otherwise
 
     def reusable(self, prompt: list[int]) -> int:
-        """How many leading tokens of a prompt need not be decoded again. The last one always is: by the first pass."""
+        """How many leading tokens of a prompt need not be decoded again; the first pass always decodes the last."""
         shared = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
         if self.any_end or shared >= len(self.tokens) - 1:
             return min(shared, self.n_cached)

@@ -78,7 +78,7 @@ class Comparison:
         config = target.context.config
         largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs, (config.n_ctx - 1) // 2)
         boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
-        # Of one path the last pass goes beyond the compared tokens.
+        # Where a pass checks one path, the last pass goes beyond the compared tokens.
         further = largest + _EFFORTS[0][1] if self._is_one_path else 0
         self._start = max(min(boundary - _SIZES[-1] // 4, config.n_ctx - further - 1), 1)
         self._text = [tokens[i % len(tokens)] for i in range(self._start + further + 2 * largest)]
@@ -235,7 +235,7 @@ def tree_along(tokens: Sequence[int], is_chain: bool) -> TokenTree:
 
 
 def true_path(tree: TokenTree) -> list[int]:
-    """The nodes of the text: of two siblings, the second one."""
+    """The nodes of the text: of two siblings, the second."""
     path = [ROOT]
     while tree.children[path[-1]]:
         path.append(tree.children[path[-1]][-1])

@@ -113,7 +113,7 @@ class CellLedger:
     def make_room(self, shares: Sequence[tuple[LaneCells, int]]) -> None:
         """Free dead cells, the lowest first, as far as the tokens of a pass will fill them in the order of each text.
 
-        shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last one may stay free.
+        shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
         """
         groups = [dead for lane in self.lanes for dead in lane.dead.values()]
         if not groups:
@@ -121,7 +121,7 @@ class CellLedger:
         tokens = {id(lane): n for lane, n in shares}
         alive = sorted((lane for lane in self.lanes if lane.cells or id(lane) in tokens), key=lambda lane: lane.last)
         lasts = np.array([lane.last for lane in alive])
-        # Cells in front of a lane's last one that may still become free: as many as lanes before it have tokens.
+        # Cells in front of a lane's last cell that may still become free: as many as lanes before it have tokens.
         left = np.cumsum([0, *(tokens.get(id(lane), 0) for lane in alive)])[:-1]
         freed: dict[int, list[_Dead]] = {}
         least = int(lasts[left == 0].max(initial=_NO_CELL))  # no cell in front of this one may become free
@@ -244,7 +244,7 @@ class LaneCells(TextCache):
 
     def _keep_dead(self, end: int, dropped: list[int]) -> None:
         context = self._context
-        # A committed token is on the first sequence and maybe on all others, one of the last pass as its batch said.
+        # A committed token is on the first sequence and maybe on all others, tokens of the last pass as its batch says.
         positions = np.arange(end, end + len(dropped))
         first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)
         if self._tail:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import llama_cpp.llama_cpp
 from llama_cpp._ggml import libggml
@@ -23,6 +23,8 @@ from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
 
+Own = TypeVar("Own")
+
 logger = logging.getLogger("specrun.llama")
 
 # ggml_log_level -> logging level; 5 continues the previous message.
@@ -30,7 +32,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 _CONTINUE = 5
 _LIBRARY = re.compile(r"^(lib)?(ggml|llama).*\.(so|dylib|dll)")
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
-_STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another one
+_STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another
 
 # Part of llama.cpp's error message -> advice.
 _LOAD_ADVICE = {
@@ -85,7 +87,7 @@ def explain_aborts(file: str, explain: Callable[[str], str]) -> None:
 
 
 def _set_uncaught(handler: Any) -> int | None:
-    """Let C++ call this, std::set_terminate; returns what it called before, None where its library is another one."""
+    """Let C++ call this, std::set_terminate; returns what it called before, None without GCC's C++ library."""
     try:
         set_terminate = ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"]
     except (OSError, AttributeError):
@@ -116,6 +118,20 @@ def start() -> None:
     """
     offload_threshold.start()
     llama_cpp.llama_backend_init()
+
+
+class Closing:
+    """What its `with` block closes in the end."""
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free what it holds. Safe to call twice."""
+        raise NotImplementedError
 
 
 class CapturedErrors:

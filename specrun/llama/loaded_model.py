@@ -27,7 +27,7 @@ from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 
-class LlamaModel:
+class LlamaModel(library.Closing):
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
@@ -135,12 +135,6 @@ class LlamaModel:
             llama_cpp.llama_model_free(self.handle)
             self.handle = None
 
-    def __enter__(self) -> LlamaModel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # --- facts -----------------------------------------------------------------------------------------------------
 
     def metadata(self, key: str) -> str | None:
@@ -166,9 +160,7 @@ class LlamaModel:
 
     @property
     def has_window(self) -> bool:
-        """Whether any layer attends to the last tokens only. llama.cpp gives cells that no later token attends to there
-        to other texts.
-        """
+        """Whether a layer attends to the last tokens only. llama.cpp gives cells out of its sight to other texts."""
         return int(llama_cpp.llama_model_n_swa(self.handle)) > 0
 
     @property

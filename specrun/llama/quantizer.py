@@ -42,10 +42,8 @@ def quantize(
 ) -> int:
     """Write a copy of a model as one file and return the bytes of its weights, rounded to a hundredth of a MiB.
 
-    source: the GGUF file, or the first shard of a split one.
-    destination: the file to write; None computes the size only.
-    file_type: a llama_ftype; None keeps every weight as it is.
-    dropped: indices of the layers to leave out.
+    source: the GGUF file, or the first shard of a split model. destination: the file to write; None computes the size
+    only. file_type: a llama_ftype; None keeps every weight as it is. dropped: indices of the layers to leave out.
     Raises LlamaError, and may leave an incomplete file then.
     """
     library.start()

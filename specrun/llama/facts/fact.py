@@ -16,8 +16,7 @@ _found: dict[Fact, str | None] = {}  # of this process: why each fact that was a
 class Fact:
     """Something that specrun relies on, and llama.cpp does not promise.
 
-    name: for people. relied_on: the fact, as a sentence.
-    without: the feature that needs it, as a clause that says what happens without it.
+    name: for people. relied_on: the fact, as a sentence. without: what happens without it, as a clause.
     check: returns why the fact does not hold, as a clause, or None if it holds. It gets settings of a context that
         decide no more than what the first context of a process decides for all of them, and may raise SpecrunError or
         OSError if it cannot be run.

@@ -27,7 +27,7 @@ def _bytes_of(path: Path) -> bytes:
 
 def _lacking(names: Iterable[str], files: Iterable[Path]) -> list[str]:
     """The names that none of these libraries has as a string."""
-    # Linkers keep a string that is the end of another one only there, so what comes before it may be anything.
+    # Linkers store a string that is the end of a longer string only there, so anything may come before it.
     contents = [_bytes_of(path) for path in files]
     return [name for name in names if not any(name.encode() + b"\0" in content for content in contents)]
 
@@ -47,7 +47,7 @@ def check_threshold(_: LlamaSettings) -> str | None:
 
 
 def check_architectures(_: LlamaSettings) -> str | None:
-    """Whether every architecture of the tables is one of this build."""
+    """Whether this build knows every architecture of the tables."""
     named = sorted(frozenset().union(*architectures.TABLES.values()))
     lacking = _lacking(named, library.files())
     return f"this llama.cpp does not know the architecture {lacking[0]}" if lacking else None

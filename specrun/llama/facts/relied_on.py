@@ -71,7 +71,7 @@ def supported(settings: LlamaSettings) -> tuple[LlamaSettings, list[str]]:
     """The settings without those whose fact does not hold for this build, and a line for the user for each of them.
 
     Settles the threshold of offloading for this process, as no check may load a model before. Raises UsageError if the
-    process has another one.
+    process has another threshold.
     """
     needed = {"tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS}
     notices = []

@@ -29,10 +29,7 @@ def eagle3_draft(
 
 
 def mtp_draft(context: HeadContext, target: LlamaContext, n_vocab: int) -> tuple[HeadDraft, TargetStates]:
-    """The draft that the context of MTP layers is of, and the states that the target has to note for it.
-
-    target: the target's context. n_vocab: as in `DraftContext`.
-    """
+    """The same for MTP layers, which read the target's last states."""
     reader = last_states(target)
     states = TargetStates(reader, None, context.config.n_batch, reader.width, context.config.n_ctx)
     return HeadDraft("mtp", context, states, n_vocab, skipped=0), states

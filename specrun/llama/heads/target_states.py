@@ -55,10 +55,10 @@ def last_states(target: LlamaContext) -> StateReader:
 
 @dataclass(frozen=True, eq=False)
 class SavedStates:
-    """tokens: a text. states: [len(tokens), state_width], the state behind each token."""
+    """A copy of the states of a text."""
 
     tokens: list[int]
-    states: NDArray[np.floating[Any]]
+    states: NDArray[np.floating[Any]]  # [len(tokens), state_width], the state behind each token
 
 
 class TargetStates:

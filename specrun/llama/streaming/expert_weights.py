@@ -14,6 +14,7 @@ from pathlib import Path
 
 from specrun.catalog.weight_pages import ExpertPages, ExpertTensor, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
+from specrun.llama import library
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.gate import ExpertGate
@@ -22,7 +23,7 @@ from specrun.llama.streaming.held_pages import HeldPages
 _IO = Path("/proc/self/io")
 
 
-class ExpertWeights:
+class ExpertWeights(library.Closing):
     """Made for a mixture that llama.cpp has mapped. Close it after the context and before the model.
 
     n_used: experts of a layer that a token uses.
@@ -83,12 +84,6 @@ class ExpertWeights:
         """End all reading and restore the mapping of the files. Safe to call twice."""
         self._is_streaming = False
         self._memory.close()
-
-    def __enter__(self) -> ExpertWeights:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _address_of(self, tensor: ExpertTensor) -> int:
         pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)

@@ -15,7 +15,7 @@ from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 
 _LAYER_OUTPUT = b"l_out-"  # what llama.cpp calls the last tensor of a layer, with the layer's index behind it
-_LOGITS = b"result_output"  # and the last one of a pass
+_LOGITS = b"result_output"  # and the last tensor of a pass
 _RANKING = b"ffn_moe_argsort-"  # and a layer's experts in the order of their scores, best first
 
 

@@ -163,7 +163,7 @@ class Ring:
                 self._changed.notify_all()
 
     def _take(self) -> tuple[_Slot, Request] | None:
-        """The request that is needed first, as soon as there is one; None once the ring is closed."""
+        """The request that is needed first, as soon as any is; None once the ring is closed."""
         with self._changed:
             while not self._is_closed:
                 slots = [slot for slot in self._slots if self._may_read(slot)]

@@ -9,6 +9,7 @@ from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
+from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import LayerGate
 from specrun.llama.streaming.held_pages import HeldPages
@@ -16,7 +17,7 @@ from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.slot_memory import SlotMemory
 
 
-class StreamedWeights:
+class StreamedWeights(library.Closing):
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
     plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
@@ -125,12 +126,6 @@ class StreamedWeights:
         self._ring_resources.close()
         self._memory.close()
         self._slots.close()
-
-    def __enter__(self) -> StreamedWeights:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _arrange(self, plan: ResidencyPlan, reads_ahead: bool = False) -> None:
         """Show slots of a new ring in place of the plan's streamed layers, and hold the others.
