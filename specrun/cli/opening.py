@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specrun.cli.pulling import AskingFetcher
-from specrun.doctor import installation
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding, installation
 from specrun.engine.model import Model
 from specrun.engine.opening import open_model
 from specrun.hardware.device import offload_devices

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import specrun
-from specrun.doctor import folders, installation, machine, network, probe
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding, folders, installation, machine, probe
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
 from specrun.hardware.device import offload_devices
@@ -23,7 +22,7 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     """
     show("watching what else runs")
     load = machine.watched()  # before anything of our own runs
-    asked = network.HubCheck()
+    asked = machine.HubCheck()
     show("asking llama.cpp what it was compiled with")
     try:
         build = probe.read_build(debug)

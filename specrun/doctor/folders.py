@@ -1,12 +1,10 @@
-"""The folders that specrun writes to: whether it can, what is free there, how fast models are read, whether saved
-profiles fit this machine.
-"""
+"""The folders that specrun writes to: what is free there, how fast models are read, whether saved profiles fit."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,11 @@ from specrun import locations
 from specrun.catalog import cache
 from specrun.catalog.hub import settings as hub
 from specrun.display_text import size_text
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding
 from specrun.errors import ProfileError
 from specrun.hardware.storage import Storage
 from specrun.locations import file_bytes
 from specrun.profiles import profile_files
-from specrun.profiles.profile import Profile
 
 _FULL = 1_000_000  # bytes; with less, nothing can be saved
 _MOST_NAMED = 3  # profiles
@@ -52,7 +49,7 @@ def writing(folder: Folder) -> Finding:
     check = f"{folder.name} folder"
     elsewhere = f"{folder.variable}=/another/folder in the environment"
     try:
-        there = _nearest(folder.path)
+        there = next((path for path in (folder.path, *folder.path.parents) if path.exists()), folder.path)
         free = shutil.disk_usage(there).free
         with tempfile.TemporaryFile(dir=there, buffering=0) as file:
             file.write(b"specrun")
@@ -67,19 +64,10 @@ def writing(folder: Folder) -> Finding:
     return Finding(check, "ok", detail)
 
 
-def _nearest(path: Path) -> Path:
-    """The folder itself, or the first above it that is there."""
-    return next((one for one in (path, *path.parents) if one.exists()), path)
-
-
 def largest_model() -> Path | None:
     """The largest model file on this machine, which tells most about the disk; None if there is none."""
-    paths: Iterable[Path] = (
-        *(model.path for model in cache.models()),
-        *locations.cache_dir().rglob("*.gguf"),
-        *locations.data_dir().rglob("*.gguf"),
-    )
-    return max(paths, key=file_bytes, default=None)
+    own = (path for folder in (locations.cache_dir(), locations.data_dir()) for path in folder.rglob("*.gguf"))
+    return max((*(model.path for model in cache.models()), *own), key=file_bytes, default=None)
 
 
 def disk_rate(storage: Storage | None) -> Finding:
@@ -105,7 +93,8 @@ def saved_profiles(surroundings: Mapping[str, Any]) -> Finding:
             continue
         changed = [part for part, value in surroundings.items() if profile.identity.get(part) != value]
         if changed:
-            stale.append(f"{_pair(profile)} ({profile_files.in_words(changed)} changed since)")
+            pair = f"{profile.target} with {profile.draft}" if profile.draft else profile.target
+            stale.append(f"{pair} ({profile_files.in_words(changed)} changed since)")
         else:
             good += 1
     if damaged:
@@ -115,10 +104,6 @@ def saved_profiles(surroundings: Mapping[str, Any]) -> Finding:
         detail = f"{good} of {good + len(stale)} fit; not used any more: {_listed(stale)}"
         return Finding("profiles", "warn", detail, "`specrun tune` with the same models measures them again")
     return Finding("profiles", "ok", f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster")
-
-
-def _pair(profile: Profile) -> str:
-    return f"{profile.target} with {profile.draft}" if profile.draft else profile.target
 
 
 def _listed(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from specrun.catalog.architectures import READ_IN
 from specrun.display_text import size_text
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding
 from specrun.doctor.probe import Build, CheckedFact
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device, offload_devices
@@ -19,37 +19,19 @@ _NO_DEVICES = {"CPU", "BLAS", "RPC"}  # backends that need no GPU
 
 # Names of llama.cpp -> those of /proc/cpuinfo, for instructions that its kernels use.
 _X86 = {
-    "SSE3": "pni",
-    "SSSE3": "ssse3",
-    "AVX": "avx",
-    "AVX_VNNI": "avx_vnni",
-    "AVX2": "avx2",
-    "F16C": "f16c",
-    "FMA": "fma",
-    "BMI2": "bmi2",
-    "AVX512": "avx512f",
-    "AVX512_VBMI": "avx512vbmi",
-    "AVX512_VNNI": "avx512_vnni",
-    "AVX512_BF16": "avx512_bf16",
-    "AMX_INT8": "amx_int8",
-}
+    "SSE3": "pni", "SSSE3": "ssse3", "AVX": "avx", "AVX_VNNI": "avx_vnni", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma",
+    "BMI2": "bmi2", "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8",
+}  # fmt: skip
 _ARM = {
-    "NEON": "asimd",
-    "FP16_VA": "asimdhp",
-    "DOTPROD": "asimddp",
-    "MATMUL_INT8": "i8mm",
-    "SVE": "sve",
-    "SME": "sme",
-}
+    "NEON": "asimd", "FP16_VA": "asimdhp", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm", "SVE": "sve", "SME": "sme",
+}  # fmt: skip
 
 
 def versions(specrun: str, build: Build) -> Finding:
     """Which specrun, Python and llama.cpp run."""
-    detail = (
-        f"specrun {specrun}, Python {platform.python_version()}, llama-cpp-python {build.bindings}, "
-        f"llama.cpp {build.version}"
-    )
-    return Finding("versions", "ok", detail)
+    llama = f"llama-cpp-python {build.bindings}, llama.cpp {build.version}"
+    return Finding("versions", "ok", f"specrun {specrun}, Python {platform.python_version()}, {llama}")
 
 
 def unusable(reason: str) -> Finding:
@@ -65,28 +47,17 @@ def backends(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia
     compiled = f"compiled: {', '.join(names)}"
     for_gpus = [name for name in names if name not in _NO_DEVICES]
     if has_nvidia and not driver and not n_gpus:
-        return Finding(
-            "backends",
-            "warn",
-            f"{compiled}; this machine has a GPU of NVIDIA's, whose driver is not loaded",
-            "install the driver and restart (Ubuntu: `sudo ubuntu-drivers install`); `nvidia-smi` must list the GPU",
-        )
-    if for_gpus and not n_gpus:
-        return Finding(
-            "backends",
-            "warn",
-            f"{compiled}; {' and '.join(for_gpus)} found no GPU, so everything is computed on the CPU",
-            "check the driver: `nvidia-smi` (NVIDIA) or `vulkaninfo --summary` must list the GPU",
-        )
-    if driver and not for_gpus:
-        backend = _BACKENDS.get(driver.partition(" ")[0], "VULKAN")
-        return Finding(
-            "backends",
-            "warn",
-            f"{compiled}; this machine has the GPU driver {driver}, which this build cannot use",
-            f"CMAKE_ARGS=-DGGML_{backend}=on {REBUILD}",
-        )
-    return Finding("backends", "ok", compiled)
+        what = "this machine has a GPU of NVIDIA's, whose driver is not loaded"
+        fix = "install the driver and restart (Ubuntu: `sudo ubuntu-drivers install`); `nvidia-smi` must list the GPU"
+    elif for_gpus and not n_gpus:
+        what = f"{' and '.join(for_gpus)} found no GPU, so everything is computed on the CPU"
+        fix = "check the driver: `nvidia-smi` (NVIDIA) or `vulkaninfo --summary` must list the GPU"
+    elif driver and not for_gpus:
+        what = f"this machine has the GPU driver {driver}, which this build cannot use"
+        fix = f"CMAKE_ARGS=-DGGML_{_BACKENDS.get(driver.partition(' ')[0], 'VULKAN')}=on {REBUILD}"
+    else:
+        return Finding("backends", "ok", compiled)
+    return Finding("backends", "warn", f"{compiled}; {what}", fix)
 
 
 def unusable_gpu(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia: bool) -> Finding | None:
@@ -129,8 +100,7 @@ def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:
 
 def devices(found: Sequence[Device], run_layer: Callable[[int | None], float]) -> list[Finding]:
     """A finding for each device. run_layer: `probe.run_layer`."""
-    gpus = offload_devices(found)
-    return [_device(device, gpus, run_layer) for device in found]
+    return [_device(device, offload_devices(found), run_layer) for device in found]
 
 
 def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | None], float]) -> Finding:

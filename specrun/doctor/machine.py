@@ -1,19 +1,24 @@
-"""Free RAM, how much of it may be locked, and whether other processes take the cores that llama.cpp needs."""
+"""What surrounds specrun: free RAM, how much of it may be locked, other processes on the cores, and the hub."""
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
 import psutil
 
+from specrun.catalog.hub.client import ask_whether_there
+from specrun.catalog.hub.settings import address, is_offline
 from specrun.display_text import size_text
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding
+from specrun.errors import HubError
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch, OtherLoad
 
 _SCARCE = 0.1  # of all RAM; chosen by hand
+_HUB_SECONDS = 2.0  # for its answer
 _SECONDS = 0.5  # in which other processes are watched
 _PROC = Path("/proc/self")
 _CAP_IPC_LOCK = 14  # in linux/capability.h: locks without a limit
@@ -28,12 +33,8 @@ def free(memory: Memory, installed: int | None = None) -> Finding:
         detail += f", as a cgroup allows of the machine's {size_text(installed)}"
     if memory.available_bytes >= _SCARCE * memory.total_bytes:
         return Finding("memory", "ok", detail)
-    return Finding(
-        "memory",
-        "warn",
-        f"{detail}; weights would be read from disk again",
-        "end what `ps aux --sort=-rss | head` lists",
-    )
+    fix = "end what `ps aux --sort=-rss | head` lists"
+    return Finding("memory", "warn", f"{detail}; weights would be read from disk again", fix)
 
 
 def lockable(limit: int | None, available: int) -> Finding:
@@ -88,3 +89,31 @@ def other_load(load: OtherLoad, wanted: int | None = None) -> Finding:
     threads = "1 thread of llama.cpp waits" if wanted == 1 else f"{wanted} threads of llama.cpp wait for each other"
     fix = "end them" + (f", or give `--threads {free}`" if free < wanted else "")
     return Finding("other load", "warn", f"{detail}, so that {threads}", fix)
+
+
+class HubCheck:
+    """Asks the hub from the moment that it is made, while other checks run."""
+
+    def __init__(self) -> None:
+        self._failure: str | None = f"no answer from {address()} within {_HUB_SECONDS:g} seconds"
+        # A system's resolver may take longer than any limit that we set, and must not keep the command from ending.
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        if not is_offline():
+            self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            ask_whether_there(_HUB_SECONDS)
+            self._failure = None
+        except HubError as error:
+            self._failure = str(error)
+
+    def finding(self) -> Finding:
+        """What it found. Waits for an answer, if that has not come yet."""
+        if is_offline():
+            return Finding("hub", "ok", "not asked, because HF_HUB_OFFLINE is set; models that are here can be used")
+        self._thread.join(_HUB_SECONDS)
+        if self._failure is None:
+            return Finding("hub", "ok", f"{address()} answers")
+        fix = f"check the network, the proxy and HF_ENDPOINT: `curl -I {address()}`"
+        return Finding("hub", "warn", f"{self._failure}; only models that are here can be used", fix)

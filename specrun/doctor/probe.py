@@ -40,8 +40,8 @@ class Build:
 def read_build(debug: bool = False) -> Build:
     """Ask llama.cpp. debug: show what it prints. Raises LlamaError if it cannot be loaded."""
     value = _answer({"ask": "build"}, "llama.cpp", debug)
-    devices = tuple(Device(**device) for device in value.pop("devices"))
-    return Build(**(value | {"backends": tuple(value["backends"]), "devices": devices}))
+    lists = {"backends": tuple(value["backends"]), "devices": tuple(Device(**device) for device in value["devices"])}
+    return Build(**(value | lists))
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,7 @@ class CheckedFact:
 
 
 def check_facts(debug: bool = False) -> list[CheckedFact]:
-    """Whether each fact that specrun relies on holds, by an earlier check or one made now.
-
-    Raises LlamaError if a check crashes or takes half a minute.
-    """
+    """Whether each fact holds, by an earlier check or a new one. Raises LlamaError if a check crashes or hangs."""
     value = _answer({"ask": "facts"}, "the process that checked facts about llama.cpp", debug)
     return [CheckedFact(**fact) for fact in value["facts"]]
 
@@ -73,17 +70,13 @@ def run_layer(gpu: int | None, debug: bool = False) -> float:
 
 
 def _answer(request: dict[str, Any], what: str, debug: bool) -> dict[str, Any]:
-    return child_process.answer(__name__, request, what, _patience(what), debug)
-
-
-def _patience(what: str) -> Callable[[], None]:
     end = time.monotonic() + _SECONDS
 
     def wait() -> None:
         if time.monotonic() > end:
             raise LlamaError(f"{what} gave no answer for {_SECONDS:.0f} seconds")
 
-    return wait
+    return child_process.answer(__name__, request, what, wait, debug)
 
 
 def serve(request: str) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.engine.decoding import Engine
-from specrun.llama.context import Logits
-from specrun.llama.teacher_forced import rows_along
+from specrun.llama.context import Logits, rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.planning import positional
 from specrun.speculation.planning.calibration import MAX_RANK

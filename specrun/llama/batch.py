@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -53,13 +54,7 @@ class Batch:
         n = size - len(self)
         if n == 0:
             return self
-        return Batch(
-            tokens=np.append(self.tokens, np.repeat(self.tokens[-1:], n)),
-            positions=np.append(self.positions, np.arange(position, position + n, dtype=np.int32)),
-            first_seq=np.append(self.first_seq, np.full(n, seq, np.int32)),
-            n_seq=np.append(self.n_seq, np.ones(n, np.int32)),
-            outputs=np.append(self.outputs, np.zeros(n, np.bool_)),
-        )
+        return joined([self, committed_tokens([int(self.tokens[-1])] * n, position, 1, 0, seq)])
 
     def check(self, n_vocab: int, n_batch: int, n_outputs_max: int, seq_length: Int32Array) -> Int32Array:
         """Return int32[n_seq_max], the lengths of the sequences after a pass over this batch.
@@ -83,33 +78,70 @@ class Batch:
             raise ValueError(f"a sequence id outside 0..{n_seq_max - 1}")
         if self.n_outputs > n_outputs_max:
             raise ValueError(f"more than {n_outputs_max} logits rows wanted")
-        return self._check_sequences(first_seq, n_seq, self.positions.tolist(), seq_length)
+        return _check_sequences(first_seq, n_seq, self.positions.tolist(), seq_length)
 
-    @staticmethod
-    def _check_sequences(
-        first_seq: list[int], n_seq: list[int], positions: list[int], seq_length: Int32Array
-    ) -> Int32Array:
-        ids = slice(first_seq[0], first_seq[0] + n_seq[0])
-        next_position = seq_length.copy()
-        is_one_path = len(set(zip(first_seq, n_seq, strict=True))) == 1  # as in plain decoding and prompts
-        follows = positions == list(range(positions[0], positions[0] + len(positions)))
-        if is_one_path and follows and (next_position[ids] == positions[0]).all():
-            next_position[ids] += len(positions)
-            return next_position
-        # The sequence ids of the last token on each sequence, as a range. Branches may split it but never join.
-        low = np.zeros_like(seq_length)
-        high = np.full_like(seq_length, len(seq_length))
-        for first, count, position in zip(first_seq, n_seq, positions, strict=True):
-            ids = slice(first, first + count)
-            if (seq_length[ids] != seq_length[first]).any():
-                raise ValueError(f"sequences {first}..{first + count - 1} share a token but differ in length")
-            if (next_position[ids] != position).any():
-                raise ValueError(f"position {position} does not follow sequences {first}..{first + count - 1}")
-            next_position[ids] += 1
-            if (low[ids] > first).any() or (high[ids] < first + count).any():
-                raise ValueError(f"branches join in sequences {first}..{first + count - 1}")
-            low[ids], high[ids] = first, first + count
+
+def _check_sequences(
+    first_seq: list[int], n_seq: list[int], positions: list[int], seq_length: Int32Array
+) -> Int32Array:
+    ids = slice(first_seq[0], first_seq[0] + n_seq[0])
+    next_position = seq_length.copy()
+    is_one_path = len(set(zip(first_seq, n_seq, strict=True))) == 1  # as in plain decoding and prompts
+    follows = positions == list(range(positions[0], positions[0] + len(positions)))
+    if is_one_path and follows and (next_position[ids] == positions[0]).all():
+        next_position[ids] += len(positions)
         return next_position
+    # The sequence ids of the last token on each sequence, as a range. Branches may split it but never join.
+    low = np.zeros_like(seq_length)
+    high = np.full_like(seq_length, len(seq_length))
+    for first, count, position in zip(first_seq, n_seq, positions, strict=True):
+        ids = slice(first, first + count)
+        if (seq_length[ids] != seq_length[first]).any():
+            raise ValueError(f"sequences {first}..{first + count - 1} share a token but differ in length")
+        if (next_position[ids] != position).any():
+            raise ValueError(f"position {position} does not follow sequences {first}..{first + count - 1}")
+        next_position[ids] += 1
+        if (low[ids] > first).any() or (high[ids] < first + count).any():
+            raise ValueError(f"branches join in sequences {first}..{first + count - 1}")
+        low[ids], high[ids] = first, first + count
+    return next_position
+
+
+def _struct(n: int, tokens: Any, states: Any, positions: Any, n_seq: Any, sequences: Any, outputs: Any) -> Any:
+    """The C struct over these arrays, which must live as long. tokens, states: None for a batch without them."""
+    pointer = ctypes.POINTER
+    return llama_cpp.llama_batch(
+        n_tokens=n,
+        token=None if tokens is None else tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
+        embd=None if states is None else states.ctypes.data_as(pointer(ctypes.c_float)),
+        pos=positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
+        n_seq_id=n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
+        seq_id=sequences.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
+        logits=outputs.ctypes.data_as(pointer(ctypes.c_int8)),
+    )
+
+
+class RowsBatch:
+    """A llama.cpp batch of rows of numbers instead of tokens.
+
+    struct: what llama.cpp takes. It points into this object, which must live until the call is over.
+
+    rows: float32[n, width]. start: the position of the first; the others follow. seq: their sequence.
+    outputs: whether results of the rows are wanted.
+    """
+
+    def __init__(self, rows: Floats, start: int, seq: int, outputs: bool) -> None:
+        n = len(rows)
+        sequence = np.array([seq], np.int32)
+        arrays = (
+            np.ascontiguousarray(rows, np.float32),
+            np.arange(start, start + n, dtype=np.int32),
+            np.ones(n, np.int32),
+            np.full(n, sequence.ctypes.data, np.uintp),
+            np.full(n, outputs, np.int8),
+        )
+        self.struct = _struct(n, None, *arrays)
+        self._alive = sequence, arrays
 
 
 class BatchBuffer:
@@ -127,16 +159,8 @@ class BatchBuffer:
         self._n_seq = np.zeros(n_batch, np.int32)
         self._seq_pointers = np.zeros(n_batch, np.uintp)
         self._outputs = np.zeros(n_batch, np.int8)
-        pointer = ctypes.POINTER
-        self._struct = llama_cpp.llama_batch(
-            n_tokens=0,
-            token=self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
-            embd=self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None,
-            pos=self._positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
-            n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
-            seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
-            logits=self._outputs.ctypes.data_as(pointer(ctypes.c_int8)),
-        )
+        states = self._states if state_width else None
+        self._struct = _struct(0, self._tokens, states, self._positions, self._n_seq, self._seq_pointers, self._outputs)
 
     def fill(self, batch: Batch) -> llama_cpp.llama_batch:
         """The C struct that holds `batch`, valid until the next call."""
@@ -171,13 +195,8 @@ def joined(batches: Sequence[Batch]) -> Batch:
     """The tokens of all `batches`, which have no hidden states, one after the other."""
     if len(batches) == 1:
         return batches[0]
-    return Batch(
-        tokens=np.concatenate([batch.tokens for batch in batches]),
-        positions=np.concatenate([batch.positions for batch in batches]),
-        first_seq=np.concatenate([batch.first_seq for batch in batches]),
-        n_seq=np.concatenate([batch.n_seq for batch in batches]),
-        outputs=np.concatenate([batch.outputs for batch in batches]),
-    )
+    arrays = [(batch.tokens, batch.positions, batch.first_seq, batch.n_seq, batch.outputs) for batch in batches]
+    return Batch(*map(np.concatenate, zip(*arrays, strict=True)))
 
 
 def drafted_nodes(

@@ -53,14 +53,14 @@ def prepare() -> None:
 
 
 class ChatTemplate:
-    """Renders messages to a prompt in the format that a model was trained on.
+    """Renders messages to a prompt in the format that a model was trained on. source: the template's text.
 
     The process that does it lives as long as this object. A template that takes too much time, memory or text fails.
     """
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
         """source: the template. bos, eos: texts of these tokens. Raises ModelFileError if it is not valid Jinja."""
-        self._source = source
+        self.source = source
         self._specials = {"bos_token": bos, "eos_token": eos}
         self._process: _Process | None = None
         self._start()
@@ -85,15 +85,10 @@ class ChatTemplate:
             given["tools"] = list(tools)
         return self._asked(process, {**(variables or {}), **given}, "failed")
 
-    @property
-    def source(self) -> str:
-        """The template's text."""
-        return self._source
-
     def _start(self) -> _Process:
         global _prepared
         process, _prepared = _prepared or _Process(), None
-        self._asked(process, {"source": self._source}, "is broken")
+        self._asked(process, {"source": self.source}, "is broken")
         return process
 
     def _asked(self, process: _Process, request: Mapping[str, Any], what: str) -> str:
@@ -173,7 +168,6 @@ _prepared: _Process | None = None  # waits for its first template
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()  # first, because a thread may be reading what it writes
     process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+    for pipe in filter(None, (process.stdin, process.stdout)):
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,42 +16,37 @@ from numpy.typing import NDArray
 from specrun import interrupts
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama import library, tiled_kernels
-from specrun.llama.batch import Batch, BatchBuffer
+from specrun.llama.batch import Batch, BatchBuffer, committed_tokens
 from specrun.llama.context_config import ContextConfig, context_parameters
-from specrun.llama.failures import context_failure
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 
-__all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits"]
+__all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits", "rows_along"]
 
 Logits = NDArray[np.float32]
 
 ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
-_RECURRENT_PART = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_WHOLE_STATE, _RECURRENT_PART = 0, 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 @dataclass(frozen=True)
 class HeadSetup:
-    """What makes a context one of a head.
+    """What makes a context that of a head."""
 
-    target: the target's context, whose embedding and output matrix the head may use. It is closed later.
-    state_width: floats of the hidden state that each token is read with.
-    is_mtp: whether the head is the MTP layers of the model, and the others are not computed.
-    """
-
-    target: LlamaContext
-    state_width: int
-    is_mtp: bool = False
+    target: LlamaContext  # whose embedding and output matrix the head may use; it is closed later
+    state_width: int  # floats of the hidden state that each token is read with
+    is_mtp: bool = False  # whether the head is the MTP layers of the model, and the others are not computed
 
 
-class LlamaContext:
+class LlamaContext(library.Closing):
     """One KV cache of `model`. Close it before the model.
 
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
         closed after the context.
     head: what makes it the context of a head; None for a model.
+    handle: the C pointer, for heads.
     decode_seconds: time spent in `decode` so far.
     n_snapshots: recurrent states that llama.cpp keeps of a pass; 0 for an architecture that keeps none.
     n_passes: passes so far.
@@ -80,18 +75,18 @@ class LlamaContext:
         if head:
             params.ctx_other = head.target.handle
             params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP if head.is_mtp else params.ctx_type
-        self._context = None
+        self.handle: Any = None
         try:
             # llama.cpp logs much here, and no exception can be raised through it.
             with interrupts.held(), library.CapturedErrors() as errors:
-                self._context = llama_cpp.llama_init_from_model(model.handle, params)
+                self.handle = llama_cpp.llama_init_from_model(model.handle, params)
         except BaseException:
             self.close()
             raise
-        if not self._context:
-            raise context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
-        self._memory = llama_cpp.llama_get_memory(self._context)
-        self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
+        if not self.handle:
+            raise library.context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
+        self._memory = llama_cpp.llama_get_memory(self.handle)
+        self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
         self._buffer = BatchBuffer(config.n_call, config.n_seq_max, head.state_width if head else 0)
@@ -102,32 +97,21 @@ class LlamaContext:
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
         self._is_counted = True
 
-    @property
-    def handle(self) -> llama_cpp.llama_context_p:
-        """The C pointer, for heads."""
-        return self._context
-
     def close(self) -> None:
         """Free the cache and the compute buffers. Safe to call twice."""
-        if self._context:
-            llama_cpp.llama_free(self._context)
-            self._context = None
-
-    def __enter__(self) -> LlamaContext:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.handle:
+            llama_cpp.llama_free(self.handle)
+            self.handle = None
 
     @contextmanager
     def half_of_the_threads(self) -> Iterator[None]:
         """Inside the block, passes use half of the threads (at least one), so that others can run at the same time."""
-        threads = llama_cpp.llama_n_threads(self._context), llama_cpp.llama_n_threads_batch(self._context)
-        llama_cpp.llama_set_n_threads(self._context, *(max(n // 2, 1) for n in threads))
+        threads = llama_cpp.llama_n_threads(self.handle), llama_cpp.llama_n_threads_batch(self.handle)
+        llama_cpp.llama_set_n_threads(self.handle, *(max(n // 2, 1) for n in threads))
         try:
             yield
         finally:
-            llama_cpp.llama_set_n_threads(self._context, *threads)
+            llama_cpp.llama_set_n_threads(self.handle, *threads)
 
     def decode(self, batch: Batch) -> Logits:
         """One pass. Returns float32[n, n_vocab], the logits of the n tokens with `outputs`, in batch order.
@@ -141,16 +125,8 @@ class LlamaContext:
             weights.begin_pass()
         if self.model.orders:
             self.model.orders.choose(len(batch))
-        started = time.perf_counter()
         self._is_counted, self.n_last_pass = False, None
-        with library.CapturedErrors() as errors:
-            code = llama_cpp.llama_decode(self._context, self._buffer.fill(batch))
-            llama_cpp.llama_synchronize(self._context)
-        self.decode_seconds += time.perf_counter() - started
-        if code == 1:
-            raise ContextFullError(f"the context of {self.config.n_ctx} tokens is full; give a larger --ctx-size")
-        if code != 0:
-            raise LlamaError(f"llama.cpp failed on a pass ({errors[-1] if errors else f'code {code}'})")
+        self.compute(llama_cpp.llama_decode, self._buffer.fill(batch), "a pass")
         self._seq_length, self._is_counted = seq_length, True
         if weights and weights.gate.failure:
             raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
@@ -158,11 +134,23 @@ class LlamaContext:
         self.n_passes += 1
         return self._logits(batch.n_outputs)
 
+    def compute(self, function: Callable[[Any, Any], int], batch: Any, what: str) -> None:
+        """Let a function of llama.cpp compute a batch, a C struct. what: what it computes, for errors of `decode`."""
+        started = time.perf_counter()
+        with library.CapturedErrors() as errors:
+            code = function(self.handle, batch)
+            llama_cpp.llama_synchronize(self.handle)
+        self.decode_seconds += time.perf_counter() - started
+        if code == 1:
+            raise ContextFullError(f"the context of {self.config.n_ctx} tokens is full; give a larger --ctx-size")
+        if code != 0:
+            raise LlamaError(f"llama.cpp failed on {what} ({errors[-1] if errors else f'code {code}'})")
+
     def _logits(self, n_outputs: int) -> Logits:
         n_vocab = self.model.n_vocab
         if n_outputs == 0:
             return np.empty((0, n_vocab), np.float32)
-        pointer = llama_cpp.llama_get_logits(self._context)
+        pointer = llama_cpp.llama_get_logits(self.handle)
         place = ctypes.addressof(pointer.contents), n_outputs
         if place != self._rows_place:
             self._rows = np.ctypeslib.as_array(pointer, shape=(n_outputs, n_vocab))
@@ -170,10 +158,7 @@ class LlamaContext:
         return self._rows
 
     def remove(self, seq: int, start: int) -> None:
-        """Remove position `start` and all after it from sequence `seq` (or ALL_SEQUENCES).
-
-        Raises LlamaError if the model's cache does not allow it.
-        """
+        """Remove position `start` and all after it from `seq` (or ALL_SEQUENCES). Raises LlamaError."""
         ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
         seq_length = self._lengths()
         if seq_length[ids].max() <= start:
@@ -201,10 +186,7 @@ class LlamaContext:
         self._is_counted = True
 
     def keep(self, source: int, spare: int, start: int) -> None:
-        """Let `spare`, a sequence that no pass continues, have the cells of `source` from position `start` on, too.
-
-        They stay taken when `source` gives them up.
-        """
+        """Let `spare`, a sequence that no pass continues, keep the cells of `source` from position `start` on taken."""
         seq_length = self._lengths()
         self._is_counted = False
         llama_cpp.llama_memory_seq_cp(self._memory, source, spare, start, _TO_THE_END)
@@ -221,24 +203,20 @@ class LlamaContext:
         self._is_counted = True
 
     def recurrent_state(self, seq: int) -> NDArray[np.uint8]:
-        """uint8[n]: the recurrent part of what llama.cpp would save of `seq`, as it is now, for `return_to`.
+        """uint8[n]: the recurrent part of what llama.cpp would save of `seq`, for `return_to`. Raises LlamaError."""
+        return self._saved(seq, _RECURRENT_PART, "recurrent state")
 
-        Raises LlamaError if llama.cpp fails.
-        """
-        size = int(llama_cpp.llama_state_seq_get_size_ext(self._context, seq, _RECURRENT_PART))
+    def _saved(self, seq: int, flags: int, what: str) -> NDArray[np.uint8]:
+        size = int(llama_cpp.llama_state_seq_get_size_ext(self.handle, seq, flags))
         state = np.empty(size, np.uint8)
-        written = llama_cpp.llama_state_seq_get_data_ext(self._context, _bytes_of(state), size, seq, _RECURRENT_PART)
-        if written != size:
-            raise LlamaError("llama.cpp could not copy its recurrent state")
+        if llama_cpp.llama_state_seq_get_data_ext(self.handle, _bytes_of(state), size, seq, flags) != size:
+            raise LlamaError(f"llama.cpp could not copy its {what}")
         return state
 
     def return_to(self, seq: int, end: int, state: NDArray[np.uint8]) -> None:
-        """Give `seq` the recurrent state that it had behind its first `end` tokens, and remove what it has behind them.
-
-        Raises LlamaError if llama.cpp fails.
-        """
+        """Give `seq` the recurrent state of its first `end` tokens, and remove the others. Raises LlamaError."""
         self._is_counted, self.n_last_pass = False, None
-        read = llama_cpp.llama_state_seq_set_data_ext(self._context, _bytes_of(state), len(state), seq, _RECURRENT_PART)
+        read = llama_cpp.llama_state_seq_set_data_ext(self.handle, _bytes_of(state), len(state), seq, _RECURRENT_PART)
         # The state comes first: a state that lies behind `end` would refuse the removal. llama.cpp's count of the
         # sequence is that of the state now, and does not tell that attention has more cells.
         if read != len(state) or not llama_cpp.llama_memory_seq_rm(self._memory, seq, end, _TO_THE_END):
@@ -247,28 +225,23 @@ class LlamaContext:
 
     def sequence_state(self, seq: int) -> NDArray[np.uint8]:
         """uint8[n]: positions, all K and V and the recurrent state of `seq` as llama.cpp would save them."""
-        size = self.sequence_bytes(seq)
-        state = np.empty(size, np.uint8)
-        written = llama_cpp.llama_state_seq_get_data(self._context, _bytes_of(state), size, seq)
-        if written != size:
-            raise LlamaError("llama.cpp could not copy its KV cache")
-        return state
+        return self._saved(seq, _WHOLE_STATE, "KV cache")
 
     def set_sequence_state(self, seq: int, state: NDArray[np.uint8]) -> None:
         """Fill `seq`, which must be empty, with what `sequence_state` gave. Raises LlamaError if it does not fit."""
         self._is_counted, self.n_last_pass = False, None
-        read = llama_cpp.llama_state_seq_set_data(self._context, _bytes_of(state), len(state), seq)
+        read = llama_cpp.llama_state_seq_set_data(self.handle, _bytes_of(state), len(state), seq)
         if read != len(state):
             raise LlamaError("llama.cpp could not read a saved KV cache")
         self.n_last_pass = 0
 
     def sequence_bytes(self, seq: int) -> int:
         """Bytes of `sequence_state`."""
-        return int(llama_cpp.llama_state_seq_get_size(self._context, seq))
+        return int(llama_cpp.llama_state_seq_get_size(self.handle, seq))
 
     def state_bytes(self) -> int:
         """Bytes that llama.cpp would save of all its cells: 4 of each are for each of its sequences. For tests."""
-        return int(llama_cpp.llama_state_get_size(self._context))
+        return int(llama_cpp.llama_state_get_size(self.handle))
 
     def sequence_end(self, seq: int) -> int:
         """Number of positions of `seq` by llama.cpp's own count."""
@@ -284,6 +257,20 @@ class LlamaContext:
             self._seq_length = np.array([self.sequence_end(seq) for seq in range(self.config.n_seq_max)], np.int32)
             self._is_counted = True
         return self._seq_length
+
+
+def rows_along(context: LlamaContext, tokens: Sequence[int]) -> Iterator[Logits]:
+    """Yield float32[n_vocab], the logits after each token of the text; the pass after the next overwrites a row.
+
+    The cache must be empty, and holds the text afterwards.
+    """
+    config = context.config
+    size = min(config.n_batch, config.n_outputs)
+    # A recurrent state belongs to one sequence, and where there is no attention, llama.cpp shares no token either.
+    n_sequences = 1 if context.model.is_recurrent else config.n_seq_max
+    for start in range(0, len(tokens), size):
+        part = list(tokens[start : start + size])
+        yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))
 
 
 def _bytes_of(state: NDArray[np.uint8]) -> Any:

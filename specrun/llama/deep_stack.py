@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from specrun.errors import PromptError
@@ -36,25 +37,14 @@ def with_stack_for(text: str, split: Callable[[], Result]) -> Result:
     n_bytes = _BESIDES + _BYTES_PER_CHARACTER * longest // _PAGE * _PAGE
     if n_bytes > _MOST_BYTES:
         raise PromptError(f"the prompt has a run of {longest} characters of one kind; break it up")
-    results: list[Result] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(split())
-        except BaseException as error:
-            failures.append(error)
-
-    with _in_use:
-        before = threading.stack_size(n_bytes)
-        try:
-            thread = threading.Thread(target=run, name="tokenizer")
-            thread.start()
-        except RuntimeError as error:
-            raise PromptError(f"there is no memory for splitting a run of {longest} characters; break it up") from error
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+    with ThreadPoolExecutor(1, "tokenizer") as pool:
+        with _in_use:
+            before = threading.stack_size(n_bytes)
+            try:
+                result = pool.submit(split)
+            except RuntimeError as error:
+                why = f"there is no memory for splitting a run of {longest} characters; break it up"
+                raise PromptError(why) from error
+            finally:
+                threading.stack_size(before)
+        return result.result()

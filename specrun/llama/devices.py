@@ -31,8 +31,7 @@ class _Properties(ctypes.Structure):
 def devices(servers: Sequence[str] | None = None) -> list[Device]:
     """Every device of every backend in llama.cpp's order, with its current free memory.
 
-    servers: RPC servers, HOST:PORT, whose devices are among them; None for none. Raises the errors of
-    `rpc_servers.add`.
+    servers: RPC servers, HOST:PORT, whose devices are among them. Raises the errors of `rpc_servers.add`.
     """
     return [device for device, _ in _known(servers or ())]
 
@@ -56,7 +55,7 @@ def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
 
 
 def _server(handle: int) -> str | None:
-    """HOST:PORT of the RPC server that has this device; None for one of this machine. The server is not asked."""
+    """HOST:PORT of the RPC server that has this device; None for a device of this machine. The server is not asked."""
     description_of = library.ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
     return _text(description_of(handle)) if _backend(handle) == RPC else None
 

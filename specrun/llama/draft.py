@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.teacher_forced import rows_along
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, rows_along
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
 

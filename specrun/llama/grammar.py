@@ -34,13 +34,13 @@ _UNSEEN, _HIDDEN, _END, _WHOLE, _PART = range(5)
 TokenIds = NDArray[np.int64]
 
 
-class Grammar:
+class Grammar(library.Closing):
     """A grammar over a model's tokens, a `specrun.sampling.Constraint`. Close it before the model.
 
     Control tokens are never allowed; end-of-generation tokens are allowed where the text may end. Invalid UTF-8 is not
     allowed either, though llama.cpp would let `[^...]` match it.
-    Raises UsageError with llama.cpp's reason for a text that is not a grammar, and, while it is followed, for one that
-    can be read in too many ways (`specrun.llama.grammar_watch`).
+    Raises UsageError with llama.cpp's reason for a text that is not a grammar, and, while it is followed, for a grammar
+    that can be read in too many ways (`specrun.llama.grammar_watch`).
     """
 
     def __init__(self, gbnf: str, model: LlamaModel) -> None:
@@ -56,10 +56,7 @@ class Grammar:
         return self._allowed(self._state(written), tokens)
 
     def is_complete(self, written: Sequence[int]) -> bool:
-        """Whether the text may end after `written`.
-
-        For a model without end-of-generation tokens, that is where no token may follow.
-        """
+        """Whether the text may end after `written`: for models without end tokens, where no token may follow."""
         if not len(self._ends):
             return not self.allowed(written, np.arange(self._model.n_vocab)).any()
         return bool(self.allowed(written, self._ends).any())
@@ -74,12 +71,6 @@ class Grammar:
         """Free the samplers. Safe to call twice."""
         self.forget()
         self._start.close()
-
-    def __enter__(self) -> Grammar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _state(self, written: Sequence[int]) -> _State:
         """The state after `written`, reached from its longest prefix whose state is kept."""
@@ -122,12 +113,12 @@ class Grammar:
 
 
 class _State:
-    """The state of a grammar after one text."""
+    """The state of a grammar after one text.
+
+    sampler: llama.cpp's, which `close` frees; None where nothing may follow. tail: the first bytes of a character.
+    """
 
     def __init__(self, sampler: llama_cpp.llama_sampler_p | None, tail: bytes = b"") -> None:
-        """sampler: llama.cpp's sampler, which `close` frees, or None where nothing may follow. tail: the first bytes of
-        a character that is not complete yet.
-        """
         self._sampler = sampler
         self.tail = tail
 
@@ -165,7 +156,7 @@ def _unfinished(data: bytes) -> bytes | None:
     except UnicodeDecodeError:
         return None
     tail = decoder.getstate()[0]
-    # Python refuses half of a surrogate pair only at its third byte; the second one decides already.
+    # Python refuses half of a surrogate pair only at its third byte; the second byte decides already.
     return None if len(tail) == 2 and b"\xed\xa0" <= tail < b"\xee" else tail
 
 

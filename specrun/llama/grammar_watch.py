@@ -17,7 +17,7 @@ import psutil
 from specrun.errors import UsageError
 from specrun.llama import library
 
-MOST_SECONDS = 5.0  # of one call; usual ones take microseconds, the largest schemas of the tests 0.1 s
+MOST_SECONDS = 5.0  # of a call; usual calls take microseconds, the largest schemas of the tests 0.1 s
 _MOST_BYTES = 2**30  # that the process may grow by during one call
 _LONG_SECONDS = 2.0  # after a call of this length the next one would take minutes, so the text ends with an error
 _POLL_SECONDS = 0.2
@@ -32,7 +32,7 @@ _watch: threading.Thread | None = None
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Around one call. Raises UsageError after a long one; ends the process during one that is too long."""
+    """Around a call. Raises UsageError after a long call; ends the process during a call that is too long."""
     global _watch
     if _watch is None:
         _watch = threading.Thread(target=_keep_watch, name="grammar watch", daemon=True)

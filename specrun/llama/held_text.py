@@ -14,20 +14,15 @@ from specrun.llama.rollback import PromptState
 
 @dataclass(frozen=True)
 class HeldText:
-    """Committed text, and how much of it is in a cache.
-
-    tokens: the text. n_cached: leading tokens that the cache holds.
-    any_end: whether any number of the last tokens can be taken back, as from attention.
-    prompt: where it can go back to otherwise; None for nowhere.
-    """
+    """Committed text, and how much of it is in a cache."""
 
     tokens: list[int]
-    n_cached: int
-    any_end: bool
-    prompt: PromptState | None = None
+    n_cached: int  # leading tokens that the cache holds
+    any_end: bool  # whether any number of the last tokens can be taken back, as from attention
+    prompt: PromptState | None = None  # where the cache can go back to otherwise
 
     def reusable(self, prompt: list[int]) -> int:
-        """How many leading tokens of a prompt need not be decoded again. The last one always is: by the first pass."""
+        """How many leading tokens of a prompt need not be decoded again; the first pass always decodes the last."""
         shared = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
         if self.any_end or shared >= len(self.tokens) - 1:
             return min(shared, self.n_cached)
@@ -36,15 +31,11 @@ class HeldText:
 
 @dataclass(frozen=True, eq=False)
 class SavedText:
-    """A copy of what a cache held.
-
-    held: the text. state: uint8[n], positions, all K and V and recurrent states, as llama.cpp saves them.
-    for_head: the hidden states that a head reads; None without one.
-    """
+    """A copy of what a cache held."""
 
     held: HeldText
-    state: NDArray[np.uint8]
-    for_head: SavedStates | None = None
+    state: NDArray[np.uint8]  # [n]: positions, all K and V and recurrent states, as llama.cpp saves them
+    for_head: SavedStates | None = None  # the hidden states that a head reads
 
     @property
     def n_bytes(self) -> int:

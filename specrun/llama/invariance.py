@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specrun.llama.context import Logits
 from specrun.llama.target import TargetContext
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
@@ -33,14 +34,10 @@ _EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_
 
 @dataclass(frozen=True)
 class Survey:
-    """What passes of several sizes over the same tokens gave.
+    """What passes of several sizes over the same tokens gave."""
 
-    groups: sizes whose passes gave equal bits, ascending.
-    ms: milliseconds of a pass by its tokens.
-    """
-
-    groups: tuple[tuple[int, ...], ...]
-    ms: Mapping[int, float]
+    groups: tuple[tuple[int, ...], ...]  # sizes whose passes gave equal bits, ascending
+    ms: Mapping[int, float]  # milliseconds of a pass by its tokens
 
     @property
     def classes(self) -> list[PassSizes]:
@@ -81,7 +78,7 @@ class Comparison:
         config = target.context.config
         largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs, (config.n_ctx - 1) // 2)
         boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
-        # Of one path the last pass goes beyond the compared tokens.
+        # Where a pass checks one path, the last pass goes beyond the compared tokens.
         further = largest + _EFFORTS[0][1] if self._is_one_path else 0
         self._start = max(min(boundary - _SIZES[-1] // 4, config.n_ctx - further - 1), 1)
         self._text = [tokens[i % len(tokens)] for i in range(self._start + further + 2 * largest)]
@@ -97,11 +94,15 @@ class Comparison:
 
     def _plain_ms(self) -> float:
         self._fill()
-        started = time.perf_counter()
-        self._target.score(TokenTree.root_only(self._text[self._start]))
-        seconds = time.perf_counter() - started
+        ms = self._timed(TokenTree.root_only(self._text[self._start]))[1]
         self._target.drop_tree()
-        return seconds * 1e3
+        return ms
+
+    def _timed(self, tree: TokenTree) -> tuple[Logits, float]:
+        """The logits of a pass over `tree`, and its milliseconds."""
+        started = time.perf_counter()
+        rows = self._target.score(tree)
+        return rows, (time.perf_counter() - started) * 1e3
 
     def _fill(self, n_compared: int = 0) -> None:
         """Bring the cache to the tokens before the compared tokens, and `n_compared` of these."""
@@ -143,9 +144,8 @@ class Comparison:
         while done < n:
             at = self._start + done
             tree = TokenTree.chain(self._text[at : at + size])
-            started = time.perf_counter()
-            rows = target.score(tree)
-            ms = min(ms, (time.perf_counter() - started) * 1e3)
+            rows, pass_ms = self._timed(tree)
+            ms = min(ms, pass_ms)
             digest.update(rows[: n - done].tobytes())
             target.commit(tree, list(range(size)), self._text[at + size])
             done += size
@@ -162,9 +162,8 @@ class Comparison:
             self._fill(begin)
             text = self._text[self._start + begin :]
             tree = TokenTree.chain(text[:size]) if size <= n else _twice(text, n, size)
-            started = time.perf_counter()
-            rows = target.score(tree)
-            ms = min(ms, (time.perf_counter() - started) * 1e3)
+            rows, pass_ms = self._timed(tree)
+            ms = min(ms, pass_ms)
             digest.update(rows[done - begin : n - begin].tobytes())
             if size > n and rows[1 - n :].tobytes() != rows[1:n].tobytes():
                 digest.update(b"the place in a pass matters %d" % size)
@@ -236,7 +235,7 @@ def tree_along(tokens: Sequence[int], is_chain: bool) -> TokenTree:
 
 
 def true_path(tree: TokenTree) -> list[int]:
-    """The nodes of the text: of two siblings, the second one."""
+    """The nodes of the text: of two siblings, the second."""
     path = [ROOT]
     while tree.children[path[-1]]:
         path.append(tree.children[path[-1]][-1])

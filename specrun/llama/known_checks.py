@@ -19,10 +19,7 @@ class KnownCheck:
     """
 
     def __init__(self, name: str, version: int, **further: Any) -> None:
-        """version: of the check and of what it checks; raise it when one of them changes.
-
-        further: what else the result depends on, as JSON values.
-        """
+        """version: of the check and of what it checks. further: what else the result depends on, as JSON values."""
         self._of: dict[str, Any] = {
             "check": name,
             "version": version,
@@ -34,24 +31,12 @@ class KnownCheck:
         digest = hashlib.sha256(json.dumps(self._of, sort_keys=True).encode()).hexdigest()[:32]
         self._path = data_dir() / "facts" / f"{digest}.json"
 
-    @property
-    def is_passed(self) -> bool:
-        """Whether the check is known to have passed."""
-        return self._refused() == ""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the check failed; None if that is not known."""
-        return self._refused() or None
-
-    def keep(self, refusal: str = "") -> None:
-        """Remember a result. refusal: why the check failed; empty if it passed.
-
-        If the disk refuses, the next run checks again.
-        """
+    def keep(self, refusal: str) -> None:
+        """Remember a result, as `refusal` gives it. If the disk refuses, the next run checks again."""
         remember(self._path, {"of": self._of, "refused": refusal})
 
-    def _refused(self) -> str | None:
+    def refusal(self) -> str | None:
+        """Why the check failed; empty if it passed, None if that is not known."""
         return recall(self._path, lambda found: str(found["refused"]) if found["of"] == self._of else None)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, Int32Array
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.rollback import CacheState, PromptState
+from specrun.llama.rollback import CacheState, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
 
@@ -47,10 +47,7 @@ class _Dead:
 
 
 class CellLedger:
-    """Which cells of a context the texts of its lanes have.
-
-    lanes: one for each text.
-    """
+    """Which cells of a context the texts of its lanes have. lanes: one for each text."""
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
         """leaves: most leaf paths of the trees of each lane. Each lane takes so many sequences and a spare one."""
@@ -116,7 +113,7 @@ class CellLedger:
     def make_room(self, shares: Sequence[tuple[LaneCells, int]]) -> None:
         """Free dead cells, the lowest first, as far as the tokens of a pass will fill them in the order of each text.
 
-        shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last one may stay free.
+        shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
         """
         groups = [dead for lane in self.lanes for dead in lane.dead.values()]
         if not groups:
@@ -124,7 +121,7 @@ class CellLedger:
         tokens = {id(lane): n for lane, n in shares}
         alive = sorted((lane for lane in self.lanes if lane.cells or id(lane) in tokens), key=lambda lane: lane.last)
         lasts = np.array([lane.last for lane in alive])
-        # Cells in front of a lane's last one that may still become free: as many as lanes before it have tokens.
+        # Cells in front of a lane's last cell that may still become free: as many as lanes before it have tokens.
         left = np.cumsum([0, *(tokens.get(id(lane), 0) for lane in alive)])[:-1]
         freed: dict[int, list[_Dead]] = {}
         least = int(lasts[left == 0].max(initial=_NO_CELL))  # no cell in front of this one may become free
@@ -179,24 +176,17 @@ class CellLedger:
         self._is_right = True
 
 
-class LaneCells:
-    """The cells of one text among several (see `TextCache`).
+class LaneCells(TextCache):
+    """The cells of one text among several.
 
-    first: the first of its sequences. max_leaves: their number. spare: the sequence that has its dead cells.
+    spare: the sequence that has its dead cells.
     cells: of its tokens, ascending: committed tokens by position, then the tokens of the last pass.
     dead: its dead cells by position.
     """
 
-    most_back: int | None = None
-    most_pending: int | None = None
-    drops_padding = True
-    prompt_tail: int | None = None
-    prompt: PromptState | None = None
-
     def __init__(self, ledger: CellLedger, first: int, max_leaves: int, spare: int) -> None:
+        super().__init__(ledger.context, first, max_leaves)
         self.ledger = ledger
-        self.first = first
-        self.max_leaves = max_leaves
         self.spare = spare
         self.cells: list[int] = []
         self.dead: dict[int, _Dead] = {}
@@ -210,8 +200,7 @@ class LaneCells:
     @property
     def n_elsewhere(self) -> int:
         """Cells that this text cannot have."""
-        ledger = self.ledger
-        return ledger.context.config.n_ctx - ledger.n_free - len(self.cells)
+        return self._context.config.n_ctx - self.ledger.n_free - len(self.cells)
 
     def decode(self, batch: Batch) -> Logits:
         return self.ledger.decode(batch, [(self, len(batch))])
@@ -225,23 +214,11 @@ class LaneCells:
         """Note that the cache is empty."""
         self.cells, self.dead, self._tail = [], {}, None
 
-    def checkpoint(self, end: int) -> None:
-        pass
-
     def rollback(self, end: int) -> int:
         self.ledger.check()
         if len(self.cells) > end:
             self._drop(end)
         return min(end, len(self.cells))
-
-    def rewind(self, end: int) -> int:
-        return self.rollback(end)
-
-    def clear(self) -> None:
-        self.rollback(0)
-
-    def keep_prompt(self, end: int) -> None:
-        pass
 
     def restore(self, saved: CacheState) -> None:
         self.ledger.restore(self, saved)
@@ -249,16 +226,16 @@ class LaneCells:
     def clear_lane(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
         for seq in range(self.first, self.first + self.max_leaves):
-            self.ledger.context.remove(seq, 0)
+            self._context.remove(seq, 0)
         self.ledger.mark_free(self.cells)
         self.forget()
 
     def _drop(self, end: int) -> None:
         """Take the cells behind the first `end` from the text."""
-        context, dropped = self.ledger.context, self.cells[end:]
+        dropped = self.cells[end:]
         with self.ledger.changing():
             if self.ledger.is_alone(self):
-                context.remove(ALL_SEQUENCES, end)
+                self._context.remove(ALL_SEQUENCES, end)
                 self.ledger.mark_free(dropped)
             else:
                 self._keep_dead(end, dropped)
@@ -266,8 +243,8 @@ class LaneCells:
             self._tail = None
 
     def _keep_dead(self, end: int, dropped: list[int]) -> None:
-        context = self.ledger.context
-        # A committed token is on the first sequence and maybe on all others, one of the last pass as its batch said.
+        context = self._context
+        # A committed token is on the first sequence and maybe on all others, tokens of the last pass as its batch says.
         positions = np.arange(end, end + len(dropped))
         first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)
         if self._tail:

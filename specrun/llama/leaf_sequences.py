@@ -14,9 +14,8 @@ _KEPT_PASSES = 32  # after so many passes sequences that none of their trees nee
 
 
 class LeafSequences:
-    """The sequences of one text.
+    """The sequences of a text, of which the `first` always holds it. most: how many there may be.
 
-    first: the first of them, which always holds the text. most: how many there may be.
     n: how many hold what is cached; the others are empty.
     """
 
@@ -55,7 +54,7 @@ class LeafSequences:
         self.n, self._n_needed, self._n_passes = self._n_needed, n_leaves, 0
 
     def share_first_path(self, start: int, end: int) -> None:
-        """Let all of them share the cells of the first one at start .. end - 1 instead of their own."""
+        """Let all of them share the first sequence's cells at start .. end - 1 instead of their own."""
         for seq in range(self.first + 1, self.first + self.n):
             self._context.remove(seq, start)
             self._context.copy(self.first, seq, start, end)

@@ -1,4 +1,4 @@
-"""Initialises llama.cpp's shared library, routes its log into Python's logging and describes its build."""
+"""Initialises llama.cpp's shared library, routes its log into Python's logging and turns its errors into specrun's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import llama_cpp.llama_cpp
 from llama_cpp._ggml import libggml
 
 from specrun import interrupts
 from specrun.display_text import one_line, visible
-from specrun.errors import LlamaError, SpecrunError
+from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
+
+Own = TypeVar("Own")
 
 logger = logging.getLogger("specrun.llama")
 
@@ -29,7 +31,19 @@ logger = logging.getLogger("specrun.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
 _LIBRARY = re.compile(r"^(lib)?(ggml|llama).*\.(so|dylib|dll)")
-_STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another one
+_LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
+_STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another
+
+# Part of llama.cpp's error message -> advice.
+_LOAD_ADVICE = {
+    "not within the file bounds": "download the file again",
+    "failed to read": "the file is incomplete, download it again",
+    "unexpectedly reached end of file": "the file is incomplete, download it again",
+    "' not found": "the file lacks weights (a vocabulary-only file?), choose another",
+    "missing tensor": "the file lacks weights (a vocabulary-only file?), choose another",
+    "unknown model architecture": "this llama.cpp does not know it, upgrade llama-cpp-python",
+    "allocate": "not enough memory, choose a smaller quantization or fewer --gpu-layers",
+}
 
 _listeners: list[deque[str]] = []  # one for each open `CapturedErrors`; two passes may run at the same time
 _explainers: dict[str, Callable[[str], str]] = {}
@@ -73,7 +87,7 @@ def explain_aborts(file: str, explain: Callable[[str], str]) -> None:
 
 
 def _set_uncaught(handler: Any) -> int | None:
-    """Let C++ call this, std::set_terminate; returns what it called before, None where its library is another one."""
+    """Let C++ call this, std::set_terminate; returns what it called before, None without GCC's C++ library."""
     try:
         set_terminate = ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"]
     except (OSError, AttributeError):
@@ -106,10 +120,22 @@ def start() -> None:
     llama_cpp.llama_backend_init()
 
 
+class Closing:
+    """What its `with` block closes in the end."""
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free what it holds. Safe to call twice."""
+        raise NotImplementedError
+
+
 class CapturedErrors:
-    """Collects the last error lines that llama.cpp logs, in any thread, until the block ends; only then is the list
-    filled.
-    """
+    """Collects the last error lines that llama.cpp logs in any thread. The list is filled when the block ends."""
 
     # A generator would do; but every pass is inside such a block, and entering a generator takes longer.
     def __init__(self) -> None:
@@ -146,6 +172,33 @@ def captured_stderr() -> Iterator[list[bytes]]:
             os.close(kept)
             file.seek(0)
             printed.append(file.read())
+
+
+def load_failure(path: Path, errors: list[str]) -> ModelFileError | OutOfMemoryError:
+    """The error for a model that llama.cpp did not load, with advice."""
+    reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
+    reason = _LOG_PREFIX.sub("", reason)
+    text = " ".join(errors)
+    advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
+    failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
+    return failure(f"{path} cannot be loaded: {one_line(reason)}; {advice}")
+
+
+def context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:
+    """The error for a context that llama.cpp did not create, with advice. what: describes the context."""
+    reason = errors[-1] if errors else ""
+    refused = next((line for line in errors if "cache type" in line or "V cache" in line), None)
+    if refused:
+        return UsageError(f"llama.cpp could not create {what} ({refused}); choose another --cache-type-k or -v")
+    detail = f" ({reason})" if reason else ""
+    if not errors or lacks_memory(errors):
+        return OutOfMemoryError(f"llama.cpp could not create {what}{detail}; try a smaller --ctx-size")
+    return LlamaError(f"llama.cpp could not create {what}{detail}; --debug shows its log")
+
+
+def lacks_memory(errors: list[str]) -> bool:
+    """Whether llama.cpp's error lines report a failed allocation."""
+    return any(sign in line for line in errors for sign in ("allocat", "bad_alloc", "out of memory"))
 
 
 class _Visible(logging.Formatter):
@@ -195,9 +248,8 @@ def bindings_version() -> str:
 
 def files() -> list[Path]:
     """The shared libraries of this build, llama.cpp's and ggml's, sorted, each once."""
-    folder = Path(llama_cpp.llama_cpp._lib._name).parent
-    found = {path.resolve() for path in folder.iterdir() if path.suffix != ".py" and _LIBRARY.search(path.name)}
-    return sorted(found)
+    paths = Path(llama_cpp.llama_cpp._lib._name).parent.iterdir()
+    return sorted({path.resolve() for path in paths if path.suffix != ".py" and _LIBRARY.search(path.name)})
 
 
 def has_gpu() -> bool:

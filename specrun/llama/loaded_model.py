@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 
@@ -21,19 +22,21 @@ from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
-from specrun.llama.failures import load_failure
 from specrun.llama.model_parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 
-class LlamaModel:
+class LlamaModel(library.Closing):
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
     progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
     expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
+    handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
+    n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
+    n_embd, n_embd_out: floats of a hidden state, and of the state behind the last layer.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
     why_one_order: why weights lie in one order, though the settings ask for both; None where both orders are there or
     not asked for.
@@ -56,10 +59,14 @@ class LlamaModel:
         library.start()
         self.path = path
         errors = self._load(settings, progress, with_mtp)
-        if not self._model:
-            raise load_failure(path, errors)
-        self._vocab = llama_cpp.llama_model_get_vocab(self._model)
-        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        if not self.handle:
+            raise library.load_failure(path, errors)
+        self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
+        self.n_ctx_train = max(int(llama_cpp.llama_model_n_ctx_train(self.handle)), 0)
+        self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
+        self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
+        self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
         self.orders: WeightOrders | None = None
         self.why_one_order: str | None = None
         try:
@@ -68,7 +75,7 @@ class LlamaModel:
             if settings.repack and settings.file_order_from:
                 # It only makes large passes faster, so without it the model is as good.
                 try:
-                    self.orders = WeightOrders(self._model, self._files(), settings.file_order_from)
+                    self.orders = WeightOrders(self.handle, self._files(), settings.file_order_from)
                 except (LlamaError, OSError) as error:
                     self.why_one_order = str(error)
         except ModelFileError:
@@ -76,11 +83,10 @@ class LlamaModel:
             raise
 
     def _load(self, settings: LlamaSettings, progress: Callable[[float], None], with_mtp: bool) -> list[str]:
-        """Load the weights, as far as that is possible. Returns llama.cpp's error lines.
-
-        Ctrl-C ends it at the next progress: no exception can be raised through llama.cpp, which calls Python meanwhile.
+        """Load the weights, as far as that is possible. Returns llama.cpp's error lines. Ctrl-C ends it at the next
+        progress: no exception can be raised through llama.cpp, which calls Python meanwhile.
         """
-        self._model = None
+        self.handle: Any = None
         is_stopped = False
         lost_pages.watch(self._files())
         self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
@@ -94,23 +100,22 @@ class LlamaModel:
                     return not is_stopped
 
                 self._parameters = ModelParameters(settings, goes_on, with_mtp)
-                self._model = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), self._parameters.struct)
+                self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(self.path), self._parameters.struct)
         except BaseException:
             self.close()
             raise
-        if is_stopped and not self._model:
+        if is_stopped and not self.handle:
             raise KeyboardInterrupt
         return errors
 
     def _check_generates(self) -> None:
         architecture = self.metadata("general.architecture") or "unknown"
         causal = self.metadata(f"{architecture}.attention.causal")
-        if not llama_cpp.llama_model_has_decoder(self._model) or causal == "false":
+        if not llama_cpp.llama_model_has_decoder(self.handle) or causal == "false":
             raise ModelFileError(f"{self.path} is an embedding model ({architecture}); it cannot generate text")
-        if llama_cpp.llama_model_has_encoder(self._model):
-            raise ModelFileError(
-                f"{self.path} is an encoder-decoder model ({architecture}); specrun runs decoders only"
-            )
+        if llama_cpp.llama_model_has_encoder(self.handle):
+            what = f"an encoder-decoder model ({architecture}); specrun runs decoders only"
+            raise ModelFileError(f"{self.path} is {what}")
 
     def _files(self) -> list[Path]:
         return [self.path.with_name(name) for name in shards(self.path.name)]
@@ -121,43 +126,24 @@ class LlamaModel:
 
         A file that was deleted or replaced stays in use as it was.
         """
-        for file, (identity, content) in self._read_from:
-            identity_now, content_now = _state(file)
-            if identity_now == identity and content_now != content:
-                return file
-        return None
-
-    @property
-    def handle(self) -> llama_cpp.llama_model_p:
-        """The C pointer, for contexts."""
-        return self._model
-
-    @property
-    def vocab(self) -> llama_cpp.llama_vocab_p:
-        """The C pointer to the vocabulary, for grammars."""
-        return self._vocab
+        found = ((file, read, _state(file)) for file, read in self._read_from)
+        return next((file for file, read, now in found if read[0] == now[0] and read != now), None)
 
     def close(self) -> None:
         """Free the weights. Safe to call twice."""
-        if self._model:
-            llama_cpp.llama_model_free(self._model)
-            self._model = None
-
-    def __enter__(self) -> LlamaModel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.handle:
+            llama_cpp.llama_model_free(self.handle)
+            self.handle = None
 
     # --- facts -----------------------------------------------------------------------------------------------------
 
     def metadata(self, key: str) -> str | None:
         """The value of a GGUF metadata key as text, or None if the file lacks it."""
-        size = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), None, 0)
+        size = llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), None, 0)
         if size < 0:
             return None
         buffer = ctypes.create_string_buffer(size + 1)
-        llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, size + 1)
+        llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), buffer, size + 1)
         return buffer.value.decode("utf-8", errors="replace")
 
     @property
@@ -166,38 +152,16 @@ class LlamaModel:
         return one_line(self.metadata("general.name") or self.path.name)
 
     @property
-    def n_ctx_train(self) -> int:
-        """Context length in tokens that the model was trained with; 0 if the file does not say."""
-        return max(int(llama_cpp.llama_model_n_ctx_train(self._model)), 0)
-
-    @property
-    def n_embd(self) -> int:
-        """Floats of a hidden state."""
-        return int(llama_cpp.llama_model_n_embd(self._model))
-
-    @property
-    def n_embd_out(self) -> int:
-        """Floats of the hidden state behind the last layer."""
-        return int(llama_cpp.llama_model_n_embd_out(self._model))
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the weights in bytes."""
-        return int(llama_cpp.llama_model_size(self._model))
-
-    @property
     def is_recurrent(self) -> bool:
         """Whether any layer has a recurrent state, as in Mamba and in hybrids. A state has no cells to be removed, so
         contexts take tokens back in other ways (`rollback`), and a pass checks one path.
         """
-        return bool(llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model))
+        return bool(llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle))
 
     @property
     def has_window(self) -> bool:
-        """Whether any layer attends to the last tokens only. llama.cpp gives cells that no later token attends to there
-        to other texts.
-        """
-        return int(llama_cpp.llama_model_n_swa(self._model)) > 0
+        """Whether a layer attends to the last tokens only. llama.cpp gives cells out of its sight to other texts."""
+        return int(llama_cpp.llama_model_n_swa(self.handle)) > 0
 
     @property
     def allows_two_kv_types(self) -> bool:
@@ -226,7 +190,7 @@ class LlamaModel:
         size = len(data) + 16
         while True:
             buffer = (llama_cpp.llama_token * size)()
-            n = llama_cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_special, parse_special)
+            n = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, size, add_special, parse_special)
             if n >= 0:
                 tokens = list(buffer[:n])
                 if tokens and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
@@ -241,14 +205,14 @@ class LlamaModel:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, size, 0, special)
             if n >= 0:
                 return buffer.raw[:n]
             size = -n
 
     def is_end_of_generation(self, token: int) -> bool:
         """Whether `token` ends a text, as EOS and end-of-turn tokens do."""
-        return bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+        return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
 
     @cached_property
     def ends_of_generation(self) -> list[int]:
@@ -266,16 +230,16 @@ class LlamaModel:
         return Vocabulary(
             kind=self.metadata("tokenizer.ggml.model") or "none",
             pre=self.metadata("tokenizer.ggml.pre") or "default",
-            bos=llama_cpp.llama_vocab_bos(self._vocab) if llama_cpp.llama_vocab_get_add_bos(self._vocab) else None,
+            bos=llama_cpp.llama_vocab_bos(self.vocab) if llama_cpp.llama_vocab_get_add_bos(self.vocab) else None,
             tokens=tuple(self._token_text(i) for i in range(self.n_vocab)),
         )
 
     def _token_text(self, token: int) -> bytes:
-        return bytes(llama_cpp.llama_vocab_get_text(self._vocab, token) or b"")
+        return bytes(llama_cpp.llama_vocab_get_text(self.vocab, token) or b"")
 
     def special_token_text(self, which: str) -> str:
         """Text of the `"bos"` or `"eos"` token for chat templates; empty if the model has none."""
-        token = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}[which](self._vocab)
+        token = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}[which](self.vocab)
         return "" if token < 0 else self._token_text(token).decode("utf-8", errors="replace")
 
     @property
@@ -284,10 +248,10 @@ class LlamaModel:
         return self.metadata("tokenizer.chat_template")
 
 
-def _state(file: Path) -> tuple[int, tuple[int, int]]:
+def _state(file: Path) -> tuple[int, int, int]:
     """Which file it is, and what tells that its content changed. Zeros if it is not there."""
     try:
         state = file.stat()
     except OSError:
-        return 0, (0, 0)
-    return state.st_ino, (state.st_size, state.st_mtime_ns)
+        return 0, 0, 0
+    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -27,10 +27,8 @@ def is_open() -> bool:
 
 
 def settle(wanted: int | None) -> None:
-    """Choose the threshold for this process; None takes what there is.
-
-    Raises UsageError if the backends have started with another threshold, with which times and bits would be others
-    than those that were measured.
+    """Choose the threshold for this process; None takes what there is. Raises UsageError if the backends have started
+    with another threshold, with which times and bits would be others than those that were measured.
     """
     if wanted is None or wanted == in_use():
         return
@@ -56,10 +54,7 @@ def variables(wanted: int) -> dict[str, str]:
 
 def _of_environment() -> int:
     """What llama.cpp's atoi makes of the variable."""
-    text = os.environ.get(VARIABLE)
-    if text is None:
-        return DEFAULT
     try:
-        return int(text)
+        return int(os.environ.get(VARIABLE, DEFAULT))
     except ValueError:
         return 0

@@ -8,10 +8,7 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 
 class PassBounds:
-    """Bounds of the passes over one text.
-
-    padding: the sizes that passes are padded to.
-    """
+    """Bounds of the passes over one text. padding: the sizes that passes are padded to."""
 
     def __init__(self, config: ContextConfig, cells: TextCache) -> None:
         self.padding: PassSizes = ANY_SIZE
@@ -51,9 +48,7 @@ class PassBounds:
         return whole + self.padding.padded(rest) if whole and rest else self.padding.padded(n)
 
     def whole(self, n: int) -> int:
-        """The most of `n` committed tokens that a call can decode without padding. They may be more than the largest
-        size, as in a prompt.
-        """
+        """The most of `n` committed tokens that a call can decode without padding, even more than the largest size."""
         if self._cells.drops_padding:
             return max(n, 0)
         n = n // self.padding.multiple * self.padding.multiple

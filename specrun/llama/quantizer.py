@@ -42,10 +42,8 @@ def quantize(
 ) -> int:
     """Write a copy of a model as one file and return the bytes of its weights, rounded to a hundredth of a MiB.
 
-    source: the GGUF file, or the first shard of a split one.
-    destination: the file to write; None computes the size only.
-    file_type: a llama_ftype; None keeps every weight as it is.
-    dropped: indices of the layers to leave out.
+    source: the GGUF file, or the first shard of a split model. destination: the file to write; None computes the size
+    only. file_type: a llama_ftype; None keeps every weight as it is. dropped: indices of the layers to leave out.
     Raises LlamaError, and may leave an incomplete file then.
     """
     library.start()
@@ -79,13 +77,9 @@ def serve(request: str) -> None:
     arguments: dict[str, Any] = json.loads(request)
     if arguments.pop("debug"):
         library.show_log()
-    child_process.end_with_parent(lambda: _delete(arguments["destination"]))
+    destination: str | None = arguments["destination"]
+    child_process.end_with_parent(lambda: Path(destination).unlink(missing_ok=True) if destination else None)
     try:
         print(json.dumps({"bytes": quantize(**arguments)}))
     except LlamaError as error:
         print(json.dumps({"error": str(error)}))
-
-
-def _delete(destination: str | None) -> None:
-    if destination is not None:
-        Path(destination).unlink(missing_ok=True)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from specrun.llama.batch import committed_tokens, common_prefix, readable
-from specrun.llama.context import LlamaContext, Logits
+from specrun.llama.context import LlamaContext, Logits, rows_along
 from specrun.llama.draft import CacheChange, DraftContext
 from specrun.llama.rollback import RecurrentStates
-from specrun.llama.teacher_forced import rows_along
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
@@ -82,9 +81,7 @@ class RecurrentDraft:
         closed = set(self._expanded[:-1])  # the path goes on behind them already
         places: list[int] = []
         for place, parent in enumerate(parents):
-            if len(places) >= most:
-                break
-            if parent not in closed:
+            if len(places) < most and parent not in closed:
                 closed.add(parent)
                 places.append(place)
         return places

@@ -14,8 +14,8 @@ one class (docs/exactness.md).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,31 +35,26 @@ PROMPT_TAIL = 16
 
 @dataclass(frozen=True)
 class PromptState:
-    """end: tokens of a prompt. state: uint8[n], the recurrent state behind them."""
+    """A state near the end of a prompt."""
 
-    end: int
-    state: NDArray[np.uint8]
+    end: int  # tokens of the prompt
+    state: NDArray[np.uint8]  # [n], the recurrent state behind them
 
 
 @dataclass(frozen=True, eq=False)
 class CacheState:
-    """A saved text.
+    """A saved text."""
 
-    state: uint8[n], as `LlamaContext.sequence_state` gave it. end: tokens of the text.
-    prompt: the state near the end of its prompt, if there is one.
-    """
-
-    state: NDArray[np.uint8]
-    end: int
-    prompt: PromptState | None = None
+    state: NDArray[np.uint8]  # [n], as `LlamaContext.sequence_state` gave it
+    end: int  # tokens of the text
+    prompt: PromptState | None = None  # near the end of its prompt
 
 
-class TextCache(Protocol):
-    """What a target's context needs of its cache.
+class TextCache:
+    """What a target's context needs of its cache, here where any of the cells can be removed.
 
     first: the first of the sequences of the context that hold the text.
     max_leaves: most leaf paths that a pass can check, and the number of these sequences.
-    n_elsewhere: cells of the context that other texts have.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
     drops_padding: whether tokens behind the committed text can be dropped without decoding any of it again.
@@ -67,24 +62,28 @@ class TextCache(Protocol):
     prompt: the state that was kept there; None if there is none.
     """
 
-    first: int
-    max_leaves: int
-    most_back: int | None
-    most_pending: int | None
-    drops_padding: bool
-    prompt_tail: int | None
-    prompt: PromptState | None
+    most_back: int | None = None
+    most_pending: int | None = None
+    drops_padding = True
+    prompt_tail: int | None = None
+    prompt: PromptState | None = None
+
+    def __init__(self, context: LlamaContext, first: int, max_leaves: int) -> None:
+        self._context = context
+        self.first = first
+        self.max_leaves = max_leaves
 
     @property
-    def n_elsewhere(self) -> int: ...
+    def n_elsewhere(self) -> int:
+        """Cells of the context that other texts have."""
+        return 0
 
     def decode(self, batch: Batch) -> Logits:
         """One pass over this text, as `LlamaContext.decode` makes it."""
-        ...
+        return self._context.decode(batch)
 
     def checkpoint(self, end: int) -> None:
         """Prepare for a pass of which a part may be taken back. The cache holds `end` tokens of the text, no others."""
-        ...
 
     def rollback(self, end: int) -> int:
         """Drop what the last pass wrote from position `end` on, as the text goes on from there.
@@ -92,64 +91,33 @@ class TextCache(Protocol):
         Returns the number of leading tokens of the text that the cache then holds. The others up to `end` have to be
         decoded again.
         """
-        ...
-
-    def rewind(self, end: int) -> int:
-        """The same, where another text goes on from `end`. What is held then does not depend on the plan."""
-        ...
-
-    def keep_prompt(self, end: int) -> None:
-        """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
-        ...
-
-    def restore(self, saved: CacheState) -> None:
-        """Let the cache, which must be empty, hold a saved text. Raises LlamaError if llama.cpp fails."""
-        ...
-
-    def clear(self) -> None:
-        """Empty the cache."""
-        ...
-
-
-class AttentionCells:
-    """Cells of attention, of which any can be removed."""
-
-    first = 0
-    n_elsewhere = 0
-    most_back: int | None = None
-    most_pending: int | None = None
-    drops_padding = True
-    prompt_tail: int | None = None
-    prompt: PromptState | None = None
-
-    def __init__(self, context: LlamaContext) -> None:
-        self._context = context
-        self.max_leaves = context.config.n_seq_max
-
-    def decode(self, batch: Batch) -> Logits:
-        return self._context.decode(batch)
-
-    def checkpoint(self, end: int) -> None:
-        pass
-
-    def rollback(self, end: int) -> int:
         self._context.remove(ALL_SEQUENCES, end)
         return end
 
     def rewind(self, end: int) -> int:
+        """The same, where another text goes on from `end`. What is held then does not depend on the plan."""
         return self.rollback(end)
 
     def keep_prompt(self, end: int) -> None:
-        pass
+        """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
 
     def restore(self, saved: CacheState) -> None:
+        """Let the cache, which must be empty, hold a saved text. Raises LlamaError if llama.cpp fails."""
         self._context.set_sequence_state(self.first, saved.state)
 
     def clear(self) -> None:
-        self._context.remove(ALL_SEQUENCES, 0)
+        """Empty the cache."""
+        self.rollback(0)
 
 
-class RecurrentStates:
+class AttentionCells(TextCache):
+    """Cells of attention, all of one text."""
+
+    def __init__(self, context: LlamaContext) -> None:
+        super().__init__(context, 0, context.config.n_seq_max)
+
+
+class RecurrentStates(TextCache):
     """Recurrent states, with or without attention beside them.
 
     With snapshots, what a pass wrote is taken back at once, up to all tokens but its first. Without, a second sequence
@@ -157,23 +125,16 @@ class RecurrentStates:
     in the pass behind it. A context with neither decodes plainly.
     """
 
-    first = _TEXT
-    max_leaves = 1
-    n_elsewhere = 0
     drops_padding = False
     prompt_tail: int | None = PROMPT_TAIL
 
     def __init__(self, context: LlamaContext) -> None:
-        self._context = context
+        super().__init__(context, _TEXT, 1)
         self._n_snapshots = context.n_snapshots
         self._has_checkpoint = not self._n_snapshots and context.config.n_seq_max > _CHECKPOINT
         self.most_back = None if self._has_checkpoint else self._n_snapshots
-        self.most_pending: int | None = MOST_PENDING
+        self.most_pending = MOST_PENDING
         self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
-        self.prompt: PromptState | None = None
-
-    def decode(self, batch: Batch) -> Logits:
-        return self._context.decode(batch)
 
     def checkpoint(self, end: int) -> None:
         if self._has_checkpoint and end and self._checkpoint != end:
@@ -194,16 +155,13 @@ class RecurrentStates:
     def rewind(self, end: int) -> int:
         """Go back to the prompt's state, or to the beginning: every plan has been there, so the bits depend on none."""
         kept = self.prompt
-        if kept is None or not 0 < kept.end <= end:
-            self.clear()
-            return 0
-        try:
-            self._context.return_to(_TEXT, kept.end, kept.state)
-        except LlamaError:
-            self.clear()
-            return 0
-        self._forget_checkpoint()
-        return kept.end
+        if kept and 0 < kept.end <= end:
+            with suppress(LlamaError):
+                self._context.return_to(_TEXT, kept.end, kept.state)
+                self._forget_checkpoint()
+                return kept.end
+        self.clear()
+        return 0
 
     def _return_to_checkpoint(self, end: int) -> int:
         checkpoint = self._checkpoint
@@ -225,7 +183,7 @@ class RecurrentStates:
             self.prompt = PromptState(end, self._context.recurrent_state(_TEXT))
 
     def restore(self, saved: CacheState) -> None:
-        self._context.set_sequence_state(_TEXT, saved.state)
+        super().restore(saved)
         self._checkpoint, self.prompt = None, saved.prompt
 
     def clear(self) -> None:

@@ -30,34 +30,31 @@ def add(servers: Sequence[str]) -> None:
 
     Raises UsageError if this llama.cpp was built without its RPC backend, LlamaError for a server that is not there.
     """
-    for server in servers:
-        if server not in _added:
-            _add(server)
-            _added.add(server)
+    for server in [server for server in servers if server not in _added]:
+        library.start()
+        backend = library.ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
+        if not backend:
+            raise UsageError(
+                "--rpc: this llama.cpp was built without its RPC backend; install llama-cpp-python again with "
+                "CMAKE_ARGS=-DGGML_RPC=on in the environment (docs/installing.md)"
+            )
+        greet(server)
+        address_of = library.ggml(
+            "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+        )
+        address = address_of(backend, b"ggml_backend_rpc_add_server")
+        add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
+        library.explain_aborts("ggml-rpc.cpp", _lost)
+        registry = add_server(server.encode())
+        if not registry:
+            raise LlamaError(f"the RPC server {server} has no device to compute on; start it with another --device")
+        library.ggml("ggml_backend_register", None, ctypes.c_void_p)(registry)
+        _added.add(server)
 
 
 def added() -> frozenset[str]:
     """The servers whose devices llama.cpp knows in this process, whichever model they were added for."""
     return frozenset(_added)
-
-
-def _add(server: str) -> None:
-    library.start()
-    backend = library.ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
-    if not backend:
-        raise UsageError(
-            "--rpc: this llama.cpp was built without its RPC backend; install llama-cpp-python again with "
-            "CMAKE_ARGS=-DGGML_RPC=on in the environment (docs/installing.md)"
-        )
-    greet(server)
-    address_of = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-    address = address_of(backend, b"ggml_backend_rpc_add_server")
-    add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
-    library.explain_aborts("ggml-rpc.cpp", _lost)
-    registry = add_server(server.encode())
-    if not registry:
-        raise LlamaError(f"the RPC server {server} has no device to compute on; start it with another --device")
-    library.ggml("ggml_backend_register", None, ctypes.c_void_p)(registry)
 
 
 def greet(server: str) -> None:

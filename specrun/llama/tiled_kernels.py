@@ -47,10 +47,8 @@ def is_open() -> bool:
 
 
 def settle(wanted: TiledKernels | None) -> None:
-    """Choose for this process, before its first pass; None takes what there is.
-
-    Raises UsageError if a model of this process has been computed with other kernels, because the text would not be
-    exact as promised.
+    """Choose for this process, before its first pass; None takes what there is. Raises UsageError if a model of this
+    process has been computed with other kernels, because the text would not be exact as promised.
     """
     global _settled
     if _settled is None:

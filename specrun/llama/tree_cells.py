@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from specrun.llama.context import LlamaContext
@@ -37,7 +38,7 @@ class TreeCells:
         self._free = [sequence for sequence in sequences if sequence != whole]
         # Every sequence that is not free -> the nodes whose cells it has behind the committed text, in order.
         self._paths: dict[int, list[DraftNode]] = {whole: []}
-        self._n_holders: dict[int, int] = {}  # node -> number of sequences that have its cell
+        self._n_holders: Counter[int] = Counter()  # node -> number of sequences that have its cell
 
     @property
     def n_cells(self) -> int:
@@ -96,7 +97,7 @@ class TreeCells:
             needed = n_needed.get(sequence, 0)
             if len(path) > needed:
                 self._context.remove(sequence, self._n_committed + needed)
-                self._unpin(path[needed:])
+                self._n_holders -= Counter(node.id for node in path[needed:])
                 del path[needed:]
                 is_any_free = True
             if sequence not in n_needed:
@@ -116,22 +117,12 @@ class TreeCells:
             sequence = self._sequence_behind(node.parent)
             position = self._place[node.parent][1] + 1
             self._paths[sequence].append(node)
-            self._pin([node])
+            self._n_holders[node.id] += 1
             self._place[node.id] = (sequence, position)
             sequences.append(sequence)
             positions.append(position)
         # llama.cpp needs the positions of each sequence in order, and parents do come before their children.
         return sequences, positions
-
-    def _pin(self, nodes: Sequence[DraftNode]) -> None:
-        for node in nodes:
-            self._n_holders[node.id] = self._n_holders.get(node.id, 0) + 1
-
-    def _unpin(self, nodes: Sequence[DraftNode]) -> None:
-        for node in nodes:
-            self._n_holders[node.id] -= 1
-            if not self._n_holders[node.id]:
-                del self._n_holders[node.id]
 
     def _sequence_behind(self, parent: int) -> int:
         """A sequence that ends with `parent`: its own, or a free sequence that now shares all its cells."""
@@ -142,5 +133,5 @@ class TreeCells:
         self._context.copy(sequence, branch, int(self._context.sequence_lengths()[branch]), position + 1)
         path = self._paths[sequence][: position + 1 - self._n_committed]
         self._paths[branch] = path
-        self._pin(path)
+        self._n_holders.update(node.id for node in path)
         return branch

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,13 +53,9 @@ class _Tensor(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class _Memory:
-    """Where a tensor lies. buffer, data: llama.cpp's buffer and the address. kernel: of re-ordered weights."""
-
-    buffer: int
-    data: int
-    kernel: int | None
+_Memory = tuple[
+    int, int, int | None
+]  # where a tensor lies: llama.cpp's buffer, the address, re-ordered weights' kernel
 
 
 class WeightOrders:
@@ -87,8 +82,8 @@ class WeightOrders:
                 tensor = tensors.get(info.name)
                 if tensor is not None and _is_reordered(tensor):
                     _check(tensor, info)
-                    own = _Memory(tensor.buffer, tensor.data, tensor.extra)
-                    self._places.append((tensor, own, _Memory(plain, mapping.ctypes.data + info.offset, None)))
+                    own = tensor.buffer, tensor.data, tensor.extra
+                    self._places.append((tensor, own, (plain, mapping.ctypes.data + info.offset, None)))
 
     @property
     def n_tensors(self) -> int:
@@ -101,8 +96,7 @@ class WeightOrders:
             return
         self._in_file = None
         for tensor, reordered, file in self._places:
-            memory = file if in_file else reordered
-            tensor.buffer, tensor.data, tensor.extra = memory.buffer, memory.data, memory.kernel
+            tensor.buffer, tensor.data, tensor.extra = file if in_file else reordered
         self._in_file = in_file
 
 
@@ -136,19 +130,17 @@ def _functions() -> dict[str, Any]:
 
 def _tensors_of(model: Any) -> dict[str, _Tensor]:
     """All tensors of a model by their names. They are llama.cpp's own, not copies."""
-    begin, end, _ = (ctypes.c_void_p * 3).from_address(_functions()[_TENSORS](model))
-    return dict(_named(range(begin or 0, end or 0, _PAIR_BYTES)))
-
-
-def _named(pairs: Sequence[int]) -> Iterator[tuple[str, _Tensor]]:
     functions = _functions()
-    for pair in pairs:
+    begin, end, _ = (ctypes.c_void_p * 3).from_address(functions[_TENSORS](model))
+    found = {}
+    for pair in range(begin or 0, end or 0, _PAIR_BYTES):
         address = ctypes.c_void_p.from_address(pair + _POINTER_AT).value
         tensor = _Tensor.from_address(address or 0)
         name = tensor.name
         if functions["ggml_get_name"](address) != name or functions["ggml_get_data"](address) != tensor.data:
             raise LlamaError("this llama.cpp keeps its tensors in another form than specrun knows")
-        yield name.decode(), tensor
+        found[name.decode()] = tensor
+    return found
 
 
 def _is_reordered(tensor: _Tensor) -> bool:

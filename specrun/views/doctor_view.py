@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from specrun.doctor import folders, machine, network
+from specrun.doctor import folders, machine
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch, OtherLoad
@@ -149,20 +149,20 @@ def test_the_rate_of_the_disk_under_the_largest_model(tmp_path: Path) -> None:
 
 
 def test_the_hub_answers(hub: Hub) -> None:
-    finding = network.HubCheck().finding()
+    finding = machine.HubCheck().finding()
     assert (finding.status, finding.detail) == ("ok", f"{hub.url} answers")
     assert [method for method, _, _ in hub.requests] == ["HEAD"]
 
 
 def test_a_hub_that_has_a_problem(hub: Hub) -> None:
     hub.faults.append(Fault("/", status=503))
-    finding = network.HubCheck().finding()
+    finding = machine.HubCheck().finding()
     assert (finding.status, "answers 503" in finding.detail) == ("warn", True)
 
 
 def test_a_hub_that_cannot_be_reached() -> None:
     """The one that `isolated` sets: a port of this machine where nobody listens."""
-    finding = network.HubCheck().finding()
+    finding = machine.HubCheck().finding()
     assert finding.status == "warn"
     assert "no connection to http://127.0.0.1:9" in finding.detail
     assert "curl -I http://127.0.0.1:9" in finding.fix
@@ -170,12 +170,12 @@ def test_a_hub_that_cannot_be_reached() -> None:
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "nonsense")
-    assert network.HubCheck().finding().status == "warn"
+    assert machine.HubCheck().finding().status == "warn"
 
 
 def test_offline_mode_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    finding = network.HubCheck().finding()
+    finding = machine.HubCheck().finding()
     assert (finding.status, "HF_HUB_OFFLINE" in finding.detail) == ("ok", True)
     assert hub.requests == []
 

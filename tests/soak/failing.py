@@ -67,7 +67,7 @@ def failing(context: LlamaContext, moment: Moment, after: int = 0) -> Iterator[N
             failed = with_failure(act)
 
             def of_this_context(handle: Any, *arguments: Any) -> Any:
-                is_own = handle in (context._context, context._memory)
+                is_own = handle in (context.handle, context._memory)
                 return failed(handle, *arguments) if is_own else act(handle, *arguments)
 
             stack.enter_context(patch.object(context_module.llama_cpp, moment.what, of_this_context))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from specrun.doctor.finding import Finding
+from specrun.doctor import Finding
 from specrun.views import doctor_view
 
 FINDINGS = [

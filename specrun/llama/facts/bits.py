@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.weight_pages import n_bytes, weight_pages
+from specrun.hardware.memory import Pressure
+from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency
 from specrun.llama.batch import committed_tokens
-from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model
-from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.streaming import self_check
+from specrun.llama.streaming.address_space import PAGE, CannotStreamError
+from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
 
 # Numbers of cells that a text's next tokens cross. llama.cpp reads K and V in blocks of 256 cells and takes kernels for
@@ -26,6 +27,30 @@ _LEAST = 8  # tokens from which passes take weights as they are in the file
 _EXACT = LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
 
 
+def check_layers_in_turn(settings: LlamaSettings) -> str | None:
+    """Stream the layers of a tiny model, and compare the logits with those of llama.cpp's own mapping.
+
+    Each model that is streamed is checked again (`streaming.self_check`).
+    """
+    if sys.platform != "linux":
+        return "streaming needs Linux"
+    config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=1, settings=replace(settings, threads=1))
+    with tiny_model.loaded(n_layers=FEWEST_SLOTS + 2) as model:
+        pages = weight_pages(GgufFile.read(model.path), PAGE)
+        room = n_bytes(pages.others) + FEWEST_SLOTS * max(pages.layer_bytes)
+        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, FEWEST_SLOTS)
+        assert plan, "the room is that of the slots"
+        ring = RingSettings(n_slots=FEWEST_SLOTS)
+        try:
+            with (
+                StreamedWeights(pages, plan, ring, Pressure(0, lambda: 0)) as weights,
+                LlamaContext(model, config, weights) as context,
+            ):
+                return self_check.computed_otherwise(context, weights)
+        except CannotStreamError as reason:
+            return str(reason)
+
+
 def check_orders(settings: LlamaSettings) -> str | None:
     """Compare passes that switch between both orders of weights with passes over weights that lie in one order."""
     kinds = {
@@ -33,14 +58,15 @@ def check_orders(settings: LlamaSettings) -> str | None:
         "reordered": replace(settings, repack=True),
         "both": replace(settings, repack=True, file_order_from=_LEAST),
     }
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path = tiny_model.random(Path(folder) / "orders.gguf", "Q4_K")
-        for name, chosen in kinds.items():
-            with _context(path, replace(chosen, threads=1), 256) as context:
-                if name == "both" and (why := context.model.why_one_order):
-                    return why
-                found[name] = [_rows(context, 0, n) for n in (4, 16, 4)]
+    found: dict[str, list[bytes]] = {name: [] for name in kinds}
+    for name, chosen in kinds.items():
+        config = _config(256, replace(chosen, threads=1))
+        with tiny_model.loaded(config.settings, "Q4_K") as model, LlamaContext(model, config) as context:
+            if name == "both" and model.why_one_order:
+                return model.why_one_order
+            for n in (4, 16, 4):
+                found[name].append(_decoded(context, 0, n, n).tobytes())
+                context.remove(ALL_SEQUENCES, 0)
     if found["both"] != [found["reordered"][0], found["file"][1], found["reordered"][2]]:
         return "this llama.cpp gave other logits when weights were taken from the file"
     return None
@@ -66,19 +92,19 @@ def check_boundaries(settings: LlamaSettings) -> str | None:
 def _groups(settings: LlamaSettings) -> dict[int, set[tuple[int, ...]]]:
     """At each boundary, the groups of sizes whose passes gave the same logits."""
     groups: dict[int, set[tuple[int, ...]]] = {}
-    n_ctx = _BOUNDARIES[-1] + 256
-    with tempfile.TemporaryDirectory() as folder:
-        path = tiny_model.random(Path(folder) / "sizes.gguf", "Q8_0", n_layers=1, n_heads=2)
-        with _context(path, settings, n_ctx) as context:
-            n_cached = 0
-            for boundary in _BOUNDARIES:
-                start = boundary - _N_COMPARED // 2
-                _read(context, n_cached, start)
-                n_cached = start
-                alike: dict[bytes, list[int]] = {}
-                for size in _SIZES:
-                    alike.setdefault(_digest(context, start, size), []).append(size)
-                groups[boundary] = {tuple(sizes) for sizes in alike.values()}
+    config = _config(_BOUNDARIES[-1] + 256, settings)
+    tiny = tiny_model.loaded(settings, "Q8_0", n_layers=1, n_heads=2)
+    with tiny as model, LlamaContext(model, config) as context:
+        n_cached = 0
+        for boundary in _BOUNDARIES:
+            start = boundary - _N_COMPARED // 2
+            for begin in range(n_cached, start, config.n_batch):
+                _decoded(context, begin, min(config.n_batch, start - begin), 0)
+            n_cached = start
+            alike: dict[bytes, list[int]] = {}
+            for size in _SIZES:
+                alike.setdefault(_digest(context, start, size), []).append(size)
+            groups[boundary] = {tuple(sizes) for sizes in alike.values()}
     return groups
 
 
@@ -86,30 +112,16 @@ def _digest(context: LlamaContext, start: int, size: int) -> bytes:
     """The logits of the compared tokens, in passes over `size` tokens, which are removed again."""
     rows = b""
     for begin in range(0, _N_COMPARED, size):
-        rows += _rows(context, start + begin, size, keeps=True)
+        rows += _decoded(context, start + begin, size, size)[: _N_COMPARED - begin].tobytes()
     context.remove(ALL_SEQUENCES, start)
-    return rows[: _N_COMPARED * tiny_model.N_VOCAB * np.dtype(np.float32).itemsize]
-
-
-def _rows(context: LlamaContext, start: int, n: int, keeps: bool = False) -> bytes:
-    rows = context.decode(committed_tokens(_tokens(start, n), start, 1, n_outputs=n)).tobytes()
-    if not keeps:
-        context.remove(ALL_SEQUENCES, start)
     return rows
 
 
-def _read(context: LlamaContext, begin: int, end: int) -> None:
-    for start in range(begin, end, context.config.n_batch):
-        n = min(context.config.n_batch, end - start)
-        context.decode(committed_tokens(_tokens(start, n), start, 1, n_outputs=0))
+def _decoded(context: LlamaContext, start: int, n: int, n_outputs: int) -> Logits:
+    """A pass over `n` tokens of a text from position `start` on, with logits of the last `n_outputs`."""
+    tokens = [(7 * i + 3) % tiny_model.N_VOCAB for i in range(start, start + n)]
+    return context.decode(committed_tokens(tokens, start, 1, n_outputs))
 
 
-def _tokens(start: int, n: int) -> list[int]:
-    return [(7 * i + 3) % tiny_model.N_VOCAB for i in range(start, start + n)]
-
-
-@contextmanager
-def _context(path: Path, settings: LlamaSettings, n_ctx: int) -> Iterator[LlamaContext]:
-    config = ContextConfig(n_ctx, n_seq_max=1, n_batch=256, n_outputs=_SIZES[-1], settings=settings)
-    with LlamaModel(path, settings) as model, LlamaContext(model, config) as context:
-        yield context
+def _config(n_ctx: int, settings: LlamaSettings) -> ContextConfig:
+    return ContextConfig(n_ctx, n_seq_max=1, n_batch=256, n_outputs=_SIZES[-1], settings=settings)

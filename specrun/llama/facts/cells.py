@@ -6,9 +6,7 @@ between two cells is the position. So what it saves of a text in a lane must be 
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +14,6 @@ from specrun.llama.batch import Batch, committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.facts import tiny_model
 from specrun.llama.lane_cells import CellLedger, LaneCells
-from specrun.llama.loaded_model import LlamaModel
 from specrun.llama_settings import LlamaSettings
 
 _LEAVES = (2, 2, 1)
@@ -29,8 +26,7 @@ def check(settings: LlamaSettings) -> str | None:
     settings = replace(settings, threads=1)
     config = ContextConfig(256, sum(_LEAVES) + len(_LEAVES), 64, 1, settings, lanes=_LEAVES)
     with (
-        tempfile.TemporaryDirectory() as folder,
-        LlamaModel(tiny_model.zeros(Path(folder) / "zeros.gguf")) as model,
+        tiny_model.loaded(is_random=False) as model,
         LlamaContext(model, config) as context,
         LlamaContext(model, config) as alone,
     ):
@@ -39,20 +35,16 @@ def check(settings: LlamaSettings) -> str | None:
         for _ in range(_PASSES):
             _pass(ledger, rng)
             for lane in ledger.lanes:
-                if lane.cells and _state(context, lane) != _state_alone(alone, lane):
+                if lane.cells and context.sequence_state(lane.first).tobytes() != _state_alone(alone, lane):
                     return "this llama.cpp puts tokens into other cells than specrun knows"
     return None
-
-
-def _state(context: LlamaContext, lane: LaneCells) -> bytes:
-    return context.sequence_state(lane.first).tobytes()
 
 
 def _state_alone(context: LlamaContext, lane: LaneCells) -> bytes:
     """What llama.cpp saves of a text of the same length, in the order of its tokens, in an empty cache."""
     context.remove(ALL_SEQUENCES, 0)
     context.decode(committed_tokens([0] * len(lane.cells), 0, 1, 0, lane.first))
-    return _state(context, lane)
+    return context.sequence_state(lane.first).tobytes()
 
 
 def _pass(ledger: CellLedger, rng: np.random.Generator) -> None:

@@ -16,8 +16,7 @@ _found: dict[Fact, str | None] = {}  # of this process: why each fact that was a
 class Fact:
     """Something that specrun relies on, and llama.cpp does not promise.
 
-    name: for people. relied_on: the fact, as a sentence.
-    without: the feature that needs it, as a clause that says what happens without it.
+    name: for people. relied_on: the fact, as a sentence. without: what happens without it, as a clause.
     check: returns why the fact does not hold, as a clause, or None if it holds. It gets settings of a context that
         decide no more than what the first context of a process decides for all of them, and may raise SpecrunError or
         OSError if it cannot be run.
@@ -43,13 +42,13 @@ def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED, keeps: bool = True)
     """
     if fact not in _found:
         known = KnownCheck(fact.name, fact.version)
-        if known.is_passed or known.refusal:
-            _found[fact] = known.refusal
-        else:
+        refusal = known.refusal()
+        if refusal is None:
             try:
-                _found[fact] = fact.check(LlamaSettings(tiled=settings.tiled))
+                refusal = fact.check(LlamaSettings(tiled=settings.tiled)) or ""
                 if keeps:
-                    known.keep(_found[fact] or "")
+                    known.keep(refusal)
             except (SpecrunError, OSError) as error:
-                _found[fact] = f"the check of llama.cpp's {fact.name} failed ({error})"
+                refusal = f"the check of llama.cpp's {fact.name} failed ({error})"
+        _found[fact] = refusal or None
     return _found[fact]

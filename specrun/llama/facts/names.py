@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.facts import tiny_model
 from specrun.llama.heads import bindings
-from specrun.llama.loaded_model import LlamaModel
 from specrun.llama_settings import LlamaSettings
 
 _NO_GPU = ("base", "cpu", "rpc", "blas")  # libraries of ggml that read nothing about GPUs
@@ -29,7 +27,7 @@ def _bytes_of(path: Path) -> bytes:
 
 def _lacking(names: Iterable[str], files: Iterable[Path]) -> list[str]:
     """The names that none of these libraries has as a string."""
-    # Linkers keep a string that is the end of another one only there, so what comes before it may be anything.
+    # Linkers store a string that is the end of a longer string only there, so anything may come before it.
     contents = [_bytes_of(path) for path in files]
     return [name for name in names if not any(name.encode() + b"\0" in content for content in contents)]
 
@@ -49,7 +47,7 @@ def check_threshold(_: LlamaSettings) -> str | None:
 
 
 def check_architectures(_: LlamaSettings) -> str | None:
-    """Whether every architecture of the tables is one of this build."""
+    """Whether this build knows every architecture of the tables."""
     named = sorted(frozenset().union(*architectures.TABLES.values()))
     lacking = _lacking(named, library.files())
     return f"this llama.cpp does not know the architecture {lacking[0]}" if lacking else None
@@ -63,12 +61,10 @@ def check_hidden_states(settings: LlamaSettings) -> str | None:
         return str(error).partition(";")[0]
     tokens = [3, 1, 3, 2]
     config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=4, settings=LlamaSettings(1, tiled=settings.tiled))
-    with tempfile.TemporaryDirectory() as folder:
-        path = tiny_model.random(Path(folder) / "states.gguf", "F32")
-        with LlamaModel(path) as model, LlamaContext(model, config) as context:
-            bindings.keep_layer_inputs(context.handle, (0,))
-            context.decode(committed_tokens(tokens, 0, 1, 1))
-            rows = bindings.layer_inputs(context.handle, 0, len(tokens), model.n_embd).copy()
+    with tiny_model.loaded() as model, LlamaContext(model, config) as context:
+        bindings.keep_layer_inputs(context.handle, (0,))
+        context.decode(committed_tokens(tokens, 0, 1, 1))
+        rows = bindings.layer_inputs(context.handle, 0, len(tokens), model.n_embd).copy()
     if not np.array_equal(rows, tiny_model.embedding(tokens)):
         return "this llama.cpp gives other rows than those that enter a layer"
     return None

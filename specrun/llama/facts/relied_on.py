@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specrun.llama import offload_threshold
-from specrun.llama.facts import bits, cells, names, ring
+from specrun.llama.facts import bits, cells, names
 from specrun.llama.facts.fact import Fact, why_not
 from specrun.llama_settings import LlamaSettings
 
@@ -61,7 +61,7 @@ LAYERS_IN_TURN = Fact(
     "layers in turn",
     "llama.cpp computes a model layer by layer, and uses the weights of a layer only while it computes that layer",
     "weights that do not fit are left to the system's page cache",
-    ring.check,
+    bits.check_layers_in_turn,
 )
 
 FACTS = (CELLS, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES, LAYERS_IN_TURN)
@@ -71,7 +71,7 @@ def supported(settings: LlamaSettings) -> tuple[LlamaSettings, list[str]]:
     """The settings without those whose fact does not hold for this build, and a line for the user for each of them.
 
     Settles the threshold of offloading for this process, as no check may load a model before. Raises UsageError if the
-    process has another one.
+    process has another threshold.
     """
     needed = {"tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS}
     notices = []

@@ -38,12 +38,10 @@ def _functions() -> dict[str, Callable[..., Any]]:
     library: ctypes.CDLL = llama_cpp.llama_cpp._lib
     found: dict[str, Callable[..., Any]] = {}
     for name, (parameters, argument_types, result_type) in _SIGNATURES.items():
-        for exported in (name, f"_Z{len(name)}{name}{parameters}"):
-            function = getattr(library, exported, None)
-            if function:
-                function.argtypes, function.restype = argument_types, result_type
-                found[name] = function
-                break
+        function = getattr(library, name, None) or getattr(library, f"_Z{len(name)}{name}{parameters}", None)
+        if function:
+            function.argtypes, function.restype = argument_types, result_type
+            found[name] = function
     lacking = [name for name in _SIGNATURES if name not in found]
     if lacking:
         raise LlamaError(

@@ -9,23 +9,19 @@ pass: all nodes of a level have the same candidates. DSpark's heads add to each 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import llama_cpp
 import numpy as np
 
-from specrun.errors import LlamaError
-from specrun.llama import library
-from specrun.llama.batch import committed_tokens, common_prefix, readable
+from specrun.llama.batch import RowsBatch, committed_tokens, common_prefix, readable
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import CacheChange
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
-from specrun.llama.heads.head_context import RowsBatch
 from specrun.llama.heads.markov import MarkovPart
-from specrun.llama.heads.target_states import LayerInputs, TargetStates
+from specrun.llama.heads.target_states import TargetStates, layer_inputs
 from specrun.llama.loaded_model import LlamaModel
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
@@ -36,16 +32,12 @@ _TEXT = 0  # the only sequence
 
 @dataclass(frozen=True)
 class Block:
-    """What a head drafts at once.
+    """What a head drafts at once."""
 
-    size: tokens of the pass, the root included. mask: the token that stands for those to be drafted.
-    first: the row that gives the token behind the root. is_causal: whether rows see only those before them.
-    """
-
-    size: int
-    mask: int
-    first: int
-    is_causal: bool
+    size: int  # tokens of the pass, the root included
+    mask: int  # the token that stands for those to be drafted
+    first: int  # the row that gives the token behind the root
+    is_causal: bool  # whether rows see only those before them
 
     @property
     def n_levels(self) -> int:
@@ -64,14 +56,8 @@ class BlockContext(LlamaContext):
     def read(self, rows: Floats, start: int) -> None:
         """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
         batch = RowsBatch(rows, start, _TEXT, outputs=False)
-        started = time.perf_counter()
         self._is_counted = False
-        with library.CapturedErrors() as errors:
-            code = llama_cpp.llama_decode(self.handle, batch.struct)
-            llama_cpp.llama_synchronize(self.handle)
-        self.decode_seconds += time.perf_counter() - started
-        if code != 0:
-            raise LlamaError(f"llama.cpp failed on a pass of a head ({errors[-1] if errors else f'code {code}'})")
+        self.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
 
 
 class BlockDraft:
@@ -163,7 +149,7 @@ def dflash_draft(
 
     target: the target's context. layers: the layers of the target that the head reads. The others: as in `BlockDraft`.
     """
-    reader = LayerInputs(target, layers, target.model.n_embd)
+    reader = layer_inputs(target, layers)
     config = context.config
     # There are several times as many numbers as in a state of another head, and half of their digits will do.
     states = TargetStates(reader, None, config.n_batch, reader.width, config.n_ctx, np.float16)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from specrun.llama.context import LlamaContext
 from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.head_draft import HeadDraft
-from specrun.llama.heads.target_states import LastStates, LayerInputs, TargetStates
+from specrun.llama.heads.target_states import TargetStates, last_states, layer_inputs
 
 
 def eagle3_draft(
@@ -23,16 +23,13 @@ def eagle3_draft(
 
     target: the target's context. layers: the layers of the target that the head reads. n_vocab: as in `DraftContext`.
     """
-    reader = LayerInputs(target, layers, target.model.n_embd)
+    reader = layer_inputs(target, layers)
     states = TargetStates(reader, context.encode, context.config.n_batch, context.state_width, context.config.n_ctx)
     return HeadDraft("eagle3", context, states, n_vocab, skipped=1), states
 
 
 def mtp_draft(context: HeadContext, target: LlamaContext, n_vocab: int) -> tuple[HeadDraft, TargetStates]:
-    """The draft that the context of MTP layers is of, and the states that the target has to note for it.
-
-    target: the target's context. n_vocab: as in `DraftContext`.
-    """
-    reader = LastStates(target)
+    """The same for MTP layers, which read the target's last states."""
+    reader = last_states(target)
     states = TargetStates(reader, None, context.config.n_batch, reader.width, context.config.n_ctx)
     return HeadDraft("mtp", context, states, n_vocab, skipped=0), states

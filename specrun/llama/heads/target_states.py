@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,62 +22,43 @@ from specrun.llama.heads.bindings import Floats
 Indices = NDArray[np.intp]
 
 
-class StateReader(Protocol):
-    """Reads the target's rows of its last pass."""
+@dataclass(frozen=True)
+class StateReader:
+    """Reads the target's rows of its last pass.
 
-    @property
-    def width(self) -> int:
-        """Floats of a row."""
-        ...
-
-    def rows(self, tokens: Indices) -> Floats:
-        """float32[len(tokens), width]: copies of the rows of these tokens of the last pass, by places in its batch."""
-        ...
-
-
-class LayerInputs:
-    """Reads the rows that entered some of the target's layers, joined in the order of the layers.
-
-    layers: their indices; the row of a layer is the state before it.
+    width: floats of a row. rows: gives float32[n, width], copies of the rows of n tokens, whose places in the batch of
+    the pass it takes.
     """
 
-    def __init__(self, target: LlamaContext, layers: tuple[int, ...], layer_width: int) -> None:
-        bindings.keep_layer_inputs(target.handle, layers)
-        self._target = target
-        self._layers = layers
-        self._layer_width = layer_width
+    width: int
+    rows: Callable[[Indices], Floats]
 
-    @property
-    def width(self) -> int:
-        return len(self._layers) * self._layer_width
 
-    def rows(self, tokens: Indices) -> Floats:
+def layer_inputs(target: LlamaContext, layers: tuple[int, ...]) -> StateReader:
+    """Reads the rows that entered these layers of the target, the states before them, joined in their order."""
+    bindings.keep_layer_inputs(target.handle, layers)
+    width = target.model.n_embd
+
+    def rows(tokens: Indices) -> Floats:
         n = int(tokens.max()) + 1
-        by_layer = [bindings.layer_inputs(self._target.handle, layer, n, self._layer_width) for layer in self._layers]
-        return np.hstack([rows[tokens] for rows in by_layer])
+        return np.hstack([bindings.layer_inputs(target.handle, layer, n, width)[tokens] for layer in layers])
+
+    return StateReader(len(layers) * width, rows)
 
 
-class LastStates:
+def last_states(target: LlamaContext) -> StateReader:
     """Reads the rows behind the target's last layer. Every pass computes that layer for all of its tokens then."""
-
-    def __init__(self, target: LlamaContext) -> None:
-        bindings.keep_states(target.handle, masked=False)
-        self._target = target
-
-    @property
-    def width(self) -> int:
-        return self._target.model.n_embd_out
-
-    def rows(self, tokens: Indices) -> Floats:
-        return bindings.states(self._target.handle, int(tokens.max()) + 1, self.width)[tokens]
+    bindings.keep_states(target.handle, masked=False)
+    width = target.model.n_embd_out
+    return StateReader(width, lambda tokens: bindings.states(target.handle, int(tokens.max()) + 1, width)[tokens])
 
 
 @dataclass(frozen=True, eq=False)
 class SavedStates:
-    """tokens: a text. states: [len(tokens), state_width], the state behind each token."""
+    """A copy of the states of a text."""
 
     tokens: list[int]
-    states: NDArray[np.floating[Any]]
+    states: NDArray[np.floating[Any]]  # [len(tokens), state_width], the state behind each token
 
 
 class TargetStates:

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PAGE = mmap.PAGESIZE
 
@@ -113,11 +114,9 @@ def _map(address: int, n_bytes: int, flags: int, descriptor: int, offset: int, w
 @cache
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
+    pages: list[Any] = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mmap.argtypes = [*pages, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
-    ]  # fmt: skip
-    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mprotect.argtypes = libc.madvise.argtypes = [*pages, ctypes.c_int]
+    libc.mlock.argtypes = pages
     return libc

@@ -9,19 +9,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from specrun.catalog.weight_pages import ExpertPages, ExpertTensor, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
+from specrun.llama import library
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import PAGE
-from specrun.llama.streaming.expert_gate import ExpertGate
+from specrun.llama.streaming.gate import ExpertGate
 from specrun.llama.streaming.held_pages import HeldPages
 
 _IO = Path("/proc/self/io")
 
 
-class ExpertWeights:
+class ExpertWeights(library.Closing):
     """Made for a mixture that llama.cpp has mapped. Close it after the context and before the model.
 
     n_used: experts of a layer that a token uses.
@@ -52,10 +54,10 @@ class ExpertWeights:
     @property
     def residency(self) -> Residency:
         """How the weights are held."""
+        pages = self._pages
         if not self._is_streaming:
             return Residency()
-        dense, experts = n_bytes(self._pages.dense), n_bytes(self._pages.experts)
-        return Residency("experts", dense, experts, locked=self._memory.locked)
+        return Residency("experts", n_bytes(pages.dense), n_bytes(pages.experts), locked=self._memory.locked)
 
     @property
     def bytes_read(self) -> int:
@@ -82,12 +84,6 @@ class ExpertWeights:
         """End all reading and restore the mapping of the files. Safe to call twice."""
         self._is_streaming = False
         self._memory.close()
-
-    def __enter__(self) -> ExpertWeights:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _address_of(self, tensor: ExpertTensor) -> int:
         pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)
@@ -117,8 +113,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _bytes_read() -> int:
     """Bytes that this process had read from storage so far; 0 where the system does not say."""
-    try:
-        found = re.search(r"^read_bytes: (\d+)$", _IO.read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found[1]) if found else 0
+    with suppress(OSError):
+        if found := re.search(r"^read_bytes: (\d+)$", _IO.read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0

@@ -63,31 +63,26 @@ class HeldPages:
             file.check_length()
 
     def pin(self, parts: Sequence[PageRange]) -> None:
-        """Copy pages into memory of this process, in place, and lock it if that is allowed.
+        """Copy pages into memory of this process, in place, and lock it if that is allowed. What is held stays.
 
-        Pages that are held already stay as they are.
         A lock on the file's own pages would save the copy, but reading those by page faults is slow, and a file that
         is cut short would end the process at the next access. Raises LlamaError, CannotStreamError or OSError.
         """
         parts = [part for part in parts if part not in self._held]
         for part in parts:
             address_space.map_memory(self._addresses[part], part.n_bytes)
-        requests = [
-            request
-            for part in parts
-            for request in self.requests(part, address_space.view(self._addresses[part], part.n_bytes))
-        ]
+        views = (address_space.view(self._addresses[part], part.n_bytes) for part in parts)
+        requests = [request for part, view in zip(parts, views, strict=True) for request in self.requests(part, view)]
         own = threading.local()
 
         def begin() -> None:
             own.buffer = ReadBuffer(self.settings.request_bytes)
 
-        def read(request: Request) -> None:
-            request.file.read(request.into, request.offset, own.buffer)
+        def read(request: Request) -> int:
+            return request.file.read(request.into, request.offset, own.buffer)
 
         with ThreadPoolExecutor(self.settings.n_readers, initializer=begin) as pool:
-            for _ in pool.map(read, requests):
-                pass
+            sum(pool.map(read, requests))  # raises what a thread raised
         for part in parts:
             address_space.make_read_only(self._addresses[part], part.n_bytes)
             self.locked = address_space.lock(self._addresses[part], part.n_bytes) and self.locked

@@ -18,10 +18,7 @@ _SMAPS = Path("/proc/self/smaps")
 
 
 class ReadBuffer:
-    """A buffer of one thread.
-
-    memory: `n_bytes` of huge pages; None if the system has none, and reading directly is as fast.
-    """
+    """A buffer of one thread. memory: huge pages; None if the system has none, and reading directly is as fast."""
 
     def __init__(self, n_bytes: int) -> None:
         self.memory: memoryview | None = None

@@ -24,48 +24,30 @@ class Request:
 
 
 class _Slot:
-    """The layers that take turns in a slot, and how far it is filled with the layer whose turn it is."""
+    """The layers that take turns in a slot, and how far it is filled with the layer whose turn it is.
+
+    order: the number of the pass, and the layer. begins_pass: whether it is the turn of the slot's first layer.
+    requests: the parts of this layer. n_taken, n_reading, n_left: how many of them a thread has taken, is reading, and
+    how many are not finished.
+    """
 
     def __init__(self, layers: list[int], requests: Sequence[Sequence[Request]]) -> None:
         self._layers = layers
         self._requests = requests
-        self._turn = 0
-        self.n_reading = 0  # requests that a thread is reading
-        self._begin()
+        self.n_reading = 0
+        self.begin(0)
 
-    def _begin(self) -> None:
-        self.n_taken = 0
-        self.n_left = len(self.requests)  # requests that are not finished
-
-    @property
-    def layer(self) -> int:
-        """The layer whose turn it is."""
-        return self._layers[self._turn % len(self._layers)]
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """The number of the pass, and the layer."""
-        return self._turn // len(self._layers), self.layer
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """The parts of this layer."""
-        return self._requests[self.layer]
-
-    @property
-    def begins_pass(self) -> bool:
-        """Whether it is the turn of the slot's first layer."""
-        return self._turn % len(self._layers) == 0
+    def begin(self, turn: int) -> None:
+        """Let the layer of this turn be read, counted from the first layer of the first pass."""
+        self._turn = turn
+        n_passes, place = divmod(turn, len(self._layers))
+        self.order, self.begins_pass = (n_passes, self._layers[place]), place == 0
+        self.requests = self._requests[self._layers[place]]
+        self.n_taken, self.n_left = 0, len(self.requests)
 
     def release(self) -> None:
         """Let the next layer have its turn."""
-        self._turn += 1
-        self._begin()
-
-    def restart(self) -> None:
-        """Begin with the first layer of the first pass."""
-        self._turn = 0
-        self._begin()
+        self.begin(self._turn + 1)
 
 
 class Ring:
@@ -117,7 +99,7 @@ class Ring:
         finally:
             self._is_paused = False
         for slot in self._slots:
-            slot.restart()
+            slot.begin(0)
         self._error = self._awaited = None
         self._changed.notify_all()
 
@@ -147,7 +129,7 @@ class Ring:
         """The computation is done with a streamed layer and with those before it, so their slots are free."""
         with self._changed:
             for slot in self._slots:
-                if slot.order[0] == self._pass and slot.layer <= layer:
+                if slot.order[0] == self._pass and slot.order[1] <= layer:
                     if not self._reads_ahead:
                         for request in slot.requests:
                             request.into[:] = _POISON * len(request.into)
@@ -181,7 +163,7 @@ class Ring:
                 self._changed.notify_all()
 
     def _take(self) -> tuple[_Slot, Request] | None:
-        """The request that is needed first, as soon as there is one; None once the ring is closed."""
+        """The request that is needed first, as soon as any is; None once the ring is closed."""
         with self._changed:
             while not self._is_closed:
                 slots = [slot for slot in self._slots if self._may_read(slot)]

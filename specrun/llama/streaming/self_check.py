@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from specrun.errors import LlamaError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
@@ -24,14 +22,12 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
     """
     try:
         known = _known(context, weights)
-        if known.refusal:
-            raise CannotStreamError(known.refusal)
-        if not known.is_passed:
-            refusal = computed_otherwise(context, weights)
-            if refusal:
-                known.keep(refusal)
-                raise CannotStreamError(refusal)
-            known.keep()
+        refusal = known.refusal()
+        if refusal is None:
+            refusal = computed_otherwise(context, weights) or ""
+            known.keep(refusal)
+        if refusal:
+            raise CannotStreamError(refusal)
         weights.stream()
     except (LlamaError, OSError) as error:
         raise CannotStreamError(f"reading ahead failed ({error})") from error
@@ -53,11 +49,7 @@ def read_experts(context: LlamaContext, weights: ExpertWeights) -> None:
 
 
 def _known(context: LlamaContext, weights: StreamedWeights) -> KnownCheck:
-    """What is known of these files, with these types of the KV cache and this number of slots.
-
-    With the ring's other settings, and with other resident layers, the result is the same, because all layers stream
-    while it is found.
-    """
+    """What is known of these files. No other setting of the ring matters, as all layers stream while it is found."""
     settings = context.config.settings
     return KnownCheck(
         "streaming",
@@ -91,7 +83,6 @@ def _logits(context: LlamaContext) -> Logits:
     """The logits after a few tokens in an empty cache, which is empty again afterwards."""
     tokens = [i % context.model.n_vocab for i in range(_N_TOKENS)]
     try:
-        rows = context.decode(committed_tokens(tokens, 0, n_seq=1, n_outputs=1))
-        return np.array(rows)
+        return context.decode(committed_tokens(tokens, 0, n_seq=1, n_outputs=1)).copy()
     finally:
         context.remove(ALL_SEQUENCES, 0)

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
+from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.gate import Gate
+from specrun.llama.streaming.gate import LayerGate
 from specrun.llama.streaming.held_pages import HeldPages
 from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.slot_memory import SlotMemory
 
 
-class StreamedWeights:
+class StreamedWeights(library.Closing):
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
     plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
     pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
+
+    paths: the model's files. n_layers: its layers, also resident ones. n_slots: slots in which layers take turns.
 
     Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
     `gate.callback`.
@@ -29,7 +31,8 @@ class StreamedWeights:
     """
 
     def __init__(self, pages: WeightPages, plan: ResidencyPlan, settings: RingSettings, pressure: Pressure) -> None:
-        self.gate = Gate()
+        self.gate = LayerGate()
+        self.paths, self.n_layers, self.n_slots = pages.files, len(pages.layers), plan.n_slots
         self._pages = pages
         self._wanted = plan
         self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
@@ -49,35 +52,13 @@ class StreamedWeights:
             raise
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """The model's files."""
-        return self._pages.files
-
-    @property
-    def n_slots(self) -> int:
-        """Number of slots in which layers take turns."""
-        return self._wanted.n_slots
-
-    @property
-    def n_layers(self) -> int:
-        """Number of the model's layers, including resident layers."""
-        return len(self._pages.layers)
-
-    @property
     def residency(self) -> Residency:
         """How the weights are held now."""
         if not self._ring:
             return Residency()
-        plan = self._plan
-        return Residency(
-            "ring",
-            plan.resident_bytes,
-            plan.streamed_bytes,
-            plan.n_slots,
-            plan.slot_bytes,
-            self._locked_slots and self._memory.locked,
-            self._given_back,
-        )
+        plan, locked = self._plan, self._locked_slots and self._memory.locked
+        sizes = plan.resident_bytes, plan.streamed_bytes, plan.n_slots, plan.slot_bytes
+        return Residency("ring", *sizes, locked, self._given_back)
 
     @property
     def bytes_read(self) -> int:
@@ -101,8 +82,7 @@ class StreamedWeights:
     def stream(self) -> None:
         """Stream what the plan says, and read ahead; everything else is put into memory that nothing evicts."""
         self._hold_others()
-        self._arrange(self._wanted)
-        self._read_ahead()
+        self._arrange(self._wanted, reads_ahead=True)
 
     def change(self, settings: RingSettings) -> bool:
         """Read in another way from now on, within the memory that is held now; between two passes.
@@ -114,18 +94,13 @@ class StreamedWeights:
         if plan is None:
             return False
         self._memory.settings = settings
-        self._arrange(plan)
-        self._read_ahead()
+        self._arrange(plan, reads_ahead=True)
         return True
 
     def _hold_others(self) -> None:
         """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
         if self._memory.begin():
             self._memory.pin(self._pages.others)
-
-    def _read_ahead(self) -> None:
-        assert self._ring
-        self._ring.read_ahead()
 
     def begin_pass(self) -> None:
         """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""
@@ -141,11 +116,10 @@ class StreamedWeights:
             return
         n_given_back = self._plan.held_bytes - plan.held_bytes
         try:
-            self._arrange(plan)
+            self._arrange(plan, reads_ahead=True)
         except (CannotStreamError, OSError) as error:
             raise LlamaError(f"memory ran short, and resident weights cannot be given back: {error}") from error
         self._given_back += n_given_back
-        self._read_ahead()
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
@@ -153,13 +127,7 @@ class StreamedWeights:
         self._memory.close()
         self._slots.close()
 
-    def __enter__(self) -> StreamedWeights:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _arrange(self, plan: ResidencyPlan) -> None:
+    def _arrange(self, plan: ResidencyPlan, reads_ahead: bool = False) -> None:
         """Show slots of a new ring in place of the plan's streamed layers, and hold the others.
 
         A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
@@ -182,6 +150,8 @@ class StreamedWeights:
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
         self._locked_slots = self._slots.lock()
         self._plan = plan
+        if reads_ahead:
+            self._ring.read_ahead()
 
     def _close_ring(self) -> None:
         self._ring_resources.close()

@@ -16,6 +16,7 @@ from specrun.llama.streaming.read_buffer import ReadBuffer
 class WeightFile:
     """An open file. Close it when nothing reads from it any more.
 
+    n_bytes: size of the file when it was opened.
     is_direct: whether reads go around the page cache (O_DIRECT). Where the file system refuses that, the cache is told
         to drop what was read, so that it does not grow at the expense of the resident weights.
     Raises CannotStreamError if the file cannot be read in either way.
@@ -33,20 +34,13 @@ class WeightFile:
         except OSError as error:
             raise CannotStreamError(f"{path.name} cannot be read ({error.strerror})") from error
         self._opened = os.fstat(self.descriptor)
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the file when it was opened."""
-        return self._opened.st_size
+        self.n_bytes = self._opened.st_size
 
     def check_unchanged(self) -> None:
         """Raises CannotStreamError if another file has taken its place, or if it was written to."""
-        opened = self._opened
-        for now in (self.path.stat(), os.fstat(self.descriptor)):
-            if (now.st_ino, now.st_dev, now.st_size, now.st_mtime_ns) != (
-                opened.st_ino, opened.st_dev, opened.st_size, opened.st_mtime_ns
-            ):  # fmt: skip
-                raise CannotStreamError(f"{self.path.name} was changed meanwhile")
+        states = self._opened, self.path.stat(), os.fstat(self.descriptor)
+        if len({(state.st_ino, state.st_dev, state.st_size, state.st_mtime_ns) for state in states}) > 1:
+            raise CannotStreamError(f"{self.path.name} was changed meanwhile")
 
     def check_length(self) -> None:
         """Raises LlamaError if the file has become shorter since it was opened."""

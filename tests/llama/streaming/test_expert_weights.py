@@ -16,7 +16,7 @@ from specrun.errors import LlamaError
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import address_space, expert_gate, self_check
+from specrun.llama.streaming import address_space, gate, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError, mappings_of
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.weight_file import WeightFile
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_so_is_refused_and_restored(mixture: Path, monkeypat
         raise LlamaError("a read error")
 
     for patched, reason in (
-        ((expert_gate, "_RANKING", b"not in this graph"), "does not tell which experts it chose"),
+        ((gate, "_RANKING", b"not in this graph"), "does not tell which experts it chose"),
         ((WeightFile, "read", failing), "reading them failed"),
     ):
         with monkeypatch.context() as patch, LlamaModel(mixture) as model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.llama.failures import lacks_memory
+from specrun.llama.library import lacks_memory
 
 
 @pytest.mark.parametrize(
