@@ -55,11 +55,6 @@ class Known:
     without: str  # what crashed; empty for nothing
     why: str  # how the process ended
 
-    @property
-    def change(self) -> LlamaSettings:
-        """The settings with which the model runs."""
-        return dict(_WAYS)[self.without]
-
 
 def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOptions, list[str]]:
     """The options, without what crashes with this model on these devices, and notices about it.
@@ -82,7 +77,7 @@ def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOption
         f"llama.cpp or the GPU's driver crashed with {known.without} ({known.why}), so this model runs without; "
         f"delete {path} to try again"
     )
-    return _without(options, known.change), [notice]
+    return _without(options, dict(_WAYS)[known.without]), [notice]
 
 
 def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:

@@ -61,9 +61,8 @@ class LocalFits:
     def explanation(self) -> str:
         """What `fits` and the rates are computed from, for people."""
         gpus = ", ".join(f"{size_text(gpu.free_bytes)} of {gpu.name}" for gpu in self.gpus)
-        memory = (
-            f"{gpus} and {size_text(self.ram_bytes)} of RAM are" if gpus else f"{size_text(self.ram_bytes)} of RAM is"
-        )
+        ram = f"{size_text(self.ram_bytes)} of RAM"
+        memory = f"{gpus} and {ram} are" if gpus else f"{ram} is"
         named = [("VRAM", "vram", self.rates.vram)] if gpus else []
         named += [("RAM", "ram", self.rates.ram), ("the disk", "disk", self.rates.disk)]
         measured = self.rates.measured

@@ -56,9 +56,7 @@ class Model:
     def __init__(
         self, options: RunOptions, learner: Learner | None = None, show: Callable[[str], None] = unseen
     ) -> None:
-        """learner: keeps what the runs teach, and knows what earlier runs taught; None for neither. show: shows what is
-        being loaded.
-        """
+        """learner: keeps what runs teach, and knows what earlier runs taught. show: shows what is being loaded."""
         options = options.with_profile
         self._learner = learner
         self._pair = load_pair(options, show)
@@ -97,10 +95,9 @@ class Model:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
         from their own texts only, as a datastore need not be in memory twice.
         """
-        pair = self._pair
-        is_shared = not self.exactness.sizes.in_order and self.exactness.sizes != PLAIN_ONLY
+        pair, sizes = self._pair, self.exactness.sizes
+        is_shared = not sizes.in_order and sizes != PLAIN_ONLY
         if not is_shared and len(pair.targets) > 1:
-            sizes = self.exactness.sizes
             self.notices.append(f"requests are answered one at a time, because exact passes have {sizes}")
         engines = []
         for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
@@ -227,10 +224,8 @@ class Model:
         return self.complete(replace(request, prompt=self.prompt_tokens(prompt, raw)))
 
     def _constraint(self, request: Request) -> Grammar | TriggeredGrammar | None:
-        if request.gbnf is None:
-            return None
-        grammar = self._grammar(request.gbnf)
-        if request.trigger is None:
+        grammar = None if request.gbnf is None else self._grammar(request.gbnf)
+        if grammar is None or request.trigger is None:
             return grammar
         return TriggeredGrammar(grammar, request.trigger, self.llama_model, request.shown)
 

@@ -68,8 +68,7 @@ def open_model(
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
     """What `specrun.load` does."""
     values = {**options, "target": target and str(target), "draft": draft and str(draft)}
-    models = _taken(ModelOptions, values)
-    speculation = _taken(SpeculationOptions, values)
+    models, speculation = _taken(ModelOptions, values), _taken(SpeculationOptions, values)
     machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")

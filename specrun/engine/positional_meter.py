@@ -48,10 +48,7 @@ class PositionalMeter:
     def add_along(
         self, engine: Engine, tokens: Sequence[int], distributions: Iterable[Distribution], skip: int = 0
     ) -> None:
-        """Measure one text except its first `skip` tokens. The engine's caches are empty afterwards.
-
-        distributions: the target's, after each of the other tokens.
-        """
+        """`add`, with the target's `distributions` after each of the other tokens known."""
         draft = engine.draft
         assert draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)

@@ -20,6 +20,7 @@ class RunPlans:
     learned: what earlier runs of `auto` learned of it; None for nothing.
     follow: whether the profile's plans are followed instead of the candidates.
     experts: those of the target; None for a dense model.
+    kept: the chooser that `auto` keeps from one text to the next.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RunPlans:
         self._experts = experts
         self._engine = engine
         self._follows_profile = profile is not None and follow
-        self._auto = self.auto()
+        self.kept = self.auto()
         self._fixed: dict[float, FixedPlan] = {}
 
     def auto(self) -> PlanChooser:
@@ -51,18 +52,13 @@ class RunPlans:
         known = self.profile or self._learned
         return learning.chooser(self.candidates, known, target.padding, prompt_pass, self._experts)
 
-    @property
-    def kept(self) -> PlanChooser:
-        """The chooser that `auto` keeps from one text to the next."""
-        return self._auto
-
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.
 
         A single plan that needs a tree shape gets it, for which short texts may be written first.
         """
         if len(self.candidates) > 1 or self._follows_profile:
-            return self._auto
+            return self.kept
         if temperature not in self._fixed:
             self._fixed[temperature] = self.fixed(self.shaped(self.candidates, temperature)[0], temperature)
         return self._fixed[temperature]

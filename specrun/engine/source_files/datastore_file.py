@@ -43,7 +43,9 @@ def build(
             for piece, n_read in _pieces(text):
                 pieces.append(np.asarray(tokenize(piece), np.int32))
                 n_tokens += len(pieces[-1])
-                _check_size(n_tokens + len(texts))
+                if n_tokens + len(texts) > MAX_TOKENS:
+                    most = f"{MAX_TOKENS >> 20} million tokens"
+                    raise UsageError(f"these files have more than {most}, which is the most; name fewer")
                 if progress:
                     progress(sum(sizes[:i]) + min(n_read, sizes[i]), sum(sizes))
             parts.append(np.concatenate(pieces) if pieces else np.zeros(0, np.int32))
@@ -76,8 +78,3 @@ def _pieces(path: Path) -> Iterator[tuple[str, int]]:
                 yield "".join(lines), file.tell()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text; name text files only") from error
-
-
-def _check_size(n_tokens: int) -> None:
-    if n_tokens > MAX_TOKENS:
-        raise UsageError(f"these files have more than {MAX_TOKENS >> 20} million tokens, which is the most; name fewer")

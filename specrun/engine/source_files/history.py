@@ -15,9 +15,7 @@ from specrun.errors import DraftSourceError
 from specrun.locations import set_aside
 from specrun.speculation.sources.suffix_array import SuffixArray, SuffixArraySource
 
-MAX_TOKENS = 1 << 20
-"""Most tokens of a history: 4 MB on disk, sorted in about half a second."""
-
+MAX_TOKENS = 1 << 20  # most tokens of a history: 4 MB on disk, sorted in about half a second
 _MAGIC = b"specrun.history1"
 _KIND = "a history written by specrun"
 

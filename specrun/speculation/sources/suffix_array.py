@@ -17,13 +17,8 @@ from numpy.typing import NDArray
 from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, base_evidence, shares
 
 MAX_MATCH = 16  # tokens of the longest match
-
-MAX_TOKENS = 1 << 26
-"""Most tokens of an array. Sorting takes about 50 bytes a token, so 3.4 GB for so many."""
-
-SEPARATOR = -1
-"""Stands after every text, so that no match extends over the end of a text."""
-
+MAX_TOKENS = 1 << 26  # most tokens of an array; sorting takes about 50 bytes a token, so 3.4 GB for so many
+SEPARATOR = -1  # stands after every text, so that no match extends over the end of a text
 _MAX_SAMPLES = 128  # occurrences of a match whose next tokens are counted
 _MAX_CACHED = 1 << 14  # entries of a cache
 _EVIDENCE = base_evidence(MAX_MATCH)
@@ -90,10 +85,7 @@ def _sorted_suffixes(tokens: Int32Array) -> Int32Array:
 
 
 class SuffixArraySource:
-    """A source over a suffix array: guesses what followed the longest suffix (up to 16 tokens) that occurs in it.
-
-    Evidence: see `source.py`.
-    """
+    """Guesses what followed the longest suffix (up to 16 tokens) found in the array. Evidence: see `source.py`."""
 
     n_evidence = N_EVIDENCE
 
@@ -123,9 +115,7 @@ class SuffixArraySource:
         self._after.cache_clear()
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Tokens that followed the longest suffix, then the followers of shorter ones; for each suffix the most
-        frequent first, and the latest of equally frequent ones.
-        """
+        """What followed the longest suffix, then shorter ones; for each the most frequent, then the latest, first."""
         guesses: dict[int, Guess] = {}
         n_longer = 0
         is_longest = True
@@ -164,7 +154,6 @@ class SuffixArraySource:
         return tuple(zip([token for *_, token in ranked], shares([count for count, *_ in ranked]), strict=True))
 
     def _ranges_after(self, path: tuple[int, ...]) -> Ranges:
-        """The ranges after a drafted path."""
         return self._step(self._after(path[:-1]), path[-1]) if path else self._committed
 
     def _step(self, ranges: Ranges, token: int) -> Ranges:
