@@ -25,8 +25,8 @@ _CTX = 64  # context length in tokens at which costs are compared
 _TEXTS = 3  # calibration texts that are written, each of another kind
 _TOKENS = 40  # tokens written for each text
 
+# Positional acceptance of methods that sample and match, and of draws without replacement; see `PositionalMeter`.
 Vectors = tuple[list[float], list[float]]
-"""Positional acceptance of methods that sample and match, and of draws without replacement; see `PositionalMeter`."""
 
 
 def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) -> Plan:

@@ -43,12 +43,10 @@ def open_model(
 ) -> Model:
     """Resolve the options, load the model and return it.
 
-    temperature: of the texts to come, on which the size of trees may depend.
-    fetcher: downloads missing models.
+    temperature: of the texts to come, on which the size of trees may depend. fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
-    largest: a further plan for which the contexts must have room.
+    largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
-    parallel: most texts that are written at the same time.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """

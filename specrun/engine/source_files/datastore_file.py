@@ -16,11 +16,8 @@ _MAGIC = b"specrun.dstore 1"
 _KIND = "a datastore; `specrun datastore` writes one from text files"
 _CHUNK = 1 << 16  # characters that are tokenized at a time, rounded up to whole lines
 
-Tokenize = Callable[[str], Sequence[int]]
-"""Turns a piece of text into token ids, without special tokens."""
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes read so far and the bytes of all files."""
+Tokenize = Callable[[str], Sequence[int]]  # turns a piece of text into token ids, without special tokens
+Progress = Callable[[int, int], None]  # called with the bytes read so far and the bytes of all files
 
 
 def build(
@@ -29,8 +26,7 @@ def build(
     """Write a datastore of UTF-8 text files to `path` and return its number of tokens; each takes 8 bytes on disk.
 
     At most MAX_TOKENS tokens fit. Sorting a million takes about half a second and 50 MB. fingerprint: of the tokenizer.
-    Raises UsageError for a text file that cannot be used or too much text, and DraftSourceError if it cannot be
-    written.
+    Raises UsageError for files that cannot be used or too much text, and DraftSourceError if it cannot be written.
     """
     if not texts:
         raise UsageError("a datastore needs at least one text file")
@@ -58,10 +54,7 @@ def build(
 
 
 def load(path: Path, fingerprint: str) -> SuffixArraySource:
-    """A draft source over the datastore at `path`.
-
-    Raises DraftSourceError if the file is not a datastore, is damaged or belongs to another tokenizer.
-    """
+    """A draft source over the datastore at `path`. Raises DraftSourceError if the file cannot be used."""
     header, values = token_files.read(path, _MAGIC, _KIND)
     token_files.check_tokenizer(path, header, fingerprint)
     n = header.get("tokens")

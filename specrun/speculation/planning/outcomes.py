@@ -10,8 +10,8 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.tree import TokenTree
 
+# Drafted tokens after the root -> the draft's candidates for the token after them.
 NextTokens = Callable[[Sequence[int]], Candidates]
-"""Drafted tokens after the root -> the draft's candidates for the token after them."""
 
 
 def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.0) -> Iterator[tuple[int, ...]]:

@@ -18,9 +18,7 @@ class PassSizes:
     """A class of sizes: the multiples of `multiple` from `least` to `most` tokens.
 
     A matrix kernel computes a row in the same way in passes of all these sizes. So a token's logits are the same bits
-    in all passes if each is padded to a size of one class.
-
-    Raises ValueError for impossible numbers.
+    in all passes if each is padded to a size of one class. Raises ValueError for impossible numbers.
 
     in_order: whether this holds only for tokens that follow their predecessors in consecutive cells of the KV cache.
         GPUs add up attention in groups of cells, so a token behind a rejected branch gets other last bits. Then only

@@ -24,17 +24,13 @@ _PRICE_ROUNDS = 40  # bisections of the price of a node
 
 @dataclass(frozen=True)
 class BestLengths:
-    """The tables of the dynamic program.
+    """The tables of the dynamic program."""
 
-    acceptance: float64[k], the acceptance vector.
-    by_children: float64[depth + 1, k + 1, nodes + 1]; [l][b][m] is the most expected tokens a pass with at most m nodes
-        on at most l levels where the root has b children, -inf if m nodes are too few.
-    lengths: float64[nodes + 1, depth + 1]; [m][l] is the maximum over b, and 0 for m = 0.
-    """
-
-    acceptance: NDArray[np.float64]
+    acceptance: NDArray[np.float64]  # float64[k], the acceptance vector
+    # float64[depth + 1, k + 1, nodes + 1]; [l][b][m] is the most expected tokens a pass with at most m nodes on at most
+    # l levels where the root has b children, -inf if m nodes are too few.
     by_children: NDArray[np.float64]
-    lengths: NDArray[np.float64]
+    lengths: NDArray[np.float64]  # float64[nodes + 1, depth + 1]; [m][l] is the maximum over b, and 0 for m = 0
 
     def fewest(self, n_nodes: int, depth: int) -> int:
         """The fewest nodes that reach lengths[n_nodes][depth]; further nodes would have the chance 0."""

@@ -25,9 +25,8 @@ _TRUST_POWER = 0.7
 _PASSED_OVER = 0.4  # `Opinion.passed_over` of every source
 _ROWS_LEARNED = 64  # most nodes of one pass that sources learn from
 
-
+# (text, tokens) -> for each of the tokens, whether it may follow the text.
 Permitted = Callable[[Sequence[int], Sequence[int]], Sequence[bool]]
-"""(text, tokens) -> for each of the tokens, whether it may follow the text."""
 
 
 class SourceSet:

@@ -25,26 +25,20 @@ _EVIDENCE = base_evidence(MAX_MATCH)
 
 Int32Array = NDArray[np.int32]
 
+# (length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens.
 Range = tuple[int, int, int]
-"""(length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens."""
-
-Ranges = tuple[Range, ...]
-"""The range of every suffix of a text that occurs in the array, longest first."""
-
-Followers = tuple[tuple[int, int], ...]
-"""(token, share) of the tokens that followed a phrase, best first; for shares see `source.py`."""
+Ranges = tuple[Range, ...]  # the range of every suffix of a text that occurs in the array, longest first
+Followers = tuple[
+    tuple[int, int], ...
+]  # (token, share) of what followed a phrase, best first; shares as in `source.py`
 
 
 @dataclass(frozen=True)
 class SuffixArray:
-    """Texts and the order of their suffixes.
+    """Texts and the order of their suffixes."""
 
-    tokens: int32[n + MAX_MATCH], the texts, each followed by a separator, then MAX_MATCH more separators.
-    order: int32[n], the positions 0 .. n - 1 sorted by at least the MAX_MATCH + 1 tokens that begin there.
-    """
-
-    tokens: Int32Array
-    order: Int32Array
+    tokens: Int32Array  # int32[n + MAX_MATCH], the texts, each followed by a separator, then MAX_MATCH more separators
+    order: Int32Array  # int32[n], positions 0 .. n - 1 sorted by at least the MAX_MATCH + 1 tokens that begin there
 
     @classmethod
     def build(cls, texts: Sequence[Int32Array]) -> SuffixArray:
@@ -158,13 +152,8 @@ class SuffixArraySource:
 
     def _step(self, ranges: Ranges, token: int) -> Ranges:
         """The ranges after one more token: each range so far, and that of the empty phrase, narrowed by the token."""
-        longer = []
-        for before in (*ranges, self._everything):
-            if before[0] < MAX_MATCH:
-                narrowed = self._narrowed(*before, token)
-                if narrowed[1] < narrowed[2]:
-                    longer.append(narrowed)
-        return tuple(longer)
+        longer = [self._narrowed(*before, token) for before in (*ranges, self._everything) if before[0] < MAX_MATCH]
+        return tuple(narrowed for narrowed in longer if narrowed[1] < narrowed[2])
 
     def _narrow(self, length: int, start: int, stop: int, token: int) -> Range:
         """The part of a range whose phrases are followed by `token`; it may be empty."""

@@ -23,8 +23,8 @@ _AGE_OFFSET = 60
 _ROOT = 0
 _EVIDENCE = base_evidence(MAX_MATCH)
 
+# (state, length): a suffix of `length` tokens (at most MAX_MATCH) that is one of the state's substrings.
 Match = tuple[int, int]
-"""(state, length): a suffix of `length` tokens (at most MAX_MATCH) that is one of the state's substrings."""
 
 
 class SuffixAutomaton:
