@@ -66,12 +66,9 @@ def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOption
         return options, []
     path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(options, placement))}.json"
     known = recall(path, _known)
-    if known is None:
-        known = _tried(options, show)
-        if known is None:
-            return options, []
+    if known is None and (known := _tried(options, show)):
         remember(path, asdict(known))
-    if not known.without:
+    if known is None or not known.without:
         return options, []
     notice = (
         f"llama.cpp or the GPU's driver crashed with {known.without} ({known.why}), so this model runs without; "

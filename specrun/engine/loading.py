@@ -57,11 +57,6 @@ class LoadedPair:
         return self.targets[0]
 
     @property
-    def draft(self) -> AnyDraft | None:
-        """The draft of a text that is written alone; None without a draft."""
-        return self.drafts[0] if self.drafts else None
-
-    @property
     def model(self) -> LlamaModel:
         """The target's model."""
         return self.target.context.model

@@ -45,11 +45,10 @@ class LocalFits:
             used_share = shape.experts_used / shape.experts if shape and shape.experts else 1.0
         if target is None:
             return None
-        draft = self._draft_of(entry) if entry else None
-        return fit(target, draft, self.gpus, self.ram_bytes, self.rates, used_share)
+        return fit(target, self._draft_of(entry), self.gpus, self.ram_bytes, self.rates, used_share)
 
-    def _draft_of(self, entry: Entry) -> ModelShape | None:
-        if not entry.drafts:
+    def _draft_of(self, entry: Entry | None) -> ModelShape | None:
+        if not entry or not entry.drafts:
             return None
         alias, _, quantization = entry.drafts[0].partition(":")
         draft = self.catalog.get(alias)

@@ -87,7 +87,7 @@ class Model:
             self.notices += self.exactness.notices
             if self.exactness.sizes == PLAIN_ONLY:
                 plans = (OFF.plan(),)
-        profile = options.profile if pair.draft or not options.draft else None
+        profile = options.profile if pair.drafts or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
         self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
 
@@ -167,9 +167,7 @@ class Model:
     def chat(self, system: str | None = None, **options: Any) -> Session:
         """A conversation, whose `ask(text)` and `stream(text)` write the next answer.
 
-        system: the system message; None for none.
-        options: the sampling options of `specrun chat`, with underscores.
-
+        system: the system message; None for none. options: the sampling options of `specrun chat`, with underscores.
         Raises ModelFileError for a model without a chat template.
         """
         session = self.session(make_request(ChatSamplingOptions(**options)))
@@ -181,11 +179,7 @@ class Model:
         return Session(self.llama_model, self.engine.ctx_size, self.complete, request)
 
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
-        """A completion, not written yet.
-
-        plans: what chooses each pass's plan; None is this model's own chooser. engine: of `lanes`, which writes it;
-            None is the first.
-        """
+        """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `lanes`."""
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)

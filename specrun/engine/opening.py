@@ -70,15 +70,10 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
     machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
-    early: list[str] = []
-    loaded: list[Model] = []
-
-    def note(notice: str) -> None:
-        (loaded[0].notices if loaded else early).append(notice)
-
-    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), note)
-    model.notices[:0] = early
-    loaded.append(model)
+    notices: list[str] = []
+    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), notices.append)
+    notices += model.notices
+    model.notices = notices  # later notices are appended to the same list
     return model
 
 

@@ -37,10 +37,7 @@ class Streaming:
 
 
 def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
-    """What is to be streamed. Call it before the model is loaded, because memory is measured now.
-
-    settings: what the target will be loaded with. with_mtp: whether its MTP layers will be.
-    """
+    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now."""
     if options.residency == "off":
         return Streaming()
     gpus = gpus_of(options)

@@ -187,15 +187,10 @@ def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
 
 
 def choose(
-    acceptance: Sequence[float],
-    costs: CostModel,
-    ctx: int,
-    max_nodes: int,
-    max_depth: int,
-    max_leaves: int = MAX_LEAVES,
+    acceptance: Sequence[float], costs: CostModel, ctx: int, largest: int, max_depth: int, max_leaves: int = MAX_LEAVES
 ) -> Choice:
     """The fastest of the best trees of each measured size and depth after `ctx` tokens, or the root if none pays."""
-    table = expected_lengths(acceptance, min(max_nodes, costs.target.largest), max_depth)
+    table = expected_lengths(acceptance, min(largest, costs.target.largest), max_depth)
     plain = 1e3 / costs.plain_ms(ctx)
     best = Choice(TreeShape.chain(0), costs.plain_ms(ctx), 1.0, plain, plain)
     for bound, n_nodes, depth in sorted(_bounds(table, costs, ctx, max_leaves), reverse=True):

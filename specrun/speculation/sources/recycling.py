@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specrun.speculation.sources.source import Guess
+from specrun.speculation.sources.source import Guess, Int32Array
 
 N_SUCCESSORS = 8  # next tokens kept for each token
 MAX_ROWS = 50_000  # tokens that have successors
 
 _NO_ROW = -1
-
-Int32Array = NDArray[np.int32]
 
 
 class TokenRecycling:

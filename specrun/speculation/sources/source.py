@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, base_evidence, shares
+from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, Int32Array, base_evidence, shares
 
 MAX_MATCH = 16  # tokens of the longest match
 MAX_TOKENS = 1 << 26  # most tokens of an array; sorting takes about 50 bytes a token, so 3.4 GB for so many
@@ -22,8 +21,6 @@ SEPARATOR = -1  # stands after every text, so that no match extends over the end
 _MAX_SAMPLES = 128  # occurrences of a match whose next tokens are counted
 _MAX_CACHED = 1 << 14  # entries of a cache
 _EVIDENCE = base_evidence(MAX_MATCH)
-
-Int32Array = NDArray[np.int32]
 
 # (length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens.
 Range = tuple[int, int, int]
