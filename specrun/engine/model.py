@@ -49,6 +49,7 @@ class Model:
     lanes: all engines, where several texts can be written at the same time; `engine` is the first.
     plans: the plans that can run, and what chooses among them.
     exactness: the sizes to which the target's passes are padded.
+    has_datastore: whether a datastore is among the draft sources.
 
     Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
@@ -62,6 +63,7 @@ class Model:
         self._pair = load_pair(options, show)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
+        self.has_datastore = options.datastore is not None
         self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the last used at the end
         self._completions: WeakSet[Completion] = WeakSet()
         try:
@@ -136,11 +138,6 @@ class Model:
         if file := self.llama_model.overwritten:
             return f"{file} was written to while it was in use, so this text may be wrong; load the model again"
         return self.residency.notice
-
-    @property
-    def has_datastore(self) -> bool:
-        """Whether a datastore is among the draft sources."""
-        return self._datastore is not None
 
     @cached_property
     def _template(self) -> ChatTemplate | None:

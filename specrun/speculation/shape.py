@@ -192,8 +192,12 @@ class TreeShape:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
-    def from_json(cls, value: object) -> TreeShape:
-        """The tree of a growth map. Only "children" is required. Raises ValueError for entries that contradict it."""
+    def from_text(cls, text: str) -> TreeShape:
+        """The tree of a growth map, JSON with at least "children". Raises ValueError for other text."""
+        try:
+            value = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
         children = value.get("children") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(children, list) or any(type(n) is not int for n in children):
             raise ValueError('a growth map has "children", a list of counts in depth-first order')
@@ -203,15 +207,6 @@ class TreeShape:
             if value.get(name, fact) != fact:
                 raise ValueError(f'"{name}" is {value[name]}, and by "children" it is {fact}')
         return shape
-
-    @classmethod
-    def from_text(cls, text: str) -> TreeShape:
-        """`from_json` of JSON text. Raises ValueError for text that is not the JSON of a growth map."""
-        try:
-            value = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
-        return cls.from_json(value)
 
 
 def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
