@@ -1,7 +1,4 @@
-"""The prompts that `specrun tune` writes texts from.
-
-The prompts for calibrating, for validating and of `specrun bench` differ.
-"""
+"""The prompts that `specrun tune` writes texts from. Those for calibrating, for validating and of `bench` differ."""
 
 from __future__ import annotations
 

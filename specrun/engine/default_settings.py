@@ -23,10 +23,7 @@ _EXACT_TYPES = {"F32", "Q8_0"}
 
 
 def keeps_bits(target: Path) -> bool:
-    """Whether the CPU's kernels for all weights of a model give a token the same bits in passes of every size.
-
-    Raises ModelFileError for a file that cannot be read.
-    """
+    """Whether the CPU's kernels for a model's weights give a token the same bits in passes of every size."""
     return _has_exact_types(target) and why_not(EXACT_TYPES) is None
 
 
@@ -97,10 +94,7 @@ def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> 
 
 
 def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
-    """Settings that turn flash attention off where that is faster on this CPU, and nothing otherwise.
-
-    decided: the user's settings. A decision about attention or the types of K and V stays.
-    """
+    """Settings that turn flash attention off where that is faster on this CPU and the user left it open."""
     is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
     if is_open and attention_trial.is_faster_without(file, decided.threads):
         return attention_trial.WITHOUT
@@ -108,11 +102,9 @@ def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
 
 
 def order_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
-    """Settings with which large passes take re-ordered weights from the file, where that is faster on this CPU.
-
-    decided: the user's settings. Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The
-        experts of a mixture get fewer tokens than a pass has, so nothing was tried for them.
-    """
+    """Settings with which large passes take re-ordered weights from the file, where that is faster on this CPU."""
+    # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
+    # fewer tokens than a pass has, so nothing was tried for them.
     if decided.repack is False or decided.load_mode not in (None, "auto", "mmap") or file.n_experts:
         return LlamaSettings()
     return LlamaSettings(file_order_from=order_trial.file_order_from(file, decided.threads))

@@ -30,8 +30,8 @@ from specrun.speculation.method import HEADS, Plan
 def checked_head(options: RunOptions) -> Head | None:
     """The head that will draft, by the headers of the files; None for a draft model, or where nothing drafts.
 
-    Raises ModelFileError for a file that cannot be read, PairError for a head of another target or another kind than
-    the method asks for, and LlamaError if this build of llama.cpp cannot run heads.
+    Raises ModelFileError, PairError for a head of another target or another kind than the method asks for, and
+    LlamaError if this build of llama.cpp cannot run heads.
     """
     if not options.drafts or options.draft is None:
         return None
@@ -95,9 +95,8 @@ def _make_head(
         of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
         blocks = BlockContext(model, of_block, target.context, block.is_causal)
         resources.enter_context(blocks)
-        block_draft, target.states = dflash_draft(
-            blocks, target.context, head.target_layers, n_vocab, block, markov_part(file)
-        )
+        markov = markov_part(file)
+        block_draft, target.states = dflash_draft(blocks, target.context, head.target_layers, n_vocab, block, markov)
         return block_draft
     is_mtp = head.kind == "mtp"
     setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)

@@ -72,21 +72,17 @@ def of_one_cache(target: TargetContext) -> ExactPasses:
 def of_profile(profile: Profile) -> ExactPasses:
     """What `specrun tune` measured and chose."""
     is_exact = profile.pads or profile.exact_sizes == ANY_SIZE
-    return ExactPasses(
-        profile.padding, is_exact, profile.padding_cost if profile.pads else 0.0, profile.settings.tiled or "auto"
-    )
+    cost = profile.padding_cost if profile.pads else 0.0
+    return ExactPasses(profile.padding, is_exact, cost, profile.settings.tiled or "auto")
 
 
 def measured(
     target: TargetContext, plans: Sequence[Plan], options: RunOptions, placement: Placement | None = None
 ) -> ExactPasses:
-    """What was measured on the loaded target, by an earlier run or now. Measuring empties the cache.
+    """What was measured on the target loaded with `options`, by an earlier run or now. Measuring empties the cache.
 
     The result is kept in a file, because all runs must pad alike, and another measurement may choose another of several
     classes that are about equally fast.
-
-    plans: the plans to run. options: what the target was loaded with. placement: where its layers lie; None without a
-        GPU.
     """
     from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
 

@@ -55,11 +55,6 @@ class Known:
     without: str  # what crashed; empty for nothing
     why: str  # how the process ended
 
-    @property
-    def change(self) -> LlamaSettings:
-        """The settings with which the model runs."""
-        return dict(_WAYS)[self.without]
-
 
 def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOptions, list[str]]:
     """The options, without what crashes with this model on these devices, and notices about it.
@@ -71,18 +66,15 @@ def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOption
         return options, []
     path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(options, placement))}.json"
     known = recall(path, _known)
-    if known is None:
-        known = _tried(options, show)
-        if known is None:
-            return options, []
+    if known is None and (known := _tried(options, show)):
         remember(path, asdict(known))
-    if not known.without:
+    if known is None or not known.without:
         return options, []
     notice = (
         f"llama.cpp or the GPU's driver crashed with {known.without} ({known.why}), so this model runs without; "
         f"delete {path} to try again"
     )
-    return _without(options, known.change), [notice]
+    return _without(options, dict(_WAYS)[known.without]), [notice]
 
 
 def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:

@@ -25,8 +25,8 @@ _CTX = 64  # context length in tokens at which costs are compared
 _TEXTS = 3  # calibration texts that are written, each of another kind
 _TOKENS = 40  # tokens written for each text
 
+# Positional acceptance of methods that sample and match, and of draws without replacement; see `PositionalMeter`.
 Vectors = tuple[list[float], list[float]]
-"""Positional acceptance of methods that sample and match, and of draws without replacement; see `PositionalMeter`."""
 
 
 def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) -> Plan:
@@ -54,9 +54,8 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
 def with_acceptance(
     engine: Engine, profile: Profile | None, plan: Plan, temperature: float
 ) -> tuple[TreeShape, list[float]]:
-    """The shape of a plan of Sequoia's methods, and the acceptance vector that belongs to it.
-
-    A plan without a shape gets the best shape within its bounds. The vector is the profile's, or measured now.
+    """The shape of a plan of Sequoia's methods, or else the best within its bounds, and its acceptance vector, which is
+    the profile's or measured now.
     """
     acceptance = _acceptance(engine, profile, temperature)[plan.method.samples]
     return plan.shape or _best(plan, acceptance, engine), acceptance
@@ -86,9 +85,7 @@ def _saved(profile: Profile, temperature: float) -> Vectors:
 
 
 def _acceptance(engine: Engine, profile: Profile | None, temperature: float) -> Vectors:
-    """Positional acceptance from the profile, or measured along short texts that the target writes after a few
-    calibration prompts. `specrun tune` measures more of them.
-    """
+    """Positional acceptance from the profile, or measured along short texts that the target writes now."""
     if profile and profile.acceptance:
         return _saved(profile, temperature)
     sampling = SamplingParameters(temperature=temperature)

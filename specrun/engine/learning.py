@@ -22,7 +22,6 @@ from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.method import Plan
-from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
 from specrun.speculation.planning.guide import Guide, LearnedCosts
@@ -50,7 +49,8 @@ def chooser(
         guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
     else:
         costs = _costs(begin_with, padding, prompt_pass, experts)
-        guides = {t: Guide(costs, _calibration(begin_with, t)) for t in _TEMPERATURES}
+        known = {a.temperature: a.calibration for a in begin_with.acceptance} if begin_with else {}
+        guides = {t: Guide(costs, known[t].fresh() if t in known else None) for t in _TEMPERATURES}
     return ByTemperature({t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()})
 
 
@@ -65,16 +65,10 @@ def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: fl
     return [*known, *untried([plan for plan in plans if plan not in tried], plain)]
 
 
-def _calibration(learned: Profile | None, temperature: float) -> Calibration | None:
-    found = [a for a in learned.acceptance if a.temperature == temperature] if learned else []
-    return found[0].calibration.fresh() if found else None
-
-
 def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, experts: ExpertGrowth | None) -> LearnedCosts:
-    if learned is None:
-        return LearnedCosts(LearnedTimes((), padding, prompt_pass, experts))
-    draft = LearnedDraftTimes.of_table(learned.costs.draft) if learned.costs.draft else LearnedDraftTimes()
-    return LearnedCosts(LearnedTimes(learned.costs.target.times, padding, prompt_pass, experts), draft)
+    draft = LearnedDraftTimes.of_table(learned.costs.draft) if learned and learned.costs.draft else LearnedDraftTimes()
+    known = learned.costs.target.times if learned else ()
+    return LearnedCosts(LearnedTimes(known, padding, prompt_pass, experts), draft)
 
 
 @dataclass
@@ -113,11 +107,9 @@ class Learner:
     def keep(self, plans: PlanChooser) -> None:
         """Keep what was learned. If that is impossible the run goes on, with a notice."""
         self._kept_at = time.monotonic()
-        learned = self._profile(plans) if isinstance(plans, ByTemperature) else None
-        if learned is None:
-            return
         try:
-            profile_files.save_learned(learned)
+            if isinstance(plans, ByTemperature) and (learned := self._profile(plans)):
+                profile_files.save_learned(learned)
         except ProfileError as error:
             self.note(f"what this run learned is not kept: {error}")
 
@@ -127,21 +119,19 @@ class Learner:
         learned = plans.guide.learned
         if not controllers or learned is None:
             return None
-        options = self.options
+        table = learned.draft.table(plans.guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             fingerprint=machine.fingerprint(self.identity),
             identity=self.identity,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            target=options.target.name,
-            draft=options.draft.name if options.draft else "",
+            target=self.options.target.name,
+            draft=self.options.draft.name if self.options.draft else "",
             hardware={},
             settings=self.settings,
             regime="",
             exact_sizes=PLAIN_ONLY,  # more is not known
             pads=False,
-            costs=CostModel(
-                CostTable(learned.target.times), learned.draft.table(plans.guide.plain_ms(0)) if options.draft else None
-            ),
+            costs=CostModel(CostTable(learned.target.times), table),
             acceptance=[_acceptance(t, auto) for t, auto in controllers.items()],
             plans=[_plan(t, auto) for t, auto in controllers.items()],
             origin="learned",

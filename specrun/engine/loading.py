@@ -57,11 +57,6 @@ class LoadedPair:
         return self.targets[0]
 
     @property
-    def draft(self) -> AnyDraft | None:
-        """The draft of a text that is written alone; None without a draft."""
-        return self.drafts[0] if self.drafts else None
-
-    @property
     def model(self) -> LlamaModel:
         """The target's model."""
         return self.target.context.model
@@ -89,12 +84,11 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
         except BaseException:
             resources.close()
             raise
-    pair = replace(pair, notices=(*unsupported, *pair.notices))
+    notices = [*unsupported, *pair.notices]
     if placement and stepped_down:
         layers = f"{placement.n_gpu_layers} of the target's {len(placement.layer_gpus)} layers"
-        notice = f"VRAM was too small for the planned layers; it now holds {layers} (set them with --gpu-layers)"
-        pair = replace(pair, notices=(*pair.notices, notice))
-    return pair
+        notices.append(f"VRAM was too small for the planned layers; it now holds {layers} (set them with --gpu-layers)")
+    return replace(pair, notices=tuple(notices))
 
 
 def _load(
@@ -123,12 +117,12 @@ def _load(
         config = options.context_config(plans, n_ctx_train, states)
         return replace(config, settings=settings.over(_cache_types(model, settings)))
 
-    if streaming.is_wanted:
+    if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(model, settings, states), streaming, resources)
     notices += [notice] if notice else []
     targets = target_lanes(context)
-    in_ram = not (streaming.is_wanted or settings.gpu_layers)
+    in_ram = not (streaming.reader or settings.gpu_layers)
     targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []
     if draft_model:
@@ -235,9 +229,8 @@ def _on_one_path(
         return plans, []
     if states == KeptStates():
         kind = model.metadata("general.architecture")
-        return (OFF.plan(),), [
-            f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
-        ]
+        reason = f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
+        return (OFF.plan(),), [reason]
     trees = [plan for plan in plans if plan.drafts and not plan.is_chain]
     is_asked_for = len(plans) == 1 and trees and trees[0].method.needs_draft
     reason = f"{model.name} has recurrent layers, so a pass checks one path: the best path of each tree"
@@ -259,9 +252,8 @@ def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
     """The types of the K and V cache that the user left open. Raises UsageError for two that the model cannot have."""
     if not model.allows_two_kv_types:
         if settings.type_k and settings.type_v and settings.type_k != settings.type_v:
-            raise UsageError(
-                f"{model.name} keeps K and V in one tensor; give --cache-type-k and --cache-type-v the same type"
-            )
+            options = "--cache-type-k and --cache-type-v"
+            raise UsageError(f"{model.name} keeps K and V in one tensor; give {options} the same type")
         return LlamaSettings(type_k=settings.type_v, type_v=settings.type_k)
     # On the CPU llama.cpp has three flash attention kernels, and chooses by the size of the batch as long as K and V
     # have one type. With two types it always uses the same kernel, so a token's logits are the same bits in any pass.

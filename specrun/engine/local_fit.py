@@ -45,11 +45,10 @@ class LocalFits:
             used_share = shape.experts_used / shape.experts if shape and shape.experts else 1.0
         if target is None:
             return None
-        draft = self._draft_of(entry) if entry else None
-        return fit(target, draft, self.gpus, self.ram_bytes, self.rates, used_share)
+        return fit(target, self._draft_of(entry), self.gpus, self.ram_bytes, self.rates, used_share)
 
-    def _draft_of(self, entry: Entry) -> ModelShape | None:
-        if not entry.drafts:
+    def _draft_of(self, entry: Entry | None) -> ModelShape | None:
+        if not entry or not entry.drafts:
             return None
         alias, _, quantization = entry.drafts[0].partition(":")
         draft = self.catalog.get(alias)
@@ -61,9 +60,8 @@ class LocalFits:
     def explanation(self) -> str:
         """What `fits` and the rates are computed from, for people."""
         gpus = ", ".join(f"{size_text(gpu.free_bytes)} of {gpu.name}" for gpu in self.gpus)
-        memory = (
-            f"{gpus} and {size_text(self.ram_bytes)} of RAM are" if gpus else f"{size_text(self.ram_bytes)} of RAM is"
-        )
+        ram = f"{size_text(self.ram_bytes)} of RAM"
+        memory = f"{gpus} and {ram} are" if gpus else f"{ram} is"
         named = [("VRAM", "vram", self.rates.vram)] if gpus else []
         named += [("RAM", "ram", self.rates.ram), ("the disk", "disk", self.rates.disk)]
         measured = self.rates.measured

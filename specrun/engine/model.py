@@ -49,6 +49,7 @@ class Model:
     lanes: all engines, where several texts can be written at the same time; `engine` is the first.
     plans: the plans that can run, and what chooses among them.
     exactness: the sizes to which the target's passes are padded.
+    has_datastore: whether a datastore is among the draft sources.
 
     Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
@@ -56,14 +57,13 @@ class Model:
     def __init__(
         self, options: RunOptions, learner: Learner | None = None, show: Callable[[str], None] = unseen
     ) -> None:
-        """learner: keeps what the runs teach, and knows what earlier runs taught; None for neither. show: shows what is
-        being loaded.
-        """
+        """learner: keeps what runs teach, and knows what earlier runs taught. show: shows what is being loaded."""
         options = options.with_profile
         self._learner = learner
         self._pair = load_pair(options, show)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
+        self.has_datastore = options.datastore is not None
         self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the last used at the end
         self._completions: WeakSet[Completion] = WeakSet()
         try:
@@ -89,7 +89,7 @@ class Model:
             self.notices += self.exactness.notices
             if self.exactness.sizes == PLAIN_ONLY:
                 plans = (OFF.plan(),)
-        profile = options.profile if pair.draft or not options.draft else None
+        profile = options.profile if pair.drafts or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
         self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
 
@@ -97,10 +97,9 @@ class Model:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
         from their own texts only, as a datastore need not be in memory twice.
         """
-        pair = self._pair
-        is_shared = not self.exactness.sizes.in_order and self.exactness.sizes != PLAIN_ONLY
+        pair, sizes = self._pair, self.exactness.sizes
+        is_shared = not sizes.in_order and sizes != PLAIN_ONLY
         if not is_shared and len(pair.targets) > 1:
-            sizes = self.exactness.sizes
             self.notices.append(f"requests are answered one at a time, because exact passes have {sizes}")
         engines = []
         for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
@@ -140,11 +139,6 @@ class Model:
             return f"{file} was written to while it was in use, so this text may be wrong; load the model again"
         return self.residency.notice
 
-    @property
-    def has_datastore(self) -> bool:
-        """Whether a datastore is among the draft sources."""
-        return self._datastore is not None
-
     @cached_property
     def _template(self) -> ChatTemplate | None:
         """The target's chat template, compiled once for all prompts; None if it has none."""
@@ -170,9 +164,7 @@ class Model:
     def chat(self, system: str | None = None, **options: Any) -> Session:
         """A conversation, whose `ask(text)` and `stream(text)` write the next answer.
 
-        system: the system message; None for none.
-        options: the sampling options of `specrun chat`, with underscores.
-
+        system: the system message; None for none. options: the sampling options of `specrun chat`, with underscores.
         Raises ModelFileError for a model without a chat template.
         """
         session = self.session(make_request(ChatSamplingOptions(**options)))
@@ -184,11 +176,7 @@ class Model:
         return Session(self.llama_model, self.engine.ctx_size, self.complete, request)
 
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
-        """A completion, not written yet.
-
-        plans: what chooses each pass's plan; None is this model's own chooser. engine: of `lanes`, which writes it;
-            None is the first.
-        """
+        """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `lanes`."""
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)
@@ -227,10 +215,8 @@ class Model:
         return self.complete(replace(request, prompt=self.prompt_tokens(prompt, raw)))
 
     def _constraint(self, request: Request) -> Grammar | TriggeredGrammar | None:
-        if request.gbnf is None:
-            return None
-        grammar = self._grammar(request.gbnf)
-        if request.trigger is None:
+        grammar = None if request.gbnf is None else self._grammar(request.gbnf)
+        if grammar is None or request.trigger is None:
             return grammar
         return TriggeredGrammar(grammar, request.trigger, self.llama_model, request.shown)
 

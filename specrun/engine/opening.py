@@ -43,12 +43,10 @@ def open_model(
 ) -> Model:
     """Resolve the options, load the model and return it.
 
-    temperature: of the texts to come, on which the size of trees may depend.
-    fetcher: downloads missing models.
+    temperature: of the texts to come, on which the size of trees may depend. fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
-    largest: a further plan for which the contexts must have room.
+    largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
-    parallel: most texts that are written at the same time.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
@@ -68,20 +66,14 @@ def open_model(
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
     """What `specrun.load` does."""
     values = {**options, "target": target and str(target), "draft": draft and str(draft)}
-    models = _taken(ModelOptions, values)
-    speculation = _taken(SpeculationOptions, values)
+    models, speculation = _taken(ModelOptions, values), _taken(SpeculationOptions, values)
     machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
-    early: list[str] = []
-    loaded: list[Model] = []
-
-    def note(notice: str) -> None:
-        (loaded[0].notices if loaded else early).append(notice)
-
-    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), note)
-    model.notices[:0] = early
-    loaded.append(model)
+    notices: list[str] = []
+    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), notices.append)
+    notices += model.notices
+    model.notices = notices  # later notices are appended to the same list
     return model
 
 

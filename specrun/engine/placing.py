@@ -37,10 +37,7 @@ def gpus_of(options: RunOptions) -> tuple[Device, ...]:
 
 
 def plan_placement(options: RunOptions) -> Placement | None:
-    """Which layers of the pair go into VRAM; None without a GPU.
-
-    Raises ModelFileError for a file that cannot be read, and UsageError for options that name a GPU that is missing.
-    """
+    """Which layers of the pair go into VRAM; None without a GPU. Raises UsageError for a GPU that is missing."""
     gpus = gpus_of(options)
     if not gpus:
         return None
@@ -58,10 +55,7 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
 
 
 def target_states(options: RunOptions, plans: Sequence[Plan], gpus: Sequence[Device]) -> KeptStates | None:
-    """The recurrent states that the target keeps to follow `plans`; None if it has no recurrent layer.
-
-    Raises ModelFileError for a file that cannot be read.
-    """
+    """The recurrent states that the target keeps to follow `plans`; None if it has no recurrent layer."""
     file, plans = GgufFile.read(options.target), options.all_plans(plans)
     # A further plan for which there must be room may be one with a draft that is loaded later.
     has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
@@ -105,16 +99,12 @@ def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
     if settings.main_gpu is not None and settings.main_gpu >= len(gpus):
         raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {settings.main_gpu}")
     if settings.tensor_split and len(settings.tensor_split) > len(gpus):
-        raise UsageError(
-            f"--tensor-split must have one share for each GPU ({names}); got {len(settings.tensor_split)} shares"
-        )
+        n_shares = len(settings.tensor_split)
+        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {n_shares} shares")
 
 
 def expert_growth(options: RunOptions) -> ExpertGrowth | None:
-    """How the passes of a mixture grow with their tokens, by where its experts lie; None for a dense model.
-
-    Raises ModelFileError for a file that cannot be read.
-    """
+    """How the passes of a mixture grow with their tokens, by where its experts lie; None for a dense model."""
     file = GgufFile.read(options.target)
     if not 0 < file.n_experts_used < file.n_experts:
         return None

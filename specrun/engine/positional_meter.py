@@ -1,5 +1,4 @@
-"""Positional acceptance, measured teacher-forced: a pass of the draft over each text, and one of the target unless its
-distributions are known."""
+"""Positional acceptance, measured teacher-forced: passes of draft and, unless known, target over each text."""
 
 from __future__ import annotations
 
@@ -23,19 +22,15 @@ _REJECTION_DRAWS = 4  # without replacement
 
 @dataclass
 class PositionalMeter:
-    """Sums up acceptance by the rank of a child, over all positions of all texts, at one temperature.
-
-    match: float64[MAX_RANK], sums of the chance that sample and match accepts the k-th child.
-    sampled: float64[MAX_RANK], sums of the chance that the k-th draw without replacement is accepted.
-    """
+    """Sums up acceptance by the rank of a child, over all positions of all texts, at one temperature."""
 
     sampling: SamplingParameters
     n_positions: int = 0  # positions measured so far
+    # float64[MAX_RANK], sums of the chances that sample and match accepts the k-th child, and that the k-th draw
+    # without replacement is accepted.
     match: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
     sampled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(MAX_RANK))
-
-    def __post_init__(self) -> None:
-        self._rng = np.random.default_rng(0)
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def add(self, engine: Engine, tokens: Sequence[int], skip: int = 0) -> None:
         """Measure one text except its first `skip` tokens. The engine's caches are empty afterwards."""
@@ -47,10 +42,7 @@ class PositionalMeter:
     def add_along(
         self, engine: Engine, tokens: Sequence[int], distributions: Iterable[Distribution], skip: int = 0
     ) -> None:
-        """Measure one text except its first `skip` tokens. The engine's caches are empty afterwards.
-
-        distributions: the target's, after each of the other tokens.
-        """
+        """`add`, with the target's `distributions` after each of the other tokens known."""
         draft = engine.draft
         assert draft is not None, "only pairs are measured"
         sampler = Sampler(self.sampling, engine.target.n_vocab)

@@ -35,17 +35,9 @@ class Streaming:
     reader: Callable[[], Reader] | None = None  # makes what reads the weights of a loaded model, or CannotStreamError
     notice: str | None = None  # a sentence for the user if it is impossible
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anything is to be streamed."""
-        return self.reader is not None
-
 
 def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
-    """What is to be streamed. Call it before the model is loaded, because memory is measured now.
-
-    settings: what the target will be loaded with. with_mtp: whether its MTP layers will be.
-    """
+    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now."""
     if options.residency == "off":
         return Streaming()
     gpus = gpus_of(options)

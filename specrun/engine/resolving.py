@@ -115,9 +115,6 @@ def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOpti
 
 
 def _of_target(subject: lookup.Subject) -> Profile | None:
-    """The newest profile of the target with any draft, without what it says of the draft.
-
-    With its settings, a text is the same with and without a draft.
-    """
+    """The newest profile of the target with any draft, so that a text is the same without a draft."""
     profile = profile_files.of_target(lookup.identify(subject))
     return profile.without_draft() if profile else None

@@ -97,9 +97,7 @@ class RunOptions:
 
 
 def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:
-    """Most leaf paths of the trees of `n` texts that share a context. The first text, which is alone most of the time,
-    gets as many as its trees can have, the others fewer.
-    """
+    """Most leaf paths of each of `n` texts that share a context. The first, mostly alone, gets all it can use."""
     others = min(n_leaves, _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS // (n - 1), (MAX_LEAVES - n) // n)
     return (min(n_leaves, MAX_LEAVES - n - others * (n - 1)), *[others] * (n - 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specrun.engine import growth_maps, learning
 from specrun.engine.decoding import Engine
@@ -12,32 +13,20 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import ExpertGrowth
 
 
+@dataclass
 class RunPlans:
-    """The plans of one loaded pair.
+    """The plans of one loaded pair."""
 
-    candidates: the plans that can run.
-    profile: what `specrun tune` measured of this pair on this machine; None for nothing.
-    learned: what earlier runs of `auto` learned of it; None for nothing.
-    follow: whether the profile's plans are followed instead of the candidates.
-    experts: those of the target; None for a dense model.
-    """
+    engine: Engine
+    candidates: Sequence[Plan]  # the plans that can run
+    profile: Profile | None  # what `specrun tune` measured of this pair on this machine; None for nothing
+    follow: bool  # whether the profile's plans are followed instead of the candidates
+    learned: Profile | None = None  # what earlier runs of `auto` learned of the pair; None for nothing
+    experts: ExpertGrowth | None = None  # those of the target; None for a dense model
 
-    def __init__(
-        self,
-        engine: Engine,
-        candidates: Sequence[Plan],
-        profile: Profile | None,
-        follow: bool,
-        learned: Profile | None = None,
-        experts: ExpertGrowth | None = None,
-    ) -> None:
-        self.candidates = tuple(candidates)
-        self.profile = profile
-        self._learned = learned
-        self._experts = experts
-        self._engine = engine
-        self._follows_profile = profile is not None and follow
-        self._auto = self.auto()
+    def __post_init__(self) -> None:
+        self._follows_profile = self.profile is not None and self.follow
+        self.kept = self.auto()  # the chooser that `auto` keeps from one text to the next
         self._fixed: dict[float, FixedPlan] = {}
 
     def auto(self) -> PlanChooser:
@@ -46,15 +35,10 @@ class RunPlans:
             return self.profile.chooser()
         if len(self.candidates) == 1:
             return FixedPlan(self.candidates[0])
-        target = self._engine.target
+        target = self.engine.target
         prompt_pass = target.context.config.settings.prompt_pass
-        known = self.profile or self._learned
-        return learning.chooser(self.candidates, known, target.padding, prompt_pass, self._experts)
-
-    @property
-    def kept(self) -> PlanChooser:
-        """The chooser that `auto` keeps from one text to the next."""
-        return self._auto
+        known = self.profile or self.learned
+        return learning.chooser(self.candidates, known, target.padding, prompt_pass, self.experts)
 
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.
@@ -62,16 +46,16 @@ class RunPlans:
         A single plan that needs a tree shape gets it, for which short texts may be written first.
         """
         if len(self.candidates) > 1 or self._follows_profile:
-            return self._auto
+            return self.kept
         if temperature not in self._fixed:
             self._fixed[temperature] = self.fixed(self.shaped(self.candidates, temperature)[0], temperature)
         return self._fixed[temperature]
 
     def shaped(self, plans: Sequence[Plan], temperature: float) -> list[Plan]:
         """The plans; where a tree shape is needed and missing, it is computed, if there is a draft model."""
-        if self._engine.draft is None:
+        if self.engine.draft is None:
             return list(plans)
-        return growth_maps.shaped(self._engine, self.profile, plans, temperature)
+        return growth_maps.shaped(self.engine, self.profile, plans, temperature)
 
     def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
         """A chooser of this plan for every pass, with the profile's cost tables if there is a profile."""

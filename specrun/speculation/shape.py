@@ -32,13 +32,10 @@ def acceptance_vector(acceptance: Sequence[float]) -> Chances:
 
 @dataclass(frozen=True)
 class TreeShape:
-    """The shape of a tree that is the same in every pass. The i-th child of a node is the draft's i-th candidate after
-    it.
+    """A tree that is the same in every pass. The i-th child of a node is the draft's i-th candidate after it.
 
-    parents: the parent of every node in depth-first order, best-ranked child first; parents[0] == -1.
-
-    Methods take an acceptance vector (`acceptance_vector`); ranks beyond its end have the chance 0. Raises ValueError
-    for parents that are not those of a tree in depth-first order.
+    parents: the parent of every node in depth-first order, best-ranked child first; parents[0] == -1. Raises ValueError
+        for others. Methods take an acceptance vector (`acceptance_vector`); ranks beyond its end have the chance 0.
     """
 
     parents: tuple[int, ...]
@@ -195,10 +192,12 @@ class TreeShape:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
-    def from_json(cls, value: object) -> TreeShape:
-        """The tree of a growth map. Only "children" is required. Raises ValueError for a value that is not a growth
-        map, or whose other entries contradict "children".
-        """
+    def from_text(cls, text: str) -> TreeShape:
+        """The tree of a growth map, JSON with at least "children". Raises ValueError for other text."""
+        try:
+            value = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
         children = value.get("children") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(children, list) or any(type(n) is not int for n in children):
             raise ValueError('a growth map has "children", a list of counts in depth-first order')
@@ -209,19 +208,9 @@ class TreeShape:
                 raise ValueError(f'"{name}" is {value[name]}, and by "children" it is {fact}')
         return shape
 
-    @classmethod
-    def from_text(cls, text: str) -> TreeShape:
-        """`from_json` of JSON text. Raises ValueError for text that is not the JSON of a growth map."""
-        try:
-            value = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
-        return cls.from_json(value)
-
 
 def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
-    """The widest tree within the bounds in which all nodes of a level have the same number of children, as in papers
-    that draw trees at random.
+    """The widest tree within the bounds in which all nodes of a level have equally many children, for random draws.
 
     It starts as a chain of `depth` tokens (fewer if `budget` is smaller). As long as the bounds allow, each node of the
     first level that can takes another child; no level gets more than the level before it.

@@ -16,11 +16,8 @@ _MAGIC = b"specrun.dstore 1"
 _KIND = "a datastore; `specrun datastore` writes one from text files"
 _CHUNK = 1 << 16  # characters that are tokenized at a time, rounded up to whole lines
 
-Tokenize = Callable[[str], Sequence[int]]
-"""Turns a piece of text into token ids, without special tokens."""
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes read so far and the bytes of all files."""
+Tokenize = Callable[[str], Sequence[int]]  # turns a piece of text into token ids, without special tokens
+Progress = Callable[[int, int], None]  # called with the bytes read so far and the bytes of all files
 
 
 def build(
@@ -29,8 +26,7 @@ def build(
     """Write a datastore of UTF-8 text files to `path` and return its number of tokens; each takes 8 bytes on disk.
 
     At most MAX_TOKENS tokens fit. Sorting a million takes about half a second and 50 MB. fingerprint: of the tokenizer.
-    Raises UsageError for a text file that cannot be used or too much text, and DraftSourceError if it cannot be
-    written.
+    Raises UsageError for files that cannot be used or too much text, and DraftSourceError if it cannot be written.
     """
     if not texts:
         raise UsageError("a datastore needs at least one text file")
@@ -43,7 +39,9 @@ def build(
             for piece, n_read in _pieces(text):
                 pieces.append(np.asarray(tokenize(piece), np.int32))
                 n_tokens += len(pieces[-1])
-                _check_size(n_tokens + len(texts))
+                if n_tokens + len(texts) > MAX_TOKENS:
+                    most = f"{MAX_TOKENS >> 20} million tokens"
+                    raise UsageError(f"these files have more than {most}, which is the most; name fewer")
                 if progress:
                     progress(sum(sizes[:i]) + min(n_read, sizes[i]), sum(sizes))
             parts.append(np.concatenate(pieces) if pieces else np.zeros(0, np.int32))
@@ -56,10 +54,7 @@ def build(
 
 
 def load(path: Path, fingerprint: str) -> SuffixArraySource:
-    """A draft source over the datastore at `path`.
-
-    Raises DraftSourceError if the file is not a datastore, is damaged or belongs to another tokenizer.
-    """
+    """A draft source over the datastore at `path`. Raises DraftSourceError if the file cannot be used."""
     header, values = token_files.read(path, _MAGIC, _KIND)
     token_files.check_tokenizer(path, header, fingerprint)
     n = header.get("tokens")
@@ -76,8 +71,3 @@ def _pieces(path: Path) -> Iterator[tuple[str, int]]:
                 yield "".join(lines), file.tell()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text; name text files only") from error
-
-
-def _check_size(n_tokens: int) -> None:
-    if n_tokens > MAX_TOKENS:
-        raise UsageError(f"these files have more than {MAX_TOKENS >> 20} million tokens, which is the most; name fewer")

@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specrun.engine.source_files import token_files
 from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
 from specrun.locations import set_aside
+from specrun.speculation.sources.source import Int32Array
 from specrun.speculation.sources.suffix_array import SuffixArray, SuffixArraySource
 
-MAX_TOKENS = 1 << 20
-"""Most tokens of a history: 4 MB on disk, sorted in about half a second."""
-
+MAX_TOKENS = 1 << 20  # most tokens of a history: 4 MB on disk, sorted in about half a second
 _MAGIC = b"specrun.history1"
 _KIND = "a history written by specrun"
-
-Int32Array = NDArray[np.int32]
 
 
 class History:

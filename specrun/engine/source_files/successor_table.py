@@ -37,11 +37,7 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
 
 
 def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
-    """The table that `save` wrote.
-
-    Raises DamagedTokensError for a file that is damaged or belongs to another tokenizer, DraftSourceError if it cannot
-    be read.
-    """
+    """The table that `save` wrote. Raises the errors of `token_files.read` and `token_files.check_tokenizer`."""
     header, values = token_files.read(path, _MAGIC, _KIND)
     token_files.check_tokenizer(path, header, fingerprint)
     n = len(values) // (1 + N_SUCCESSORS)

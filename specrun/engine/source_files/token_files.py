@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specrun.errors import DraftSourceError
 from specrun.locations import locked, parse_json, private_folder, whole_file
-
-Int32Array = NDArray[np.int32]
+from specrun.speculation.sources.source import Int32Array
 
 _INT32 = np.dtype("<i4")
 _ALIGNMENT = 64  # bytes

@@ -49,18 +49,13 @@ class Calibration:
     """
 
     def __init__(self, seen: Floats | None = None, accepted: Floats | None = None) -> None:
-        """seen, accepted: float64[depth buckets, rank buckets, bins], counts from texts; None for zeros.
-
-        Raises ValueError for counts of another shape.
-        """
+        """seen, accepted: float64[depth buckets, rank buckets, bins], counts from texts; None for zeros."""
         self._seen = np.zeros(_SHAPE) if seen is None else seen
         self._accepted = np.zeros(_SHAPE) if accepted is None else accepted
         if self._seen.shape != _SHAPE or self._accepted.shape != _SHAPE:
             raise ValueError(f"the counts of a calibration have the shape {_SHAPE}")
-        self._recent_seen = np.zeros(_SHAPE)
-        self._recent_accepted = np.zeros(_SHAPE)
-        self._run_seen = np.zeros(_SHAPE)
-        self._run_accepted = np.zeros(_SHAPE)
+        self._recent_seen, self._recent_accepted = np.zeros(_SHAPE), np.zeros(_SHAPE)
+        self._run_seen, self._run_accepted = np.zeros(_SHAPE), np.zeros(_SHAPE)
         self.settle()
 
     def chances(self, depth: int, probabilities: Floats) -> Floats:
@@ -89,8 +84,7 @@ class Calibration:
     def count(self, depth: int, probabilities: Floats, matched: int | None, recent: bool = True) -> None:
         """Count the children of an accepted node.
 
-        probabilities: as in `chances`. matched: rank of the accepted child, or None. recent: true while generating,
-            when counts fade; false for texts.
+        probabilities: as in `chances`. matched: rank of the accepted child. recent: false for texts, whose counts stay.
         """
         probabilities = probabilities[:MAX_RANK]
         cells = np.searchsorted(_PROBABILITY_EDGES, probabilities, side="right")

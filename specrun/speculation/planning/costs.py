@@ -57,7 +57,6 @@ class CostTable:
     of the padded pass.
 
     times: all measured points, by context length and size.
-    padding: the sizes that passes are padded to.
     sizes: the sizes measured at the base that passes may have, ascending.
     pass_sizes: intp[largest + 1]: the tokens of the pass over n tokens, padding included.
     """

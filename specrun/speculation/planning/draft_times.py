@@ -28,9 +28,7 @@ class TabledDraftTimes:
         self._slowness = 1.0
 
     def row(self, ctx: int, plain_ms: float) -> Milliseconds:  # noqa: ARG002 - the tables know more
-        """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens, our own
-        work included. plain_ms: milliseconds of plain decoding for one token.
-        """
+        """float64[most nodes + 1]: row[n] is the milliseconds, with our own work, of a draft pass over n nodes."""
         return self._costs.levels_row(ctx) * self._slowness
 
     def record(self, widths: Sequence[int], ctx: int, plain_ms: float, ms: float) -> None:  # noqa: ARG002
@@ -51,8 +49,7 @@ class LearnedDraftTimes:
     def __init__(self, known: tuple[float, float] | None = None) -> None:
         """known: milliseconds of a draft pass and of each of its nodes, learned by earlier runs; None for nothing."""
         self._known = known
-        self._products = np.zeros((2, 2))
-        self._sums = np.zeros(2)
+        self._products, self._sums = np.zeros((2, 2)), np.zeros(2)
 
     @classmethod
     def of_table(cls, table: CostTable) -> LearnedDraftTimes:

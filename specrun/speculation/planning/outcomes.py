@@ -10,8 +10,8 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.tree import TokenTree
 
+# Drafted tokens after the root -> the draft's candidates for the token after them.
 NextTokens = Callable[[Sequence[int]], Candidates]
-"""Drafted tokens after the root -> the draft's candidates for the token after them."""
 
 
 def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.0) -> Iterator[tuple[int, ...]]:
@@ -41,13 +41,10 @@ def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.
             continue
         candidates = next_tokens(path[1:])
         drafted = {int(tree.tokens[child]) for child in tree.children[node]}
-        others = [
-            (other, share)
-            for other, share in zip(candidates.tokens.tolist(), candidates.shares.tolist(), strict=True)
-            if other not in drafted
-        ]
-        total = sum(share for _, share in others)
-        for other, share in others:
+        shares = dict(zip(candidates.tokens.tolist(), candidates.shares.tolist(), strict=True))
+        others = {other: share for other, share in shares.items() if other not in drafted}
+        total = sum(others.values())
+        for other, share in others.items():
             if share > 0:
                 heapq.heappush(waiting, (chance * share / total, n_offered, node, other))
                 n_offered += 1

@@ -18,9 +18,7 @@ class PassSizes:
     """A class of sizes: the multiples of `multiple` from `least` to `most` tokens.
 
     A matrix kernel computes a row in the same way in passes of all these sizes. So a token's logits are the same bits
-    in all passes if each is padded to a size of one class.
-
-    Raises ValueError for impossible numbers.
+    in all passes if each is padded to a size of one class. Raises ValueError for impossible numbers.
 
     in_order: whether this holds only for tokens that follow their predecessors in consecutive cells of the KV cache.
         GPUs add up attention in groups of cells, so a token behind a rejected branch gets other last bits. Then only
@@ -48,8 +46,7 @@ class PassSizes:
         return self.least == self.most
 
     def padded(self, n: int) -> int:
-        """The tokens of a pass over `n` tokens when padding has been added. A pass over more than `most` is only
-        rounded up, and belongs to another class."""
+        """The tokens of a padded pass over `n` tokens. Beyond `most` it is rounded up, and belongs to another class."""
         return max(self.least, -(-n // self.multiple) * self.multiple)
 
     def largest(self, limit: int) -> int:
@@ -66,15 +63,10 @@ class PassSizes:
         return isinstance(n, int) and 0 < n == self.largest(n)
 
     def __str__(self) -> str:
-        return self._numbers + (", and only the first path of a tree is exact" if self.in_order else "")
-
-    @property
-    def _numbers(self) -> str:
-        if self.is_single:
-            return f"{self.least} tokens"
-        to = "or more" if self.most is None else f"to {self.most}"
-        multiples = f" in multiples of {self.multiple}" if self.multiple > 1 else ""
-        return f"{self.least} {to} tokens{multiples}"
+        to = "" if self.is_single else " or more" if self.most is None else f" to {self.most}"
+        multiples = f" in multiples of {self.multiple}" if self.multiple > 1 and not self.is_single else ""
+        in_order = ", and only the first path of a tree is exact" if self.in_order else ""
+        return f"{self.least}{to} tokens{multiples}{in_order}"
 
 
 ANY_SIZE = PassSizes()

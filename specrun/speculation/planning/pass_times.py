@@ -71,7 +71,6 @@ class PassTimes:
         self._n_passes[n] += 1
 
     def _correct(self, n: int, factor: float) -> None:
-        """Multiply the entry of one size."""
         self._relative[n] = _bounded(float(self._relative[n]) * factor)
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
@@ -90,15 +89,8 @@ class ExpertGrowth:
     n_used: int  # of a layer by a token
     share: float  # the share of a plain pass's time in which experts are read, between 0 and 1
 
-    def experts(self, n: int) -> float:
-        """The experts of a layer that a pass over `n` tokens is expected to read."""
-        return float(self.n_experts * (1 - (1 - self.n_used / self.n_experts) ** n))
-
     def row(self, largest: int) -> Milliseconds:
-        """float64[largest + 1]: the time of a pass over n tokens, relative to one over a single token.
-
-        What the pass reads counts alone, as where it waits for memory.
-        """
+        """float64[largest + 1]: the time of a pass over n tokens by what it reads, relative to one over one token."""
         left = 1 - self.n_used / self.n_experts
         read = self.n_experts / self.n_used * (1 - left ** np.arange(largest + 1))
         return np.asarray(1 - self.share + self.share * read)
@@ -124,18 +116,15 @@ class LearnedTimes(PassTimes):
         experts: ExpertGrowth | None = None,
     ) -> None:
         """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count. padding: the
-        sizes that passes are padded to. prompt_pass: most tokens of one pass over a prompt. experts: those of a
-        mixture.
+        sizes that passes are padded to. prompt_pass: most tokens of a pass over a prompt. experts: those of a mixture.
         """
         end = _LEARNED_SIZES[-1]
         self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
-        self._known: dict[int, float] = {}
-        self._samples: dict[int, int] = {}
+        known = tuple(known)
+        self._known, self._samples = {t.n: t.ms for t in known}, {t.n: t.samples for t in known}
         self._prompt_pass = prompt_pass
         self._experts = experts
         self._prompt: tuple[int, float] | None = None
-        for t in known:
-            self._known[t.n], self._samples[t.n] = t.ms, t.samples
         super().__init__(self._guessed())
         self._tabled = dict(self._known)  # the times that the table was made of
         self._is_stale = False  # whether the table lacks what was learned last
@@ -206,7 +195,6 @@ class LearnedTimes(PassTimes):
         return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
 
     def _of_mixture(self, experts: ExpertGrowth, points: dict[int, float]) -> CostTable:
-        """points: milliseconds by size, where known."""
         known = dict(points)
         if self._known and self._prompt and self._prompt[0] > max(known):
             known[self._prompt[0]] = self._prompt[1]

@@ -24,17 +24,13 @@ _PRICE_ROUNDS = 40  # bisections of the price of a node
 
 @dataclass(frozen=True)
 class BestLengths:
-    """The tables of the dynamic program.
+    """The tables of the dynamic program."""
 
-    acceptance: float64[k], the acceptance vector.
-    by_children: float64[depth + 1, k + 1, nodes + 1]; [l][b][m] is the most expected tokens a pass with at most m nodes
-        on at most l levels where the root has b children, -inf if m nodes are too few.
-    lengths: float64[nodes + 1, depth + 1]; [m][l] is the maximum over b, and 0 for m = 0.
-    """
-
-    acceptance: NDArray[np.float64]
+    acceptance: NDArray[np.float64]  # float64[k], the acceptance vector
+    # float64[depth + 1, k + 1, nodes + 1]; [l][b][m] is the most expected tokens a pass with at most m nodes on at most
+    # l levels where the root has b children, -inf if m nodes are too few.
     by_children: NDArray[np.float64]
-    lengths: NDArray[np.float64]
+    lengths: NDArray[np.float64]  # float64[nodes + 1, depth + 1]; [m][l] is the maximum over b, and 0 for m = 0
 
     def fewest(self, n_nodes: int, depth: int) -> int:
         """The fewest nodes that reach lengths[n_nodes][depth]; further nodes would have the chance 0."""
@@ -70,17 +66,14 @@ class BestLengths:
         return sizes
 
 
-def expected_lengths(
-    acceptance: Sequence[float], max_nodes: int, max_depth: int, max_children: int = MAX_CHILDREN
-) -> BestLengths:
+def expected_lengths(acceptance: Sequence[float], max_nodes: int, max_depth: int) -> BestLengths:
     """The tables for all trees of up to `max_nodes` nodes (root included) and `max_depth` levels below the root.
 
-    Ranks beyond the vector's end, or in its trailing zeros, get no node. Raises ValueError for max_nodes < 1, max_depth
-    < 0 or an invalid vector.
+    Ranks beyond the vector's end, or in its trailing zeros, get no node. Raises ValueError for numbers out of range.
     """
     if max_nodes < 1 or max_depth < 0:
         raise ValueError(f"no tree has at most {max_nodes} nodes and {max_depth} levels")
-    p = np.trim_zeros(acceptance_vector(acceptance)[:max_children], "b")
+    p = np.trim_zeros(acceptance_vector(acceptance)[:MAX_CHILDREN], "b")
     best = np.full((max_depth + 1, len(p) + 1, max_nodes + 1), -np.inf)
     best[:, 0, 1:] = 1
     lengths = np.zeros((max_depth + 1, max_nodes + 1))
@@ -98,15 +91,9 @@ def expected_lengths(
     return BestLengths(p, best, lengths.T)
 
 
-def best_shape(
-    acceptance: Sequence[float],
-    n_nodes: int,
-    depth: int,
-    max_leaves: int = MAX_LEAVES,
-    max_children: int = MAX_CHILDREN,
-) -> TreeShape:
+def best_shape(acceptance: Sequence[float], n_nodes: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
     """The tree with the most expected tokens a pass within the bounds; see `BestLengths.shape`."""
-    return expected_lengths(acceptance, n_nodes, depth, max_children).shape(n_nodes, depth, max_leaves)
+    return expected_lengths(acceptance, n_nodes, depth).shape(n_nodes, depth, max_leaves)
 
 
 class _PricedTree:
@@ -166,10 +153,7 @@ class _PricedTree:
 
 
 def _with_leaves(p: NDArray[np.float64], n_nodes: int, depth: int, max_leaves: int) -> TreeShape:
-    """The tree of about `n_nodes` nodes, by bisection of the price of a node.
-
-    As the price falls nodes are added, sometimes several at once; nodes beyond `n_nodes` are cut.
-    """
+    """The tree of about `n_nodes` nodes, by bisection of the price of a node; nodes beyond `n_nodes` are cut."""
     chances = p.tolist()
     low, high = 0.0, 1.0
     tree = _PricedTree(chances, low, depth, max_leaves)
@@ -203,18 +187,10 @@ def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
 
 
 def choose(
-    acceptance: Sequence[float],
-    costs: CostModel,
-    ctx: int,
-    max_nodes: int,
-    max_depth: int,
-    max_leaves: int = MAX_LEAVES,
+    acceptance: Sequence[float], costs: CostModel, ctx: int, largest: int, max_depth: int, max_leaves: int = MAX_LEAVES
 ) -> Choice:
-    """The fastest among the best trees of every measured size and depth, or the root alone if plain decoding is faster.
-
-    ctx: the context length, in tokens, whose costs are used.
-    """
-    table = expected_lengths(acceptance, min(max_nodes, costs.target.largest), max_depth)
+    """The fastest of the best trees of each measured size and depth after `ctx` tokens, or the root if none pays."""
+    table = expected_lengths(acceptance, min(largest, costs.target.largest), max_depth)
     plain = 1e3 / costs.plain_ms(ctx)
     best = Choice(TreeShape.chain(0), costs.plain_ms(ctx), 1.0, plain, plain)
     for bound, n_nodes, depth in sorted(_bounds(table, costs, ctx, max_leaves), reverse=True):

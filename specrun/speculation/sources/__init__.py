@@ -1,3 +1,1 @@
-"""Draft sources, which need no draft model: they guess the next tokens from the text itself, from other texts or from
-earlier passes of the target. They are pure data structures; the drafters make trees of their guesses.
-"""
+"""Draft sources guess the next tokens without a draft model: from this text, other texts or the target's passes."""

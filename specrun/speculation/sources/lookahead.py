@@ -60,9 +60,7 @@ class NgramPool:
         context = last_tokens(self._text, path, LENGTH - 1)
         guesses: dict[int, Guess] = {}
         for start in range(len(context)):
-            grams = self._pool.get(context[start])
-            if grams is None:
-                continue
+            grams = self._pool.get(context[start], {})
             matched = context[start + 1 :]
             n = len(matched)
             for rest in reversed(grams):

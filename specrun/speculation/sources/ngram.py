@@ -1,6 +1,4 @@
-"""Prompt lookup decoding, n-gram speculation in llama.cpp: guess what followed the last few tokens' most recent
-occurrence.
-"""
+"""Prompt lookup decoding, in llama.cpp n-gram speculation: guess what last followed the last few tokens."""
 
 from __future__ import annotations
 

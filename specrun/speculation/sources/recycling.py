@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specrun.speculation.sources.source import Guess
+from specrun.speculation.sources.source import Guess, Int32Array
 
 N_SUCCESSORS = 8  # next tokens kept for each token
 MAX_ROWS = 50_000  # tokens that have successors
 
 _NO_ROW = -1
-
-Int32Array = NDArray[np.int32]
 
 
 class TokenRecycling:
@@ -60,8 +57,7 @@ class TokenRecycling:
     def learn(self, tokens: Int32Array, top: Int32Array) -> None:
         """Learn from a pass.
 
-        tokens: int32[n], the token of each node; the last of equal tokens counts. top: int32[n, 8], the likeliest next
-            tokens after each node, likeliest first.
+        tokens: int32[n], of each node; the last of equals counts. top: int32[n, 8], those after it, likeliest first.
         """
         # np.unique gives the first place of each token, which is the last place before the order was reversed.
         distinct, places = np.unique(tokens[::-1], return_index=True)
@@ -70,9 +66,7 @@ class TokenRecycling:
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
         """The successors of the last token, likeliest first."""
         last = path[-1] if len(path) else self._last
-        if last is None:
-            return []
-        row = self._row_of[last]
+        row = _NO_ROW if last is None else self._row_of[last]
         if row == _NO_ROW:
             return []
         successors = self._successors[row, :count].tolist()

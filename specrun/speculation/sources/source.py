@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
+
+Int32Array = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # shortest match, in tokens, of each buck
 SHORTER, FEW, FIRST, ONCE, MOST, ALWAYS = range(6)
 _N_SHARES = 6
 
+# Number of classes. A class is `6 * bucket + share`, with the bucket of the length of the match.
 N_EVIDENCE = _N_SHARES * len(_LENGTHS)
-"""Number of classes. A class is `6 * bucket + share`, with the bucket of the length of the match."""
 
 
 def base_evidence(longest: int) -> Sequence[int]:
@@ -66,13 +69,11 @@ def shares(counts: Sequence[int]) -> list[int]:
     return result
 
 
+# float64[N_EVIDENCE]: about how often guesses of each class were right in samples of code, prose and JSON, measured for
+# matches of one token (`_SHORT`) and of eight and more (`_LONG`), interpolated between them.
 _SHORT = np.array([0.02, 0.05, 0.17, 0.35, 0.33, 0.7])
 _LONG = np.array([0.01, 0.03, 0.19, 0.9, 0.83, 0.98])
 PRIOR = np.concatenate([_SHORT + (_LONG - _SHORT) * min(i / 5, 1.0) for i in range(len(_LENGTHS))])
-"""float64[N_EVIDENCE]: about how often guesses of each class were right in samples of code, prose and JSON.
-
-Measured for matches of one token (`_SHORT`) and of eight and more (`_LONG`), interpolated between them.
-"""
 
 
 def last_tokens(text: Sequence[int], path: Sequence[int], count: int) -> tuple[int, ...]:

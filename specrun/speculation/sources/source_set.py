@@ -25,9 +25,8 @@ _TRUST_POWER = 0.7
 _PASSED_OVER = 0.4  # `Opinion.passed_over` of every source
 _ROWS_LEARNED = 64  # most nodes of one pass that sources learn from
 
-
+# (text, tokens) -> for each of the tokens, whether it may follow the text.
 Permitted = Callable[[Sequence[int], Sequence[int]], Sequence[bool]]
-"""(text, tokens) -> for each of the tokens, whether it may follow the text."""
 
 
 class SourceSet:
@@ -37,7 +36,9 @@ class SourceSet:
         """sources: by the names that methods use. history: keep finished texts for `finished_texts`."""
         self._names = list(sources)
         self._sources = list(sources.values())
-        self._priors = [_prior(source) for source in self._sources]
+        # float64[n_evidence] for each source: chance that a guess of each class is right, before any was counted.
+        sizes = [source.n_evidence for source in self._sources]
+        self._priors = [PRIOR if n == N_EVIDENCE else np.linspace(0.05, 0.5, n) for n in sizes]
         self._right = [_PRIOR_WEIGHT * prior for prior in self._priors]
         self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
         self._text: list[int] = []
@@ -110,9 +111,7 @@ class SourceSet:
         return sorted(all_chances.items(), key=lambda item: -item[1])[:count]
 
     def finished_texts(self) -> list[list[int]]:
-        """The texts so far, the current one last; without `history` it is the only one. Finished ones are then
-        released.
-        """
+        """The texts so far, or without `history` the current text. Finished texts are released."""
         texts = [*self._finished, self._text] if self._text else self._finished
         self._finished = []
         return texts
@@ -157,10 +156,3 @@ class GuessesBehind:
     def behind(self, path: Sequence[int]) -> GuessesBehind:
         """As `SourceSet.behind`."""
         return GuessesBehind(self._sources, [*self._path, *path])
-
-
-def _prior(source: Source) -> NDArray[np.float64]:
-    """float64[n_evidence]: chance that a guess of each class is right, before any was counted."""
-    if source.n_evidence == N_EVIDENCE:
-        return PRIOR
-    return np.linspace(0.05, 0.5, source.n_evidence)

@@ -12,44 +12,30 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, base_evidence, shares
+from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, Int32Array, base_evidence, shares
 
 MAX_MATCH = 16  # tokens of the longest match
-
-MAX_TOKENS = 1 << 26
-"""Most tokens of an array. Sorting takes about 50 bytes a token, so 3.4 GB for so many."""
-
-SEPARATOR = -1
-"""Stands after every text, so that no match extends over the end of a text."""
-
+MAX_TOKENS = 1 << 26  # most tokens of an array; sorting takes about 50 bytes a token, so 3.4 GB for so many
+SEPARATOR = -1  # stands after every text, so that no match extends over the end of a text
 _MAX_SAMPLES = 128  # occurrences of a match whose next tokens are counted
 _MAX_CACHED = 1 << 14  # entries of a cache
 _EVIDENCE = base_evidence(MAX_MATCH)
 
-Int32Array = NDArray[np.int32]
-
+# (length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens.
 Range = tuple[int, int, int]
-"""(length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens."""
-
-Ranges = tuple[Range, ...]
-"""The range of every suffix of a text that occurs in the array, longest first."""
-
-Followers = tuple[tuple[int, int], ...]
-"""(token, share) of the tokens that followed a phrase, best first; for shares see `source.py`."""
+Ranges = tuple[Range, ...]  # the range of every suffix of a text that occurs in the array, longest first
+Followers = tuple[
+    tuple[int, int], ...
+]  # (token, share) of what followed a phrase, best first; shares as in `source.py`
 
 
 @dataclass(frozen=True)
 class SuffixArray:
-    """Texts and the order of their suffixes.
+    """Texts and the order of their suffixes."""
 
-    tokens: int32[n + MAX_MATCH], the texts, each followed by a separator, then MAX_MATCH more separators.
-    order: int32[n], the positions 0 .. n - 1 sorted by at least the MAX_MATCH + 1 tokens that begin there.
-    """
-
-    tokens: Int32Array
-    order: Int32Array
+    tokens: Int32Array  # int32[n + MAX_MATCH], the texts, each followed by a separator, then MAX_MATCH more separators
+    order: Int32Array  # int32[n], positions 0 .. n - 1 sorted by at least the MAX_MATCH + 1 tokens that begin there
 
     @classmethod
     def build(cls, texts: Sequence[Int32Array]) -> SuffixArray:
@@ -90,10 +76,7 @@ def _sorted_suffixes(tokens: Int32Array) -> Int32Array:
 
 
 class SuffixArraySource:
-    """A source over a suffix array: guesses what followed the longest suffix (up to 16 tokens) that occurs in it.
-
-    Evidence: see `source.py`.
-    """
+    """Guesses what followed the longest suffix (up to 16 tokens) found in the array. Evidence: see `source.py`."""
 
     n_evidence = N_EVIDENCE
 
@@ -123,9 +106,7 @@ class SuffixArraySource:
         self._after.cache_clear()
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
-        """Tokens that followed the longest suffix, then the followers of shorter ones; for each suffix the most
-        frequent first, and the latest of equally frequent ones.
-        """
+        """What followed the longest suffix, then shorter ones; for each the most frequent, then the latest, first."""
         guesses: dict[int, Guess] = {}
         n_longer = 0
         is_longest = True
@@ -164,18 +145,12 @@ class SuffixArraySource:
         return tuple(zip([token for *_, token in ranked], shares([count for count, *_ in ranked]), strict=True))
 
     def _ranges_after(self, path: tuple[int, ...]) -> Ranges:
-        """The ranges after a drafted path."""
         return self._step(self._after(path[:-1]), path[-1]) if path else self._committed
 
     def _step(self, ranges: Ranges, token: int) -> Ranges:
         """The ranges after one more token: each range so far, and that of the empty phrase, narrowed by the token."""
-        longer = []
-        for before in (*ranges, self._everything):
-            if before[0] < MAX_MATCH:
-                narrowed = self._narrowed(*before, token)
-                if narrowed[1] < narrowed[2]:
-                    longer.append(narrowed)
-        return tuple(longer)
+        longer = [self._narrowed(*before, token) for before in (*ranges, self._everything) if before[0] < MAX_MATCH]
+        return tuple(narrowed for narrowed in longer if narrowed[1] < narrowed[2])
 
     def _narrow(self, length: int, start: int, stop: int, token: int) -> Range:
         """The part of a range whose phrases are followed by `token`; it may be empty."""

@@ -23,8 +23,8 @@ _AGE_OFFSET = 60
 _ROOT = 0
 _EVIDENCE = base_evidence(MAX_MATCH)
 
+# (state, length): a suffix of `length` tokens (at most MAX_MATCH) that is one of the state's substrings.
 Match = tuple[int, int]
-"""(state, length): a suffix of `length` tokens (at most MAX_MATCH) that is one of the state's substrings."""
 
 
 class SuffixAutomaton:
@@ -100,7 +100,6 @@ class SuffixAutomaton:
         return list(zip([token for _, _, token in ranked], shares([n for _, n, _ in ranked]), strict=True))
 
     def _match_after(self, path: tuple[int, ...]) -> Match:
-        """The match after a drafted path."""
         return self._step(self._after(path[:-1]), path[-1]) if path else self._end
 
     def _step(self, match: Match, token: int) -> Match:
@@ -143,9 +142,8 @@ class SuffixAutomaton:
         length = self._length[state] + 1
         if self._length[after] == length:
             return after
-        shorter = self._add_state(
-            length, self._next[after].copy(), self._link[after], self._count[after], self._last_end[after]
-        )
+        following, link = self._next[after].copy(), self._link[after]
+        shorter = self._add_state(length, following, link, self._count[after], self._last_end[after])
         self._link[after] = shorter
         while state >= 0 and self._next[state].get(token) == after:
             self._next[state][token] = shorter

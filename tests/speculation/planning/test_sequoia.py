@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, pass_ms
 from specrun.speculation.shape import TreeShape
@@ -70,7 +71,11 @@ def test_nodes_without_a_chance_are_left_out() -> None:
     assert best_shape([0.5, 0.0, 0.0], 50, 3) == TreeShape.chain(3)
     assert best_shape([0.0], 50, 3) == best_shape([], 50, 3) == TreeShape.chain(0)
     assert best_shape([0.6, 0.3], 50, 1) == TreeShape((-1, 0, 0))
-    assert max(best_shape([0.4, 0.3, 0.2], 50, 5, max_children=2).child_counts) == 2
+
+
+def test_no_node_has_more_children_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequoia, "MAX_CHILDREN", 2)
+    assert max(best_shape([0.4, 0.3, 0.2], 50, 5).child_counts) == 2
 
 
 def test_a_rank_without_a_chance_is_kept_before_one_that_has_some() -> None:
