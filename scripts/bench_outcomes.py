@@ -22,7 +22,7 @@ import numpy as np
 
 from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.overlap import LEAST_CHANCE

@@ -19,7 +19,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request

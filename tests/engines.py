@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone

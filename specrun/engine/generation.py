@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.request import Request
 from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
 from specrun.errors import PromptError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.engine.calibration_texts import shipped
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.positional_meter import PositionalMeter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrun.catalog.heads import Head
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.run_options import RunOptions
 from specrun.llama import LlamaModel
 from specrun.llama.lane_cells import CellLedger, LaneCells

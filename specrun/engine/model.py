@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.llama.context import Logits, rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.planning import positional

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.engine import growth_maps, learning
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.profiles.profile import Profile
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.llama import DraftContext
 from specrun.llama.draft import SavedDraft
 from specrun.llama.held_text import HeldText, SavedText

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from specrun.engine import saved_caches
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.saved_caches import SavedCaches
 from specrun.errors import LlamaError
 from specrun.llama.batch import common_prefix

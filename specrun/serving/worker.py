@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import Passes
 from specrun.errors import SpecrunError

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from specrun.engine import saved_caches
 from specrun.engine.completion import Completion
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.saved_caches import SavedCaches
 from specrun.engine.statistics import Pass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.positional_meter import PositionalMeter
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance

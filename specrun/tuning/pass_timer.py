@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.llama import BlockDraft, TargetContext
 from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.long_run import Run

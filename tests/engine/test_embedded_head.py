@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED

@@ -12,7 +12,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import residency
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.llama import AnyHead, HeadDraft

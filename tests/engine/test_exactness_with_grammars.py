@@ -15,7 +15,7 @@ from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf
 from specrun.constraints.trigger import Trigger
 from specrun.engine.completion import Completion
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request

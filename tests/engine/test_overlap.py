@@ -12,7 +12,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import overlap
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.overlap import Overlap
 from specrun.engine.passes import write_alone

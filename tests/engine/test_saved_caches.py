@@ -10,7 +10,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import saved_caches
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.errors import LlamaError
 from specrun.llama import DraftContext
 from specrun.sampling import SamplingParameters

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 from tests.engines import code_prompts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
 from specrun.llama.invariance import Comparison, Survey, exact_sizes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.decoding import Engine
+from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
