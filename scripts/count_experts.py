@@ -100,13 +100,13 @@ def main() -> None:
         LlamaSettings(threads=options.threads, load_mode=options.load_mode),
     )
     text = texts.together()
-    growth = ExpertGrowth(file.n_experts, file.n_experts_used, 1.0)
+    growth = ExpertGrowth(file.n_experts, file.n_experts_used, 1.0).row(largest)
     found = counts(options.mixture, mapped, text, sizes, max(options.rounds // 4, 2))
     ms = times(options.mixture, timed, text, sizes, options.rounds)
     rows = {
         "sizes": sizes,
         **{name: [round(n, 2) for n in row] for name, row in found.items()},
-        "expected": [round(growth.experts(n), 2) for n in sizes],
+        "expected": [round(float(file.n_experts_used * growth[n]), 2) for n in sizes],
         "ms": [round(one, 3) for one in ms],
         "relative": [round(one / ms[0], 2) for one in ms],
     }
