@@ -85,21 +85,24 @@ class Passes:
         started, decoded = time.perf_counter(), clock.decode_seconds
         turns = step(texts, readers, self._sharing)
         seconds, target_seconds = time.perf_counter() - started, clock.decode_seconds - decoded
-        n_tokens = sum(sizes) + sum(turn.n_tokens for turn in turns)
+        n_tokens, n_texts = sum(sizes) + sum(turn.n_tokens for turn in turns), len(texts) + len(readers)
         n_target = texts[0].target.padding.padded(n_tokens)
-        result = [(turn.text, turn.text.done(turn, n_target - n_tokens if len(turns) == 1 else 0)) for turn in turns]
-        others = sum(turn.draft_seconds for turn in turns)
+        result = [(turn.text, turn.text.done(turn, n_target - n_tokens if n_texts == 1 else 0)) for turn in turns]
+        drafting = sum(turn.draft_seconds for turn in turns)
         for turn, ctx in zip(turns, n_cached, strict=True):
-            own, n_texts = turn.draft_seconds, len(texts) + len(readers)
-            times = (seconds - others + own, target_seconds, own)
+            own = turn.draft_seconds
+            times = (seconds - drafting + own, target_seconds, own)
             turn.text.plans.record(PassRecord(turn.draft, turn.accepted, *times, n_target, ctx, n_texts))
-        _count_reading(readers, sizes, target_seconds, n_tokens)
+        if readers:
+            _count_reading(readers, sizes, target_seconds, n_tokens)
         if len(texts) > 1 and not readers:
             self._sharing.record(len(texts), sum(len(turn.accepted.tokens) for turn in turns), 1e3 * seconds)
         return result
 
     def _chosen(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> list[Generation]:
         """The texts that share the next pass, beginning with another text each time."""
+        if len(generations) == 1:  # a plain pass may take less than a millisecond
+            return list(generations)
         turn = self._turn % len(generations)
         ordered = [*generations[turn:], *generations[:turn]]
         left, rows_left = room_of(ordered)
