@@ -39,9 +39,9 @@ class TypedHistory(History):
     def store_string(self, string: str) -> None:
         """Add a message. It is called in the middle of a prompt, so that a failure can only be told afterwards."""
         try:
-            with locked(self._path.parent), open(self._path, "ab", opener=owner_only) as file:
-                before = self._path.read_bytes()
-                is_cut_off = before and not before.endswith(b"\n")
+            with locked(self._path.parent), open(self._path, "a+b", opener=owner_only) as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                is_cut_off = file.read() not in (b"", b"\n")  # the last byte of what was there
                 file.write((b"\n" if is_cut_off else b"") + _line(string))
         except OSError as error:
             self.failure = error
