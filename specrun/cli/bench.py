@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specrun.errors import UsageError
-from specrun.options.expand import expanded
+from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
@@ -23,34 +23,26 @@ if TYPE_CHECKING:
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 
-# fmt: off
 @dataclass(frozen=True)
 class BenchOptions:
     """What is measured, as the user gave it."""
 
-    kinds: Annotated[str, typer.Option(
-        "--kinds", metavar="LIST", help="Kinds of shipped prompts: code, chat, prose, structured, edit, summary."
-    )] = "code,chat,prose,structured"
-    prompts: Annotated[Path | None, typer.Option(
-        metavar="FILE", help='Your own prompts: JSONL of {"prompt"}, or MT-bench\'s question.jsonl.', show_default=False
-    )] = None
-    methods: Annotated[str, typer.Option(
-        "--methods", metavar="LIST",
-        help="Rows besides off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all."
-    )] = "chain,tree,auto"
+    kinds: str = option(
+        "code,chat,prose,structured", "LIST", "Kinds of shipped prompts: code, chat, prose, structured, edit, summary."
+    )
+    prompts: Path | None = option(None, "FILE", 'Your own prompts: JSONL of {"prompt"}, or MT-bench\'s question.jsonl.')
+    methods: str = option(
+        "chain,tree,auto",
+        "LIST",
+        "Rows besides off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all.",
+    )
     datastore: Datastore = None
     growth_map: GrowthMap = None
-    sweep: Annotated[bool, typer.Option(
-        "--sweep", help="Measure each row's method on a grid of budgets and depths instead."
-    )] = False
-    budgets: Annotated[str | None, typer.Option(
-        "--budgets", metavar="LIST", help="The grid's budgets: nodes of a tree, such as 4,16,64.", show_default=False
-    )] = None
-    depths: Annotated[str | None, typer.Option(
-        "--depths", metavar="LIST", help="The grid's depths: drafted tokens on a path, such as 4,8.", show_default=False
-    )] = None
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Repetitions of every row.")] = 3
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False
+    sweep: bool = flag("Measure each row's method on a grid of budgets and depths instead.")
+    budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.")
+    depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.")
+    repeat: int = option(3, "N", "Repetitions of every row.")
+    raw: bool = flag("No chat template: continue the prompts as they are.")
 
     @property
     def is_sweep(self) -> bool:
@@ -62,23 +54,18 @@ class BenchSampling(TokenOptions):
     """How answers are written. They are greedy by default."""
 
     temp: Temperature = 0.0
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Tokens of every answer.")] = 64
+    max_tokens: int = option(64, "N", "Tokens of every answer.", "-n")
 
 
 @dataclass(frozen=True)
 class ResultOptions:
     """How the result is shown."""
 
-    form: Annotated[Literal["table", "md", "csv", "json", "jsonl"], typer.Option(
-        "--output", "-o", help="Format of the result on stdout."
-    )] = "table"
-    share: Annotated[bool, typer.Option(
-        "--share", help="Print one row and a footnote to paste for others, instead of the table."
-    )] = False
-    plot: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="Draw the rows (.png, .svg).", show_default=False
-    )] = None
-# fmt: on
+    form: Literal["table", "md", "csv", "json", "jsonl"] = option(
+        "table", None, "Format of the result on stdout.", "--output", "-o"
+    )
+    share: bool = flag("Print one row and a footnote to paste for others, instead of the table.")
+    plot: Path | None = option(None, "FILE", "Draw the rows (.png, .svg).")
 
 
 @app.callback()

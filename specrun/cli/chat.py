@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from specrun.options.expand import expanded
+from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions
@@ -24,17 +22,9 @@ if TYPE_CHECKING:
 class ChatOptions:
     """How the conversation begins and is shown, as the user gave it."""
 
-    # fmt: off
-    system: Annotated[str | None, typer.Option(
-        "--system", "-sys", metavar="TEXT", help="The system message of the conversation."
-    )] = None
-    continue_: Annotated[bool, typer.Option(
-        "--continue", help="Go on with the last conversation, and with its model."
-    )] = False
-    plain: Annotated[bool, typer.Option(
-        "--plain", help="Write answers as they come: no Markdown, nothing that moves."
-    )] = False
-    # fmt: on
+    system: str | None = option(None, "TEXT", "The system message of the conversation.", "-sys")
+    continue_: bool = flag("Go on with the last conversation, and with its model.")
+    plain: bool = flag("Write answers as they come: no Markdown, nothing that moves.")
 
 
 @expanded

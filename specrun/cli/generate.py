@@ -11,7 +11,7 @@ import typer
 
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import is_ending
-from specrun.options.expand import expanded
+from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import SamplingOptions
@@ -27,19 +27,11 @@ if TYPE_CHECKING:
 class FormOptions:
     """What goes into the model and comes out of it, as the user gave it."""
 
-    # fmt: off
-    file: Annotated[list[Path] | None, typer.Option(
-        "--file", "-f", metavar="FILE", help="Read the prompt from a file; - is stdin."
-    )] = None
-    raw: Annotated[bool, typer.Option(
-        "--raw", help="Continue the prompt as it is, without the model's chat template."
-    )] = False
-    jsonl: Annotated[bool, typer.Option(
-        "--jsonl", help='Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.'
-    )] = False
-    json: Annotated[bool, typer.Option("--json", help="Write a JSON object with text, counts and statistics.")] = False
-    stats: Annotated[bool, typer.Option("--stats", help="Write statistics to stderr at the end.")] = False
-    # fmt: on
+    file: list[Path] | None = option(None, "FILE", "Read the prompt from a file; - is stdin.", "-f")
+    raw: bool = flag("Continue the prompt as it is, without the model's chat template.")
+    jsonl: bool = flag('Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.')
+    json: bool = flag("Write a JSON object with text, counts and statistics.")
+    stats: bool = flag("Write statistics to stderr at the end.")
 
 
 @expanded

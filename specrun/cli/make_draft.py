@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from specrun.display_text import size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.options.expand import expanded, flag, option
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -20,23 +22,28 @@ if TYPE_CHECKING:
     from specrun.making.measuring import Quality
 
 _TARGET_HELP = "Alias, org/repo:QUANT or GGUF file; default: the embedded target."
-_TYPES_HELP = "Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own."
-_LAYERS_HELP = "Shares of the target's layers to keep; default: 1,0.75,0.5."
-_OUTPUT_HELP = "File of the draft; default: in the data folder."
 
 
+@dataclass(frozen=True)
+class DraftOptions:
+    """How the draft is made, as the user gave it."""
+
+    # fmt: off
+    types: str | None = option(
+        None, "LIST", "Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own."
+    )
+    # fmt: on
+    keep_layers: str | None = option(None, "LIST", "Shares of the target's layers to keep; default: 1,0.75,0.5.")
+    file: Path | None = option(None, "FILE", "File of the draft; default: in the data folder.", "--output", "-o")
+    forget: bool = flag("Delete the draft that was made from the target.")
+    json: bool = flag("One JSON object instead of the table.")
+
+
+@expanded
 def make_draft(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False),
-    ] = None,
-    types: Annotated[str | None, typer.Option(metavar="LIST", help=_TYPES_HELP, show_default=False)] = None,
-    keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help=_LAYERS_HELP, show_default=False)] = None,
-    file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help=_OUTPUT_HELP, show_default=False)
-    ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Delete the draft that was made from the target.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False)] = None,
+    *,
+    how: DraftOptions,
 ) -> int:
     """Make a draft from the target's own file, with fewer bits per weight and fewer layers. Downloads nothing.
 
@@ -50,15 +57,15 @@ def make_draft(
     from specrun.catalog import embedded, resolve
 
     path = embedded.TARGET if target is None else resolve.local_path(target)
-    if forget:
-        if types or keep_layers or file or json:
+    if how.forget:
+        if how.types or how.keep_layers or how.file or how.json:
             raise UsageError("--forget takes no other option")
         if not path.exists():
             raise ModelFileError(f"{path}: no such file; give the target whose draft to forget")
         if not forget_draft(path):
             raise UsageError(f"no draft was made from {path.name}; `specrun models make-draft` makes one")
         return 0
-    return _make(path, target, types, keep_layers, file, json)
+    return _make(path, target, how)
 
 
 def _usual_draft(target: str | None) -> tuple[Path | None, str]:
@@ -88,25 +95,23 @@ def forget_draft(target: Path) -> bool:
     return forgotten is not None
 
 
-def _make(
-    path: Path, name: str | None, types: str | None, keep_layers: str | None, file: Path | None, json: bool
-) -> int:
+def _make(path: Path, name: str | None, how: DraftOptions) -> int:
     """Make the draft and print the result. Returns the exit code. name: what the user calls the target, if anything."""
     from specrun.long_run import Run
     from specrun.making import candidates, make
 
-    type_names = candidates.parse_types(types) if types is not None else None
-    shares = candidates.parse_shares(keep_layers) if keep_layers is not None else None
+    type_names = candidates.parse_types(how.types) if how.types is not None else None
+    shares = candidates.parse_shares(how.keep_layers) if how.keep_layers is not None else None
     usual, usual_name = _usual_draft(name)
     # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
     with output.progress() as progress, InterruptFlag() as interrupted:
         show = Run(progress, interrupted=interrupted).show
         try:
-            result = make.make_draft(path, type_names, shares, file, usual, show, output.note)
+            result = make.make_draft(path, type_names, shares, how.file, usual, show, output.note)
         except KeyboardInterrupt:
             output.note("interrupted; no draft was made, and the draft used before is still used")
             return INTERRUPTED_EXIT_CODE
-    if json:
+    if how.json:
         output.write_json(result.as_json())
     else:
         output.print_table(_table(result, usual_name))
@@ -130,13 +135,10 @@ def _print_notes(result: Result, name: str | None, usual: str) -> None:
 
 
 def _table(result: Result, usual: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("draft", no_wrap=True)
-    for head in ("size", "agrees", "overlap", "of target", "best tree", "expected"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("")
+    figures = ("size", "agrees", "overlap", "of target", "best tree", "expected")
+    table = output.table("draft", *figures, "", right=figures)
+    for column in table.columns[:-1]:
+        column.no_wrap = True
     table.add_row("plain decoding", size_text(result.target.n_bytes), "", "", "", "", "1.00 x", "")
     for outcome in result.outcomes:
         size = size_text(outcome.n_bytes) if outcome.n_bytes else ""

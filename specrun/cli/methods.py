@@ -36,10 +36,8 @@ def methods(
         objects = [{key: getattr(method, key) for key in keys} for method in METHODS.values()]
         output.write(jsonlib.dumps(objects, indent=1) + "\n")
         return
-    from rich.table import Column, Table
-
-    columns = ("kind", "needs", "lossless", "pays", "paper")
-    table = Table(Column("name", no_wrap=True), *columns, box=None, pad_edge=False)
+    table = output.table("name", "kind", "needs", "lossless", "pays", "paper")
+    table.columns[0].no_wrap = True
     for method in METHODS.values():
         lossless = "yes" if method.lossless else "NO"
         table.add_row(method.name, method.kind, ", ".join(method.needs), lossless, method.pays, method.paper)

@@ -201,11 +201,7 @@ def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
 
 
 def _pair_table(pairs: list[Pair]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for head in ("target", "draft", "fits", ""):
-        table.add_column(head)
+    table = output.table("target", "draft", "fits", "")
     for pair in sorted(pairs, key=lambda pair: pair.difference is not None):
         fits = "no" if pair.difference else "yes" if pair.checked else "yes, by the catalog"
         notes = [pair.difference] if pair.difference else list(pair.warnings)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
 from specrun.interrupts import InterruptFlag
-from specrun.options.expand import expanded
+from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
 _MOST_PARALLEL = 16  # answers at a time; chosen by hand
 
-_option = partial(typer.Option, rich_help_panel="Server")
+_option = partial(option, rich_help_panel="Server")
 
 
 # fmt: off
@@ -35,34 +33,26 @@ _option = partial(typer.Option, rich_help_panel="Server")
 class ServerOptions:
     """Where the server listens, who may ask, and how much it does at a time."""
 
-    host: Annotated[str, _option(
-        "--host", metavar="ADDRESS", help="The address to listen on. 0.0.0.0 is reachable from outside."
-    )] = "127.0.0.1"
-    port: Annotated[int, _option("--port", min=0, max=65535, metavar="N", help="The port; 0 takes a free one.")] = 8080
-    api_key: Annotated[str | None, _option(
-        "--api-key", envvar="SPECRUN_API_KEY", metavar="KEY", show_default=False,
-        help="What clients must send as their key. The variable keeps it out of the list of processes."
-    )] = None
-    cors_origin: Annotated[list[str] | None, _option(
-        "--cors-origin", metavar="ORIGIN",
-        help="Let pages of this origin ask from a browser, as https://chat.example. May be given several times; "
-        "* is all."
-    )] = None
-    alias: Annotated[str | None, _option(
-        "--alias", "-a", metavar="NAME", help="The model's name for clients. By default the target's."
-    )] = None
-    queue: Annotated[int, _option(
-        "--queue", min=0, metavar="N", help="Most requests that wait; further ones are told to come back."
-    )] = 32
-    parallel: Annotated[int, _option(
-        "--parallel", "-np", min=1, max=_MOST_PARALLEL, metavar="N",
-        help="Most answers that are written at the same time; they share the model's passes and one --ctx-size."
-    )] = 8
-    cache_ram: Annotated[int | None, _option(
-        "--cache-ram", "-cram", min=0, metavar="MIB", show_default=False,
-        help="Memory in MiB for the caches of other conversations than the present one; 0 keeps none. By default a "
-        "tenth of what is free, at most 8192."
-    )] = None
+    host: str = _option("127.0.0.1", "ADDRESS", "The address to listen on. 0.0.0.0 is reachable from outside.")
+    port: int = _option(8080, "N", "The port; 0 takes a free one.", min=0, max=65535)
+    api_key: str | None = _option(
+        None, "KEY", "What clients must send as their key. The variable keeps it out of the list of processes.",
+        envvar="SPECRUN_API_KEY"
+    )
+    cors_origin: list[str] | None = _option(
+        None, "ORIGIN", "Let pages of this origin ask from a browser, as https://chat.example. May be given several "
+        "times; * is all."
+    )
+    alias: str | None = _option(None, "NAME", "The model's name for clients. By default the target's.", "-a")
+    queue: int = _option(32, "N", "Most requests that wait; further ones are told to come back.", min=0)
+    parallel: int = _option(
+        8, "N", "Most answers that are written at the same time; they share the model's passes and one --ctx-size.",
+        "-np", min=1, max=_MOST_PARALLEL
+    )
+    cache_ram: int | None = _option(
+        None, "MIB", "Memory in MiB for the caches of other conversations than the present one; 0 keeps none. By "
+        "default a tenth of what is free, at most 8192.", "-cram", min=0
+    )
 # fmt: on
 
 

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from specrun.errors import UsageError, VerificationError
 from specrun.interrupts import InterruptFlag
-from specrun.options.expand import expanded
+from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import TokenOptions, sampling_parameters
+from specrun.options.sampling_options import TokenOptions, sampling_parameters, temperatures_in
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import output
 
 _LEAST_SAMPLES = 20  # with fewer, a beginning of an answer is hardly ever expected five times
 
 
-# fmt: off
 @dataclass(frozen=True)
 class VerifyOptions:
     """What is compared, as the user gave it."""
 
-    prompts: Annotated[Path | None, typer.Option(
-        metavar="FILE", show_default=False,
-        help='Your own prompts: JSONL of {"prompt"}. By default a prompt that is shipped for each of six kinds of text.'
-    )] = None
-    temp: Annotated[str, typer.Option(
-        "--temp", metavar="LIST", help="Temperatures: 0 always takes the likeliest token."
-    )] = "0,0.8"
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", metavar="N", help="Most tokens of every text.")] = 64
-    samples: Annotated[int, typer.Option(
-        "--samples", metavar="N", help="Seeds for the test of a --method that keeps only the distribution."
-    )] = 400
-    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompts as they are.")] = False
-    json: Annotated[bool, typer.Option("--json", help="A JSON list of objects, one for each text.")] = False
-# fmt: on
+    # fmt: off
+    prompts: Path | None = option(
+        None, "FILE", 'Your own prompts: JSONL of {"prompt"}. By default a prompt that is shipped for each of six '
+        "kinds of text."
+    )
+    # fmt: on
+    temp: str = option("0,0.8", "LIST", "Temperatures: 0 always takes the likeliest token.")
+    max_tokens: int = option(64, "N", "Most tokens of every text.", "-n")
+    samples: int = option(400, "N", "Seeds for the test of a --method that keeps only the distribution.")
+    raw: bool = flag("No chat template: continue the prompts as they are.")
+    json: bool = flag("A JSON list of objects, one for each text.")
 
 
 @expanded
@@ -67,7 +60,7 @@ def verify(
         raise UsageError(f"--max-tokens must be 1 or more; got {what.max_tokens}")
     if what.samples < _LEAST_SAMPLES:
         raise UsageError(f"--samples must be {_LEAST_SAMPLES} or more; got {what.samples}")
-    temperatures = _temperatures(what.temp)
+    temperatures = temperatures_in(what.temp)
     parameters = sampling_parameters(sampling, max(temperatures))
     plans = speculation.plans()
     if not any(plan.drafts for plan in plans):
@@ -92,10 +85,3 @@ def verify(
     failures = [finding for finding in findings if finding.is_failure]
     if failures:
         raise VerificationError(found.failure(failures))
-
-
-def _temperatures(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
-    except ValueError as error:
-        raise UsageError(f"--temp is a list of numbers here, such as 0,0.8; got {text}") from error

@@ -1,14 +1,29 @@
-"""Options that several commands share, declared once as the fields of a dataclass."""
+"""Options declared as the fields of a dataclass, for the commands that have them and for the Python API."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
 
 Result = TypeVar("Result")
+
+
+def option(default: Any, metavar: str | None, text: str, *names: str, **further: Any) -> Any:
+    """A field of a group that is an option named as the field is, `--batch-size` for `batch_size`.
+
+    names: what else it is called; all that it is called if a long name is among them. further: as typer.Option has it.
+    """
+    return field(default=default, metadata={"names": names, "metavar": metavar, "help": text, **further})
+
+
+def flag(text: str, *names: str, **further: Any) -> Any:
+    """A field that is a switch, off by default."""
+    return option(False, None, text, *names, **further)
 
 
 def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -56,7 +71,18 @@ def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[
 def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
     """A parameter for every field. Its annotation is typer's option, or the bare type if not `with_help`."""
     hints = get_type_hints(group, include_extras=with_help)
-    empty = inspect.Parameter.empty
-    defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(group)}
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in defaults]
+    kind, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    parameters = []
+    for entry in fields(group):
+        annotation = _annotated(entry, hints[entry.name]) if with_help and entry.metadata else hints[entry.name]
+        default = empty if entry.default is MISSING else entry.default
+        parameters.append(inspect.Parameter(entry.name, kind, default=default, annotation=annotation))
+    return parameters
+
+
+def _annotated(entry: Field[Any], hint: Any) -> Any:
+    further = dict(entry.metadata)
+    names = further.pop("names")
+    if not any(name.startswith("--") for name in names):
+        names = (f"--{entry.name.strip('_').replace('_', '-')}", *names)
+    return Annotated[hint, typer.Option(*names, **further)]

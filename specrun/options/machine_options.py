@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, get_args
-
-import typer
+from typing import Any, get_args
 
 from specrun.errors import UsageError
 from specrun.llama_settings import (
@@ -19,6 +17,7 @@ from specrun.llama_settings import (
     ResidencyChoice,
     SplitMode,
 )
+from specrun.options.expand import flag, option
 
 _TYPES = f"One of {', '.join(get_args(CacheType))}."
 _MAX_LAYERS = 10_000  # far beyond any model
@@ -36,10 +35,11 @@ _RANGES = {
 # The options that set a field of the same name for both models.
 _SHARED = (*_RANGES.keys() - {"n_cpu_moe"}, "repack", "flash_attn", "load_mode", "split_mode")
 
-_option = partial(typer.Option, rich_help_panel="Machine", show_default=False)
-_count = partial(_option, metavar="N")
-_layer_count = partial(_option, metavar="N|auto|all")
-_cache_type = partial(_option, metavar="TYPE")
+_option = partial(option, rich_help_panel="Machine", show_default=False)
+_flag = partial(flag, rich_help_panel="Machine")
+_count = partial(_option, None, "N")
+_layer_count = partial(_option, None, "N|auto|all")
+_cache_type = partial(_option, None, "TYPE")
 
 
 @dataclass(frozen=True)
@@ -47,89 +47,68 @@ class MachineOptions:
     """The options as the user gave them, named as llama.cpp's. With None, specrun chooses for this machine."""
 
     # fmt: off
-    ctx_size: Annotated[int | None, _count(
-        "--ctx-size", "-c", help="Most tokens of prompt and answer together. By default the model's, at most 4096."
-    )] = None
-    threads: Annotated[int | None, _count(
-        "--threads", "-t", help="Number of CPU threads. By default as many as physical cores."
-    )] = None
-    threads_batch: Annotated[int | None, _count(
-        "--threads-batch", "-tb", help="CPU threads for passes over several tokens. By default as --threads."
-    )] = None
-    batch_size: Annotated[int | None, _count(
-        "--batch-size", "-b",
-        help="Tokens of a prompt that llama.cpp gets at once; several GPUs can work on the micro-batches of one batch "
-        "at the same time. By default as --ubatch-size."
-    )] = None
-    ubatch_size: Annotated[int | None, _count(
-        "--ubatch-size", "-ub",
-        help="Tokens of a prompt that are computed at once, for which all weights are read once. By default as "
-        "`specrun tune` chose; untuned 512."
-    )] = None
-    gpu_layers: Annotated[str | None, _layer_count(
-        "--gpu-layers", "-ngl", help="Layers of the target that are kept in VRAM. By default as many as fit."
-    )] = None
-    gpu_layers_draft: Annotated[str | None, _layer_count(
-        "--gpu-layers-draft", "-ngld", help="Layers of the draft that are kept in VRAM. By default all, if they fit."
-    )] = None
-    n_cpu_moe: Annotated[int | None, _count(
-        "--n-cpu-moe", "-ncmoe", help="Keep the expert weights of the target's first N layers in RAM."
-    )] = None
-    cpu_moe: Annotated[bool, _option(
-        "--cpu-moe", "-cmoe", help="Keep the expert weights of all layers in RAM."
-    )] = False
-    split_mode: Annotated[SplitMode | None, _option(
-        "--split-mode", "-sm", metavar="none|layer|row",
-        help="How several GPUs share the target: one GPU only, whole layers (the default), or rows of matrices."
-    )] = None
-    tensor_split: Annotated[str | None, _option(
-        "--tensor-split", "-ts", metavar="N,N,...", help="Share of the target that each GPU gets, for example 3,1."
-    )] = None
-    main_gpu: Annotated[int | None, _option(
-        "--main-gpu", "-mg", metavar="INDEX", help="The GPU that --split-mode none uses, from 0."
-    )] = None
-    cache_type_k: Annotated[CacheType | None, _cache_type(
-        "--cache-type-k", "-ctk", help=f"Type of the target's K cache. By default f16. {_TYPES}"
-    )] = None
-    cache_type_v: Annotated[CacheType | None, _cache_type(
-        "--cache-type-v", "-ctv", help="Type of the target's V cache. By default bf16 on a CPU, else f16."
-    )] = None
-    cache_type_k_draft: Annotated[CacheType | None, _cache_type(
-        "--cache-type-k-draft", "-ctkd", help="Type of the draft's K cache. Same values and default as the target's."
-    )] = None
-    cache_type_v_draft: Annotated[CacheType | None, _cache_type(
-        "--cache-type-v-draft", "-ctvd", help="Type of the draft's V cache. Same values and default as the target's."
-    )] = None
-    flash_attn: Annotated[FlashAttention | None, _option(
-        "--flash-attn", "-fa",
-        help="Whether to use flash attention. By default on, unless a trial on this CPU was faster without.",
-    )] = None
-    repack: Annotated[bool | None, _option(
-        "--repack/--no-repack",
-        help="Reorder weights for this CPU: often faster, but large and small passes then differ in a token's last "
-        "bits. By default as `specrun tune` chose; untuned, where all weights are in RAM and are not bit-exact anyway."
-    )] = None
-    load_mode: Annotated[LoadMode | None, _option(
-        "--load-mode", "-lm", metavar="MODE",
-        help="How weights are read: none (into memory), mmap (mapped from the file), mlock (kept from being swapped "
-        "out), mmap+mlock, or auto (mmap if possible)."
-    )] = None
-    residency: Annotated[ResidencyChoice, _option(
-        "--residency", metavar="auto|off",
-        help="Whether specrun itself reads weights that do not fit into RAM, ahead of their use (auto, where it can), "
-        "or leaves that to the system's page cache (off)."
-    )] = "auto"
-    rpc: Annotated[str | None, _option(
-        "--rpc", metavar="HOST:PORT,...",
-        help="Put layers of the target that this machine's GPUs have no room for on other machines, where llama.cpp's "
-        "rpc-server runs. Nothing is encrypted: in trusted networks only."
-    )] = None
-    no_op_offload: Annotated[bool, _option(
-        "--no-op-offload", help="Multiply weights that are in RAM on the CPU only, never on the GPU."
-    )] = False
-    exact: Annotated[bool, _option(
-        "--exact", help="Pad every pass, also of plain decoding, to sizes that give a token's logits the same bits."
-    )] = False
+    ctx_size: int | None = _count(
+        "Most tokens of prompt and answer together. By default the model's, at most 4096.", "-c"
+    )
+    threads: int | None = _count("Number of CPU threads. By default as many as physical cores.", "-t")
+    threads_batch: int | None = _count("CPU threads for passes over several tokens. By default as --threads.", "-tb")
+    batch_size: int | None = _count(
+        "Tokens of a prompt that llama.cpp gets at once; several GPUs can work on the micro-batches of one batch "
+        "at the same time. By default as --ubatch-size.", "-b"
+    )
+    ubatch_size: int | None = _count(
+        "Tokens of a prompt that are computed at once, for which all weights are read once. By default as "
+        "`specrun tune` chose; untuned 512.", "-ub"
+    )
+    gpu_layers: str | None = _layer_count(
+        "Layers of the target that are kept in VRAM. By default as many as fit.", "-ngl"
+    )
+    gpu_layers_draft: str | None = _layer_count(
+        "Layers of the draft that are kept in VRAM. By default all, if they fit.", "-ngld"
+    )
+    n_cpu_moe: int | None = _count("Keep the expert weights of the target's first N layers in RAM.", "-ncmoe")
+    cpu_moe: bool = _flag("Keep the expert weights of all layers in RAM.", "-cmoe")
+    split_mode: SplitMode | None = _option(
+        None, "none|layer|row",
+        "How several GPUs share the target: one GPU only, whole layers (the default), or rows of matrices.", "-sm"
+    )
+    tensor_split: str | None = _option(
+        None, "N,N,...", "Share of the target that each GPU gets, for example 3,1.", "-ts"
+    )
+    main_gpu: int | None = _option(None, "INDEX", "The GPU that --split-mode none uses, from 0.", "-mg")
+    cache_type_k: CacheType | None = _cache_type(f"Type of the target's K cache. By default f16. {_TYPES}", "-ctk")
+    cache_type_v: CacheType | None = _cache_type(
+        "Type of the target's V cache. By default bf16 on a CPU, else f16.", "-ctv"
+    )
+    cache_type_k_draft: CacheType | None = _cache_type(
+        "Type of the draft's K cache. Same values and default as the target's.", "-ctkd"
+    )
+    cache_type_v_draft: CacheType | None = _cache_type(
+        "Type of the draft's V cache. Same values and default as the target's.", "-ctvd"
+    )
+    flash_attn: FlashAttention | None = _option(
+        None, None,
+        "Whether to use flash attention. By default on, unless a trial on this CPU was faster without.", "-fa"
+    )
+    repack: bool | None = _option(
+        None, None, "Reorder weights for this CPU: often faster, but large and small passes then differ in a token's "
+        "last bits. By default as `specrun tune` chose; untuned, where all weights are in RAM and are not bit-exact "
+        "anyway.", "--repack/--no-repack"
+    )
+    load_mode: LoadMode | None = _option(
+        None, "MODE", "How weights are read: none (into memory), mmap (mapped from the file), mlock (kept from being "
+        "swapped out), mmap+mlock, or auto (mmap if possible).", "-lm"
+    )
+    residency: ResidencyChoice = _option(
+        "auto", "auto|off", "Whether specrun itself reads weights that do not fit into RAM, ahead of their use (auto, "
+        "where it can), or leaves that to the system's page cache (off)."
+    )
+    rpc: str | None = _option(
+        None, "HOST:PORT,...", "Put layers of the target that this machine's GPUs have no room for on other machines, "
+        "where llama.cpp's rpc-server runs. Nothing is encrypted: in trusted networks only."
+    )
+    no_op_offload: bool = _flag("Multiply weights that are in RAM on the CPU only, never on the GPU.")
+    exact: bool = _flag("Pad every pass, also of plain decoding, to sizes that give a token's logits the same bits.")
     # fmt: on
 
     def target_settings(self) -> LlamaSettings:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import typer
 
-_option = partial(typer.Option, rich_help_panel="Models", show_default=False)
+from specrun.options.expand import flag, option
+
+_PANEL = "Models"
 
 # fmt: off
-Target = Annotated[str | None, _option(
-    "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL",
+Target = Annotated[str | None, typer.Option(
+    "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL", rich_help_panel=_PANEL, show_default=False,
     help="The large model whose text you want: a name listed by `specrun models list`, org/repo:QUANT, or a GGUF file. "
     "By default the embedded demo pair."
 )]
@@ -29,11 +30,11 @@ class ModelOptions:
 
     target: Target = None
     # fmt: off
-    draft: Annotated[str | None, _option(
-        "--draft", "-md", envvar="SPECRUN_DRAFT", metavar="MODEL",
-        help="A small model with the same tokenizer, a head that was trained for the target, mtp for the "
+    draft: str | None = option(
+        None, "MODEL", "A small model with the same tokenizer, a head that was trained for the target, mtp for the "
         "target's own MTP layers, or none; without --target: draft or eagle3. By default the fastest that "
-        "`specrun tune` measured, else the draft that the catalog recommends."
-    )] = None
+        "`specrun tune` measured, else the draft that the catalog recommends.", "-md",
+        envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL
+    )
     # fmt: on
-    pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False
+    pull: bool = flag("Download missing models without asking.", "--pull", "--yes", "-y", rich_help_panel=_PANEL)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.errors import UsageError
+from specrun.options.expand import option
 
 if TYPE_CHECKING:
     from specrun.sampling.parameters import SamplingParameters
@@ -29,45 +30,36 @@ _MAX_BIAS = 1e6
 
 _BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
 
-_option = partial(typer.Option, rich_help_panel="Sampling")
+_shared = partial(typer.Option, rich_help_panel="Sampling")
+_option = partial(option, rich_help_panel="Sampling")
 
 # fmt: off
-Temperature = Annotated[float, _option(
+Temperature = Annotated[float, _shared(
     "--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random."
 )]
-Seed = Annotated[int, _option(
+Seed = Annotated[int, _shared(
     "--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
 )]
+# fmt: on
 
 
 @dataclass(frozen=True)
 class TokenOptions:
     """How a token is taken, apart from the temperature: the options as llama.cpp has them, as the user gave them."""
 
-    top_k: Annotated[int, _option(metavar="K", help="Sample from the K likeliest tokens only; 0 is off.")] = 40
-    top_p: Annotated[float, _option(
-        "--top-p", metavar="P", help="Sample from the likeliest tokens that together reach probability P; 1 is off."
-    )] = 0.95
-    min_p: Annotated[float, _option(
-        "--min-p", metavar="P", help="Drop tokens less likely than P times the likeliest token; 0 is off."
-    )] = 0.05
-    repeat_penalty: Annotated[float, _option(
-        "--repeat-penalty", metavar="R", help="Divide the positive logits of tokens that occurred by R; 1 is off."
-    )] = 1.0
-    presence_penalty: Annotated[float, _option(
-        "--presence-penalty", metavar="R", help="Lower the logits of tokens that occurred by R; 0 is off."
-    )] = 0.0
-    frequency_penalty: Annotated[float, _option(
-        "--frequency-penalty", metavar="R", help="Lower a token's logit by R for each occurrence; 0 is off."
-    )] = 0.0
-    repeat_last_n: Annotated[int, _option(
-        "--repeat-last-n", metavar="N", help="Number of latest tokens in which the penalties count occurrences."
-    )] = 64
-    logit_bias: Annotated[list[str] | None, _option(
-        "--logit-bias", metavar="ID+B",
-        help="Add B to the logit of the token with this id, as in 15043+1 or 15043-1; -inf forbids it. May be given "
-        "several times. A dict in Python."
-    )] = None
+    top_k: int = _option(40, "K", "Sample from the K likeliest tokens only; 0 is off.")
+    top_p: float = _option(0.95, "P", "Sample from the likeliest tokens that together reach probability P; 1 is off.")
+    min_p: float = _option(0.05, "P", "Drop tokens less likely than P times the likeliest token; 0 is off.")
+    repeat_penalty: float = _option(1.0, "R", "Divide the positive logits of tokens that occurred by R; 1 is off.")
+    presence_penalty: float = _option(0.0, "R", "Lower the logits of tokens that occurred by R; 0 is off.")
+    frequency_penalty: float = _option(0.0, "R", "Lower a token's logit by R for each occurrence; 0 is off.")
+    repeat_last_n: int = _option(64, "N", "Number of latest tokens in which the penalties count occurrences.")
+    # fmt: off
+    logit_bias: list[str] | None = _option(
+        None, "ID+B", "Add B to the logit of the token with this id, as in 15043+1 or 15043-1; -inf forbids it. May be "
+        "given several times. A dict in Python."
+    )
+    # fmt: on
     seed: Seed = 0
 
 
@@ -76,18 +68,15 @@ class SamplingOptions(TokenOptions):
     """All options of a text."""
 
     temp: Temperature = 0.8
-    max_tokens: Annotated[int | None, _option(
-        "--max-tokens", "-n", "--predict", metavar="N",
-        help="Most tokens to write. By default until the model ends its text or the context is full."
-    )] = None
-    stop: Annotated[list[str] | None, _option(
-        "--stop", "-r", metavar="TEXT", help="End the answer before this text. May be given several times."
-    )] = None
-    grammar: Annotated[Path | None, _option(metavar="FILE", help="Write only what this GBNF grammar allows.")] = None
-    json_schema: Annotated[Path | None, _option(
-        "--json-schema", metavar="FILE", help="Write only JSON that matches this schema."
-    )] = None
-# fmt: on
+    # fmt: off
+    max_tokens: int | None = _option(
+        None, "N", "Most tokens to write. By default until the model ends its text or the context is full.",
+        "--max-tokens", "-n", "--predict"
+    )
+    # fmt: on
+    stop: list[str] | None = _option(None, "TEXT", "End the answer before this text. May be given several times.", "-r")
+    grammar: Path | None = _option(None, "FILE", "Write only what this GBNF grammar allows.")
+    json_schema: Path | None = _option(None, "FILE", "Write only JSON that matches this schema.")
 
 
 @dataclass(frozen=True)
@@ -103,6 +92,17 @@ def sampling_parameters(options: TokenOptions, temperature: float) -> SamplingPa
 
     names = [field.name for field in fields(SamplingParameters) if field.name != "temperature"]
     return SamplingParameters(temperature, **{name: settled(name, getattr(options, name)) for name in names})
+
+
+def temperatures_in(text: str) -> tuple[float, ...]:
+    """The temperatures of a list such as `0.8,0`, each once. Raises UsageError."""
+    try:
+        values = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        values = ()
+    if not values or not all(0 <= value <= 10 for value in values):
+        raise UsageError(f"--temp is a list of temperatures such as 0.8,0; got {text}")
+    return values
 
 
 def settled(name: str, value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from specrun.errors import UsageError
+from specrun.options.expand import flag, option
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Plan
@@ -17,21 +18,23 @@ if TYPE_CHECKING:
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
-_option = partial(typer.Option, rich_help_panel="Speculation")
+_shared = partial(typer.Option, rich_help_panel="Speculation")
+_option = partial(option, rich_help_panel="Speculation")
+_flag = partial(flag, rich_help_panel="Speculation")
 
 # Bounds of the trees of `auto` without a profile, which are as large as pays; chosen by hand.
 _AUTO_BUDGET = 64  # nodes
 _AUTO_DEPTH = 16  # drafted tokens on a path, without draft sources
 
 # fmt: off
-Datastore = Annotated[Path | None, _option(
+Datastore = Annotated[Path | None, _shared(
     metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."
 )]
-Budget = Annotated[int | None, _option(metavar="N", help="Most nodes of a tree, root included. By default 16.")]
-Depth = Annotated[int | None, _option(
+Budget = Annotated[int | None, _shared(metavar="N", help="Most nodes of a tree, root included. By default 16.")]
+Depth = Annotated[int | None, _shared(
     metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."
 )]
-GrowthMap = Annotated[Path | None, _option(
+GrowthMap = Annotated[Path | None, _shared(
     metavar="FILE", help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
 )]
 # fmt: on
@@ -54,28 +57,24 @@ class SpeculationOptions:
     """The options as the user gave them. They do not change the text, except for methods that are marked otherwise."""
 
     # fmt: off
-    speculate: Annotated[Speculate, _option(
-        help="What to draft: nothing (off), one path (chain), a tree, or what is fastest on this machine (auto). The "
-        "text is always the same."
-    )] = "auto"
-    method: Annotated[str | None, _option(
-        "--method", metavar="NAME", help="Draft and accept by a method that `specrun methods` lists."
-    )] = None
+    speculate: Speculate = _option(
+        "auto", None, "What to draft: nothing (off), one path (chain), a tree, or what is fastest on this machine "
+        "(auto). The text is always the same."
+    )
+    method: str | None = _option(None, "NAME", "Draft and accept by a method that `specrun methods` lists.")
     growth_map: GrowthMap = None
     datastore: Datastore = None
-    history: Annotated[bool, _option(
-        "--history", help="Also draft from earlier sessions with --history, and save this one on this machine."
-    )] = False
-    overlap: Annotated[bool | None, _option(
-        "--overlap/--no-overlap", show_default=False,
-        help="Whether to draft while the target's pass runs. By default where `specrun tune` measured that it pays."
-    )] = None
+    history: bool = _flag("Also draft from earlier sessions with --history, and save this one on this machine.")
+    overlap: bool | None = _option(
+        None, None, "Whether to draft while the target's pass runs. By default where `specrun tune` measured that it "
+        "pays.", "--overlap/--no-overlap"
+    )
     budget: Budget = None
     depth: Depth = None
-    learn: Annotated[bool, _option(
-        "--learn/--no-learn",
-        help="Whether auto begins with what earlier runs of this pair learned, and keeps what this one learns."
-    )] = True
+    learn: bool = _option(
+        True, None, "Whether auto begins with what earlier runs of this pair learned, and keeps what this one learns.",
+        "--learn/--no-learn"
+    )
     # fmt: on
 
     @property

@@ -8,10 +8,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Column, Table
+from rich.table import Table
 
 from specrun.bench.rows import Row
 from specrun.display_text import rate_text
+from specrun.views import output
 
 _HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "by depth", "predicted", "first",
          "memory")  # fmt: skip
@@ -20,7 +21,7 @@ _MOST_DEPTHS = 6  # of the column "by depth"
 
 def as_table(rows: Sequence[Row]) -> Table:
     """A rich table; the fastest row of each kind of text is bold."""
-    table = Table(*_HEAD[:3], *(Column(name, justify="right") for name in _HEAD[3:]), box=None, pad_edge=False)
+    table = output.table(*_HEAD, right=_HEAD[3:])
     for kind in dict.fromkeys(row.kind for row in rows):
         of_kind = [row for row in rows if row.kind == kind]
         fastest = max(of_kind, key=lambda row: row.tokens_per_second)

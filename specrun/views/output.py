@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
 from specrun.display_text import one_line, visible, without_secrets
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SECONDS_BEFORE_ACTIVITY = 0.5  # what is over sooner needs no line
 _FRAMES_PER_SECOND = 8
@@ -60,10 +63,18 @@ def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-def print_table(table: RenderableType) -> None:
+def table(*names: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+    """An empty table with these columns; what is in those of `right` stands flush right."""
+    from rich.table import Column, Table
+
+    columns = (Column(name, justify="right" if name in right else "left") for name in names)
+    return Table(*columns, box=None, pad_edge=False, title=title, title_justify="left")
+
+
+def print_table(renderable: RenderableType) -> None:
     """Print a table, or a group of them, on stdout; up to 200 columns wide if stdout is not a terminal."""
     console = stdout if stdout.is_terminal else LiteralConsole(width=200)
-    console.print(table, soft_wrap=False)
+    console.print(renderable, soft_wrap=False)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from specrun.display_text import rate_text
@@ -20,7 +20,7 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
-from specrun.views.output import LiteralConsole
+from specrun.views import output
 from specrun.views.placement_view import PlacementView
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines
@@ -29,7 +29,7 @@ _ERRORS = 2.0  # standard errors on either side of a rate that its range takes i
 
 def placement_text(placement: Placement) -> str:
     """Where the layers lie, as the plain text that a profile keeps."""
-    console = LiteralConsole(file=io.StringIO(), width=120, color_system=None)
+    console = output.LiteralConsole(file=io.StringIO(), width=120, color_system=None)
     with console.capture() as capture:
         console.print(PlacementView(placement))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -95,7 +95,7 @@ def exactness(profile: Profile) -> str:
 def _tried(profile: Profile) -> Table:
     sizes = sorted({n for tried in profile.tried for n in tried.ms})
     figures = (*map(str, sizes), "prompt tokens/s", "bit-exact with")
-    table = _table(("settings",), figures, "settings tried, ms by tokens of a pass")
+    table = output.table("settings", *figures, right=figures, title="settings tried, ms by tokens of a pass")
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
         exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes or "not compared")
@@ -108,7 +108,8 @@ def _costs(profile: Profile) -> Table:
     target, draft = profile.costs.target, profile.costs.draft
     contexts = sorted({t.ctx for t in target.times})
     of_target = [f"target ms, context {ctx}" for ctx in contexts]
-    table = _table((), ("tokens", *of_target, "times a pass of 1", *(["draft ms"] if draft else [])))
+    figures = ("tokens", *of_target, "times a pass of 1", *(["draft ms"] if draft else []))
+    table = output.table(*figures, right=figures)
     plain = target.ms(1, contexts[0])
     for n in target.sizes:
         row = [str(n), *(_cell(target, n, ctx) for ctx in contexts), f"{target.ms(n, contexts[0]) / plain:.2f}"]
@@ -124,12 +125,6 @@ def _cell(table: CostTable, n: int, ctx: int) -> str:
 
 def _ms_text(ms: float | None) -> str:
     return "" if ms is None else f"{ms:.{2 if ms < 10 else 1 if ms < 100 else 0}f}"
-
-
-def _table(names: Sequence[str], figures: Sequence[str], title: str | None = None) -> Table:
-    """An empty table: the columns of `names` are flush left, those of `figures` flush right."""
-    columns: list[Column | str] = [*names, *(Column(name, justify="right") for name in figures)]
-    return Table(*columns, box=None, pad_edge=False, title=title, title_justify="left")
 
 
 def _cost_plot(profile: Profile) -> Text:
@@ -169,7 +164,8 @@ def _figure(unit: str, largest: int, highest: float) -> Any:
 
 def _validation(rows: Sequence[ValidationRow]) -> Table:
     head = ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured")
-    table = _table(("temperature", "plan"), head, "plans run on other texts, in turn; ratios are to off")
+    title = "plans run on other texts, in turn; ratios are to off"
+    table = output.table("temperature", "plan", *head, right=head, title=title)
     for temperature in dict.fromkeys(row.temperature for row in rows):
         at_temperature = [row for row in rows if row.temperature == temperature]
         fastest = max(at_temperature, key=lambda row: row.measured)

@@ -6,19 +6,17 @@ import json
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from specrun.verifying.findings import Divergence, Finding
+from specrun.views import output
 
 _STYLES = {"near-tie": "yellow", "different": "bold red", "other distribution": "bold red"}
 
 
 def report(findings: Sequence[Finding]) -> RenderableType:
     """A row for each finding, and below them both texts around every divergence."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("kind", "T", "plan", "tokens", "a pass", "result", ""):
-        table.add_column(name, justify="right" if name in ("T", "tokens", "a pass") else "left")
+    table = output.table("kind", "T", "plan", "tokens", "a pass", "result", "", right=("T", "tokens", "a pass"))
     for finding in findings:
         rate = finding.n_tokens / max(finding.n_passes, 1)
         figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{rate:.1f}"]
