@@ -117,7 +117,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             keep_what_is_there = interrupts.undone(lambda: self._keep(completion) if completion.token_ids else None)
             try:
                 with InterruptFlag() as interrupted, without_echo(), keep_what_is_there:
-                    self._answers.show(completion.stream(interrupted), completion)
+                    self._answers(completion.stream(interrupted), completion)
             except BaseException:
                 # A failed pass, a second Ctrl-C: what was written stays, as it does on the screen.
                 if completion.token_ids:

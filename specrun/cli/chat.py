@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from specrun.options.expand import expanded, flag, option
@@ -80,9 +81,9 @@ def chat(
 
 def _view(target: str | None, plain: bool) -> AnswerView:
     """What shows the answers of a target; None is the embedded pair."""
-    from specrun.views.answer_stream import LiveAnswers, PlainAnswers
+    from specrun.views.answer_stream import show_live, show_plain
 
     if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
-        return PlainAnswers(output.stdout)
+        return partial(show_plain, output.stdout)
     # The embedded target writes Python, whose `__init__` is not meant as bold letters.
-    return LiveAnswers(output.stdout, markdown=target is not None)
+    return partial(show_live, output.stdout, target is not None)

@@ -32,8 +32,10 @@ def opened(
 
 def unusable_gpu() -> Finding | None:
     """Why llama.cpp cannot use the GPU of this machine; None if no GPU is known to be there, or if it can be used."""
-    n_gpus = len(offload_devices(devices.devices()))
-    return installation.unusable_gpu(library.backends(), n_gpus, gpu_driver(), nvidia_card())
+    driver, has_nvidia = gpu_driver(), nvidia_card()
+    if offload_devices(devices.devices()) or not (driver or has_nvidia):
+        return None
+    return installation.backends(library.backends(), 0, driver, has_nvidia)
 
 
 def note_unusable_gpu() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
 from specrun.engine.model import Model
@@ -22,14 +22,6 @@ _HARDLY_ANY = 1.2  # tokens a pass; with fewer, nearly all passes were plain
 _PAYS = 1.1  # times plain decoding's rate; machines vary by less from run to run
 
 
-@dataclass(frozen=True)
-class Step:
-    """A piece of one of the texts."""
-
-    which: int  # the index of the text; 0 is plain
-    piece: str  # what the pass brought
-
-
 class Comparison:
     """The two texts of a prompt, greedy, one after the other.
 
@@ -44,13 +36,16 @@ class Comparison:
         self.plain = model.complete(request, FixedPlan(OFF.plan()))
         self.fast = model.complete(request)
 
-    def write(self, interrupted: Callable[[], bool] = never) -> Iterator[Step]:
-        """Write both texts, the plain text first. Raises KeyboardInterrupt once `interrupted` returns True."""
+    def write(self, interrupted: Callable[[], bool] = never) -> Iterator[tuple[int, str]]:
+        """Write both texts. Yields the index of a text, 0 for the plain text, which comes first, and a piece of it.
+
+        Raises KeyboardInterrupt once `interrupted` returns True.
+        """
         self._model.complete(self._warm_up, FixedPlan(OFF.plan())).run()
         for which, completion in enumerate((self.plain, self.fast)):
             self._model.engine.reset()
             for piece in completion.stream(interrupted):
-                yield Step(which, piece)
+                yield which, piece
             if completion.finish_reason == "interrupted":
                 raise KeyboardInterrupt
 

@@ -43,6 +43,12 @@ class Widening:
     sizes: Mapping[str, int]  # the sizes that change
     kind: str  # the type of the matrices
 
+    @property
+    def path(self) -> Path:
+        """The file says by its name what it was made from, so that a new version of specrun makes its own."""
+        sizes, made_from = "-".join(map(str, self.sizes.values())), file_identity([self.source])[:8]
+        return folder() / f"{self.name}-{sizes}-{self.kind}-{made_from}.gguf"
+
 
 _TARGET_SIZES = {"embd": 1024, "layers": 24, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000}
 WIDENINGS = (
@@ -61,8 +67,8 @@ def wide_pair(run: Run) -> tuple[Path, Path]:
 
     Raises SpecrunError where the disk has no room or cannot be written, and KeyboardInterrupt.
     """
-    target, draft = paths = [_path(widening) for widening in WIDENINGS]
-    missing = [(path, widening) for path, widening in zip(paths, WIDENINGS, strict=True) if not path.exists()]
+    target, draft = paths = [widening.path for widening in WIDENINGS]
+    missing = [widening for widening in WIDENINGS if not widening.path.exists()]
     if missing:
         try:
             with InterruptFlag() as interrupted:
@@ -103,15 +109,9 @@ def remove() -> int:
     return freed
 
 
-def _path(widening: Widening) -> Path:
-    """The file's name says what it was made from, so that a new version of specrun makes its own."""
-    made_from = file_identity([widening.source])[:8]
-    return folder() / f"{widening.name}-{'-'.join(map(str, widening.sizes.values()))}-{widening.kind}-{made_from}.gguf"
-
-
-def _make(missing: list[tuple[Path, Widening]], run: Run) -> None:
+def _make(missing: list[Widening], run: Run) -> None:
     folder().mkdir(parents=True, exist_ok=True)
-    models = [(path, WiderModel(widening.source, widening.sizes, widening.kind)) for path, widening in missing]
+    models = [(one.path, WiderModel(one.source, one.sizes, one.kind)) for one in missing]
     total = sum(model.n_bytes for _, model in models)
     free = shutil.disk_usage(folder()).free
     parameters = models[0][1].n_parameters / 1e9

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from specrun.catalog.architectures import READ_IN
 from specrun.display_text import size_text
 from specrun.doctor import Finding
-from specrun.doctor.probe import Build, CheckedFact
+from specrun.doctor.probe import KNOWN_BUILD, Build
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device, offload_devices
 
@@ -60,26 +59,12 @@ def backends(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia
     return Finding("backends", "warn", f"{compiled}; {what}", fix)
 
 
-def unusable_gpu(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia: bool) -> Finding | None:
-    """The finding of `backends` where there surely is a GPU, and none can be used; else None."""
-    if n_gpus or not (driver or has_nvidia):
-        return None
-    return backends(names, n_gpus, driver, has_nvidia)
-
-
-def facts(check: Callable[[], Sequence[CheckedFact]]) -> Iterator[Finding]:
-    """A finding for each fact about llama.cpp that specrun relies on. check: `probe.check_facts`."""
-    known = f"pip install llama-cpp-python=={READ_IN}"
+def facts(check: Callable[[], list[Finding]]) -> list[Finding]:
+    """What `probe.check_facts` finds, or that it crashed."""
     try:
-        checked = check()
+        return check()
     except LlamaError as error:
-        yield Finding("facts", "warn", str(error), known)
-        return
-    for fact in checked:
-        if fact.why_not is None:
-            yield Finding(f"fact: {fact.name}", "ok", fact.relied_on)
-        else:
-            yield Finding(f"fact: {fact.name}", "warn", f"{fact.without}, because {fact.why_not}", known)
+        return [Finding("facts", "warn", str(error), KNOWN_BUILD)]
 
 
 def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:

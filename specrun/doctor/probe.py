@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from specrun.catalog.architectures import READ_IN
+from specrun.doctor import Finding
 from specrun.errors import LlamaError, SpecrunError
 from specrun.hardware.device import Device
 from specrun.processes import child_process
@@ -23,6 +25,7 @@ _SECONDS = 30.0  # for one process; a GPU backend that compiles its kernels firs
 _PROMPT = "def read_config(path):\n"
 _N_CTX = 64  # tokens
 _LAYERS = 2  # in llama.cpp's count, where the output is one: a block and the output
+KNOWN_BUILD = f"pip install llama-cpp-python=={READ_IN}"  # where all facts hold
 _OFFLOADED = re.compile(r"offloaded (\d+)/\d+ layers")
 
 
@@ -44,20 +47,13 @@ def read_build(debug: bool = False) -> Build:
     return Build(**(value | lists))
 
 
-@dataclass(frozen=True)
-class CheckedFact:
-    """A fact about llama.cpp (`specrun.llama.facts`). why_not: why it does not hold for this build; None if it does."""
+def check_facts(debug: bool = False) -> list[Finding]:
+    """A finding for each fact about llama.cpp that specrun relies on, by an earlier check or a new one.
 
-    name: str
-    relied_on: str
-    without: str
-    why_not: str | None
-
-
-def check_facts(debug: bool = False) -> list[CheckedFact]:
-    """Whether each fact holds, by an earlier check or a new one. Raises LlamaError if a check crashes or hangs."""
+    Raises LlamaError if a check crashes or hangs.
+    """
     value = _answer({"ask": "facts"}, "the process that checked facts about llama.cpp", debug)
-    return [CheckedFact(**fact) for fact in value["facts"]]
+    return [Finding(**finding) for finding in value["findings"]]
 
 
 def run_layer(gpu: int | None, debug: bool = False) -> float:
@@ -106,8 +102,12 @@ def _facts() -> dict[str, Any]:
     from specrun.llama.facts.fact import why_not
     from specrun.llama.facts.relied_on import FACTS
 
-    checked = [CheckedFact(fact.name, fact.relied_on, fact.without, why_not(fact, keeps=False)) for fact in FACTS]
-    return {"facts": list(map(asdict, checked))}
+    findings = []
+    for fact in FACTS:
+        why, check = why_not(fact, keeps=False), f"fact: {fact.name}"
+        broken = Finding(check, "warn", fact.notice(why), KNOWN_BUILD) if why else None
+        findings.append(broken or Finding(check, "ok", fact.relied_on))
+    return {"findings": list(map(asdict, findings))}
 
 
 def _layer(gpu: int | None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -24,84 +24,70 @@ _MOST_RENDERED = 8000  # characters of an unfinished block; only the end of a lo
 _BELOW = 2  # lines of the screen that are kept for the status
 
 
-class AnswerView(Protocol):
-    """Shows one answer after the other."""
-
-    def show(self, pieces: Iterable[str], completion: Completion) -> None:
-        """Show the pieces as they come. `completion` gives them; its statistics may be shown as well."""
+AnswerView = Callable[[Iterable[str], Completion], None]  # shows the pieces of an answer as they come
 
 
-class PlainAnswers:
-    """Writes pieces as they are, with an empty line behind each answer. A terminal gets them escaped (`visible`)."""
+def show_plain(console: Console, pieces: Iterable[str], completion: Completion) -> None:
+    """Write pieces as they are, and an empty line behind the answer. A terminal gets them escaped (`visible`)."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def write(text: str) -> None:
+        console.file.write(visible(text) if console.is_terminal else text)
+        console.file.flush()
 
-    def show(self, pieces: Iterable[str], completion: Completion) -> None:
-        for piece in pieces:
-            self._write(piece)
-        self._write("\n" if completion.text.endswith("\n") else "\n\n")
-
-    def _write(self, text: str) -> None:
-        self._console.file.write(visible(text) if self._console.is_terminal else text)
-        self._console.file.flush()
+    for piece in pieces:
+        write(piece)
+    write("\n" if completion.text.endswith("\n") else "\n\n")
 
 
-class LiveAnswers:
-    """Prints finished parts of an answer on a terminal, and draws below them the unfinished part and how fast it goes.
+def show_live(console: Console, markdown: bool, pieces: Iterable[str], completion: Completion) -> None:
+    """Print finished parts of an answer on a terminal, and draw below them the unfinished part and how fast it goes.
 
-    markdown: whether answers are Markdown. Else every line is shown as it is.
+    markdown: whether the answer is Markdown. Else every line is shown as it is.
     """
-
-    def __init__(self, console: Console, markdown: bool) -> None:
-        self._console = console
-        self._markdown = markdown
-
-    def show(self, pieces: Iterable[str], completion: Completion) -> None:
-        answer = _Answer(completion, self._markdown)
-        printed = 0.0
-        try:
-            with Live(answer, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
-                for piece in pieces:
-                    answer.pending += visible(piece)
-                    # A print takes milliseconds, in which the model could write.
-                    now = time.perf_counter()
-                    if now > printed + 1 / _FRAMES_PER_SECOND and (finished := answer.take_finished()):
-                        self._print(finished, is_first=printed == 0)
-                        printed = now
-        finally:
-            if answer.pending:
-                self._print(answer.pending, is_first=printed == 0)
-            self._console.print()
-
-    def _print(self, text: str, is_first: bool) -> None:
-        if not self._markdown:
-            self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
-            return
-        if not is_first:  # blocks of Markdown have an empty line between them
-            self._console.print()
-        lines = _rendered(self._console, self._console.options, text)
-        self._console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=False)
+    answer = _Answer(console, markdown, completion)
+    try:
+        with Live(answer, console=console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
+            for piece in pieces:
+                answer.pending += visible(piece)
+                # A print takes milliseconds, in which the model could write.
+                if time.perf_counter() > answer.printed_at + 1 / _FRAMES_PER_SECOND:
+                    answer.print_finished()
+    finally:
+        answer.print_pending(len(answer.pending))
+        console.print()
 
 
 class _Answer:
     """The part of an answer that is not finished yet, with a line about the whole."""
 
-    def __init__(self, completion: Completion, markdown: bool) -> None:
+    def __init__(self, console: Console, markdown: bool, completion: Completion) -> None:
         self.pending = ""
-        self._completion = completion
+        self.printed_at = 0.0  # a moment of time.perf_counter(); 0 before the first print
+        self._console = console
         self._markdown = markdown
+        self._completion = completion
         self._started = time.perf_counter()
         self._lines: list[list[Segment]] = []
         self._next_drawing = 0.0
 
-    def take_finished(self) -> str:
-        """Remove and return what is finished."""
-        end = finished_blocks(self.pending) if self._markdown else self.pending.rfind("\n") + 1
-        finished, self.pending = self.pending[:end], self.pending[end:]
-        if finished:
-            self._next_drawing = 0.0  # else it would be drawn once more
-        return finished
+    def print_finished(self) -> None:
+        """Print what is finished, if anything is."""
+        self.print_pending(finished_blocks(self.pending) if self._markdown else self.pending.rfind("\n") + 1)
+
+    def print_pending(self, end: int) -> None:
+        """Print the pending text up to `end`."""
+        text, self.pending = self.pending[:end], self.pending[end:]
+        if not text:
+            return
+        self._next_drawing = 0.0  # else it would be drawn once more
+        if not self._markdown:
+            self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
+        else:
+            if self.printed_at:  # blocks of Markdown have an empty line between them
+                self._console.print()
+            lines = _rendered(self._console, self._console.options, text)
+            self._console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=False)
+        self.printed_at = time.perf_counter()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         started = time.perf_counter()

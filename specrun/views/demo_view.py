@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specrun.demo.comparison import PROMPT, Comparison, Step
+from specrun.demo.comparison import PROMPT, Comparison
 
 _NAMES = ("plain", "specrun")
 _STYLES = ("yellow", "green")
@@ -22,13 +22,13 @@ _BORDERS = 2  # lines or columns of a panel's frame
 _BELOW = 4  # lines that are left free for the sentence and the shell's prompt
 
 
-def show(comparison: Comparison, steps: Iterable[Step], console: Console) -> None:
+def show(comparison: Comparison, steps: Iterable[tuple[int, str]], console: Console) -> None:
     """Draw the texts on a terminal while they are written."""
     view = _View(comparison)
     with Live(view, console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         drawn = 0.0
-        for step in steps:
-            view.add(step)
+        for which, piece in steps:
+            view.add(which, piece)
             now = time.perf_counter()
             if now > drawn + _SECONDS_BETWEEN_FRAMES:
                 live.refresh()
@@ -56,11 +56,11 @@ class _View:
         self._last = ["", ""]
         self._now = 0
 
-    def add(self, step: Step) -> None:
-        """Take in what a pass brought."""
-        self._now = step.which
-        self._texts[step.which] += self._last[step.which]
-        self._last[step.which] = step.piece
+    def add(self, which: int, piece: str) -> None:
+        """Take in what a pass brought to the text with this index."""
+        self._now = which
+        self._texts[which] += self._last[which]
+        self._last[which] = piece
 
     def finish(self) -> None:
         """Both texts are complete."""

@@ -31,11 +31,10 @@ class OneMessage:
         raise EOFError
 
 
-class TerminalThatGoes:
-    def show(self, pieces: Iterable[str], completion: Completion) -> None:
-        for _ in pieces:
-            assert completion.token_ids
-            raise OSError(errno.EIO, "Input/output error")
+def terminal_that_goes(pieces: Iterable[str], completion: Completion) -> None:
+    for _ in pieces:
+        assert completion.token_ids
+        raise OSError(errno.EIO, "Input/output error")
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_an_answer_is_kept_when_the_signal_comes_after_the_terminal_has_gone(scr
 
     around = Surroundings(
         OneMessage(),
-        lambda _: TerminalThatGoes(),
+        lambda _: terminal_that_goes,
         Console(),
         lambda _: specrun.load(script, speculate="off", threads=1),
         keep,

@@ -6,6 +6,7 @@ import pytest
 
 from specrun.cli import opening
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
+from tests.hardware.test_machine import GPU
 
 
 def test_it_is_said_in_the_first_run_and_again_when_it_changed(
@@ -22,3 +23,11 @@ def test_it_is_said_in_the_first_run_and_again_when_it_changed(
     monkeypatch.setattr(opening, "nvidia_card", lambda: True)
     assert "whose driver is not loaded" in here(*command).stderr
     assert "whose driver is not loaded" in here("--version").stderr
+
+
+def test_nothing_is_said_where_no_gpu_is_known_or_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "nvidia_card", lambda: False)
+    for n_gpus, driver in ((0, None), (1, "nvidia 550.54.14")):
+        monkeypatch.setattr(opening, "offload_devices", lambda _, n=n_gpus: (GPU,) * n)
+        monkeypatch.setattr(opening, "gpu_driver", lambda driver=driver: driver)
+        assert opening.unusable_gpu() is None

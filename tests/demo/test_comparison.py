@@ -22,9 +22,9 @@ def test_both_texts_are_written_in_turn_and_are_the_same(model: Model) -> None:
     comparison = Comparison(model)
     pieces = ["", ""]
     order = []
-    for step in comparison.write():
-        pieces[step.which] += step.piece
-        order.append(step.which)
+    for which, piece in comparison.write():
+        pieces[which] += piece
+        order.append(which)
     assert order == sorted(order)
     assert pieces[0] == pieces[1] == comparison.plain.text == comparison.fast.text
     assert comparison.plain.statistics.tokens_per_pass == 1

@@ -133,11 +133,3 @@ def test_an_nvidia_card_without_its_driver() -> None:
     assert "whose driver is not loaded" in finding.detail
     assert "nvidia-smi" in finding.fix
     assert installation.backends(("CUDA", "CPU"), 1, "nvidia 550.54.14", has_nvidia=True).status == "ok"
-
-
-def test_nothing_is_said_where_no_gpu_is_known_or_one_is_used() -> None:
-    assert installation.unusable_gpu(("Vulkan", "CPU"), 0, None, has_nvidia=False) is None
-    assert installation.unusable_gpu(("CUDA", "CPU"), 1, "nvidia 550.54.14", has_nvidia=True) is None
-    found = installation.unusable_gpu(("CPU",), 0, "nvidia 550.54.14", has_nvidia=True)
-    assert found
-    assert "GGML_CUDA" in found.fix

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import specrun
 from specrun.engine.completion import Completion
-from specrun.views.answer_stream import LiveAnswers, PlainAnswers, finished_blocks
+from specrun.views.answer_stream import finished_blocks, show_live, show_plain
 
 TEXT = """# Title
 
@@ -42,7 +42,7 @@ def shown(completion: Completion, text: str, size: int, markdown: bool = True) -
     """What a terminal is sent, and the screen that is left of it."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=60, height=20, color_system="standard")
-    LiveAnswers(console, markdown).show((text[i : i + size] for i in range(0, len(text), size)), completion)
+    show_live(console, markdown, (text[i : i + size] for i in range(0, len(text), size)), completion)
     screen = pyte.HistoryScreen(60, 60)
     pyte.Stream(screen).feed(file.getvalue().replace("\n", "\r\n"))
     return file.getvalue(), "\n".join(line.rstrip() for line in screen.display).rstrip("\n")
@@ -98,7 +98,7 @@ def test_blocks_are_finished_where_nothing_can_change_them(text: str, finished: 
 
 def test_plain_answers_are_the_text_and_nothing_else(completion: Completion) -> None:
     file = io.StringIO()
-    PlainAnswers(Console(file=file, force_terminal=True)).show(["a", "b"], completion)
+    show_plain(Console(file=file, force_terminal=True), ["a", "b"], completion)
     assert file.getvalue() in ("ab\n", "ab\n\n")
 
 
@@ -117,5 +117,5 @@ def test_an_answer_cannot_command_the_terminal(completion: Completion, size: int
 @pytest.mark.parametrize(("is_terminal", "written"), [(True, SHOWN), (False, HOSTILE)])
 def test_plain_answers_are_escaped_on_a_terminal_only(completion: Completion, is_terminal: bool, written: str) -> None:
     file = io.StringIO()
-    PlainAnswers(Console(file=file, force_terminal=is_terminal)).show(HOSTILE, completion)
+    show_plain(Console(file=file, force_terminal=is_terminal), HOSTILE, completion)
     assert file.getvalue().strip() == written

@@ -25,12 +25,12 @@ def test_both_texts_fit_the_screen(
     comparison: Comparison, width: int, height: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_view, "_SECONDS_BETWEEN_FRAMES", 0.0)
-    steps = [demo_view.Step(0, comparison.plain.text), demo_view.Step(1, comparison.fast.text)]
+    steps = [(0, comparison.plain.text), (1, comparison.fast.text)]
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, height=height, color_system=None)
     view = demo_view._View(comparison)
     for step in steps:
-        view.add(step)
+        view.add(*step)
     view.finish()
     console.print(view)
     lines = file.getvalue().splitlines()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specrun.catalog import architectures, embedded
-from specrun.doctor import installation, probe
+from specrun.doctor import Finding, installation, probe
 from specrun.engine import default_settings, draft_loading
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
@@ -221,15 +221,16 @@ def test_doctor_prints_the_list() -> None:
     ]
 
 
-def test_doctor_says_what_goes_without_a_fact() -> None:
-    broken = probe.CheckedFact("a fact", "something holds", "something is off", "it does not")
-    (found,) = installation.facts(lambda: [broken])
-    assert (found.status, found.detail) == ("warn", "something is off, because it does not")
-    assert found.fix == f"pip install llama-cpp-python=={architectures.READ_IN}"
+def test_doctor_says_what_goes_without_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Fact("a fact", "something holds", "something is off", lambda _: "it does not")
+    monkeypatch.setattr(relied_on, "FACTS", (broken,))
+    (found,) = probe._facts()["findings"]
+    assert (found["status"], found["detail"]) == ("warn", "something is off, because it does not")
+    assert found["fix"] == f"pip install llama-cpp-python=={architectures.READ_IN}"
 
 
 def test_doctor_survives_a_check_that_crashes() -> None:
-    def crashes() -> list[probe.CheckedFact]:
+    def crashes() -> list[Finding]:
         raise LlamaError("the process ended by signal 11")
 
     (found,) = installation.facts(crashes)
