@@ -49,7 +49,7 @@ from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.tuning.acceptance_meter import AcceptanceMeter
-from specrun.views.plot_file import save
+from specrun.views.plots import save
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
 DEPTH = 24

@@ -90,7 +90,7 @@ def bench(
     from specrun.bench.runner import Bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
-    from specrun.views import bench_plot, bench_table, plot_file
+    from specrun.views import bench_table, plots
 
     settings = _settings(what, sampling)
     if what.prompts:
@@ -98,7 +98,7 @@ def bench(
     else:
         texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
     if result.plot:
-        plot_file.check(result.plot)
+        plots.check(result.plot)
     if result.share and result.form != "table":
         raise UsageError("--share has a form of its own; leave --output out")
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
@@ -116,7 +116,7 @@ def bench(
     else:
         output.write(bench_table.as_text(rows, result.form))
     if result.plot:
-        bench_plot.plot(rows, result.plot)
+        plots.plot_rows(rows, result.plot)
 
 
 @app.command()

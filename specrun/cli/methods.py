@@ -65,12 +65,12 @@ def growth_map(
     from specrun.engine import growth_maps
     from specrun.locations import whole_file
     from specrun.speculation.registry import find
-    from specrun.views import plot_file, tree_view
+    from specrun.views import plots, tree_view
 
     if not find(method).wants_shape:
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
     if plot:
-        plot_file.check(plot)
+        plots.check(plot)
     speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
     with opened(models, speculation, machine, temp) as model:
         if model.engine.draft is None:

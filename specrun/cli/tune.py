@@ -79,9 +79,9 @@ def tune(*, what: TuneOptions, profiles: ProfileOptions, models: ModelOptions, m
     else:
         temperatures = temperatures_in(what.temp)
         if what.plot:
-            from specrun.views import plot_file
+            from specrun.views import plots
 
-            plot_file.check(what.plot)
+            plots.check(what.plot)
         return _tune([(pair.draft, _options(pair, machine)) for pair in _compared(models)], what, temperatures)
     return 0
 
@@ -171,14 +171,14 @@ def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
 
 def _show(profile: Profile, what: TuneOptions) -> None:
     from specrun.profiles.codec import profile_to_json
-    from specrun.views import profile_plot, tune_report
+    from specrun.views import plots, tune_report
 
     if what.json:
         output.write_json(profile_to_json(profile))
     else:
         output.print_table(tune_report.render(profile))
     if what.plot:
-        profile_plot.plot(profile, what.plot)
+        plots.plot_profile(profile, what.plot)
 
 
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:

@@ -15,7 +15,7 @@ from rich.tree import Tree
 from specrun.engine.statistics import Pass
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.views.plot_file import check, new_figure, save
+from specrun.views.plots import check, new_figure, save
 
 _MAX_NODES = 64  # nodes of a tree that is drawn node by node in the terminal
 _MAX_WIDTH = 100  # characters of a line
