@@ -19,7 +19,7 @@ from specrun.catalog.entries import Entry, catalog
 from specrun.engine.local_fit import LocalFits
 from specrun.hardware.device import Device
 from specrun.hardware.fit import Fit, Rates
-from specrun.views.placement_view import PlacementView
+from specrun.views.placement_view import layers
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 BEGIN, END = "<!-- made by scripts/model_guide.py -->\n", "<!-- end of what it made -->"
@@ -76,7 +76,7 @@ def choices(here: LocalFits) -> Iterator[Choice]:
 def why(choice: Choice) -> str:
     """Where the weights lie, and what that means for drafting."""
     placement, entry = choice.found.placement, choice.entry
-    where = PlacementView(placement).layers().removeprefix("target: ")
+    where = layers(placement).removeprefix("target: ")
     if placement.gpus:
         with_draft = " with the draft" if placement.draft_in_vram else ""
         where += f"; {placement.vram_bytes / 1e9:.1f} GB of VRAM{with_draft}"

@@ -87,4 +87,4 @@ def growth_map(
         except OSError as error:
             raise UsageError(f"{save} cannot be written: {error.strerror}") from error
     if plot:
-        tree_view.draw(shape, acceptance, plot)
+        plots.plot_tree(shape, acceptance, plot)

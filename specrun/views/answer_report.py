@@ -53,9 +53,9 @@ def as_text(completion: Completion, model: Model) -> str:
         f"ms a pass   {parts}",
     ]
     if placement and placement.vram_bytes:
-        from specrun.views.placement_view import PlacementView  # it imports rich
+        from specrun.views import placement_view  # it imports rich
 
-        lines.append(f"layers      {PlacementView(placement).layers()}")
+        lines.append(f"layers      {placement_view.layers(placement)}")
     n_passes = max(s.passes, 1)
     if residency.mode != "off":
         ms, read = 1e3 * s.wait_seconds / n_passes, size_text(s.bytes_read_per_pass)

@@ -43,7 +43,6 @@ def _lines(texts: Sequence[Sequence[str]], widths: Sequence[int], style: str = "
 def _heading(members: Sequence[dict[str, Any]]) -> Text:
     """What a family is, its licence, and what drafts for it besides the text itself."""
     row = members[0]
-    companions = {name for member in members for name in member["companions"]}
     if not row["family"]:
         return Text("others", style="bold")
     text = Text.assemble((one_line(row["family"]), "bold"))
@@ -51,19 +50,14 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
         text.append(f" ({one_line(row['licence'])})")
     if row["about"]:
         text.append(f": {one_line(row['about'])}")
-    small = ["small siblings"] if "sibling" in companions else []
-    here, elsewhere = _published(members)
-    drafts = f"Drafts: {', '.join([*small, *here]) or 'the text itself'}"
+    companions = {name for member in members for name in member["companions"]}
+    usable = {name for member in members for name in member["companions"] if heads.runs(name, member["architecture"])}
+    here = ["small siblings"] if "sibling" in companions else []
+    here += [text for name, text in heads.PUBLISHED.items() if name in usable]
+    elsewhere = [text for name, text in heads.PUBLISHED.items() if name in companions - usable]
+    drafts = f"Drafts: {', '.join(here) or 'the text itself'}"
     other = f"; published, but not for specrun: {', '.join(elsewhere)}" if elsewhere else ""
     return text.append(f". {drafts}{other}", style="dim")
-
-
-def _published(members: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """What is published for a family's models: what specrun can draft with, and what it cannot."""
-    here = {name for row in members for name in row["companions"] if heads.runs(name, row["architecture"])}
-    all_of_them = {name for row in members for name in row["companions"]}
-    words = [(name, text) for name, text in heads.PUBLISHED.items() if name in all_of_them]
-    return [text for name, text in words if name in here], [text for name, text in words if name not in here]
 
 
 def _cells(row: dict[str, Any], licence: str | None) -> tuple[str, ...]:

@@ -33,31 +33,29 @@ class PlacementView:
                 Text(site.name),
                 bar(site, blocks=console.is_terminal and not options.ascii_only),
                 Text(f"{size_text(site.used_bytes)} of {size_text(site.free_bytes)}"),
-                Text(self._contents(site)),
+                Text(", ".join(f"{name} {size_text(site.parts[name])}" for name in _STYLES if name in site.parts)),
             )
         yield table
-        where, regime = self._target(), self._placement.regime
+        where, regime = _target(self._placement), self._placement.regime
         yield Text(where if where.endswith(regime) else f"{where}, {regime}")
 
-    def layers(self) -> str:
-        """A sentence that says where the target's layers lie, and the draft."""
-        draft = "; draft in VRAM" if self._placement.draft_in_vram else ""
-        return f"{self._target()}{draft}"
 
-    def _target(self) -> str:
-        placement, n_layers = self._placement, len(self._placement.layer_gpus) - 1
-        if not placement.n_gpu_layers:
-            return f"target: all {n_layers} layers in RAM"
-        in_vram = min(placement.n_gpu_layers, n_layers + 1) - 1
-        text = f"target: {in_vram} of {n_layers} layers and the output in VRAM"
-        if placement.request.target.is_moe and placement.n_cpu_moe:
-            text += f", experts of {placement.n_cpu_moe} layers in RAM"
-        if hosts := [site.description for site in placement.gpus if site.is_remote and site.parts]:
-            text += f" or on {', '.join(hosts)}"
-        return text
+def layers(placement: Placement) -> str:
+    """A sentence that says where the target's layers lie, and the draft."""
+    return f"{_target(placement)}{'; draft in VRAM' if placement.draft_in_vram else ''}"
 
-    def _contents(self, site: Site) -> str:
-        return ", ".join(f"{name} {size_text(site.parts[name])}" for name in _STYLES if name in site.parts)
+
+def _target(placement: Placement) -> str:
+    n_layers = len(placement.layer_gpus) - 1
+    if not placement.n_gpu_layers:
+        return f"target: all {n_layers} layers in RAM"
+    in_vram = min(placement.n_gpu_layers, n_layers + 1) - 1
+    text = f"target: {in_vram} of {n_layers} layers and the output in VRAM"
+    if placement.request.target.is_moe and placement.n_cpu_moe:
+        text += f", experts of {placement.n_cpu_moe} layers in RAM"
+    if hosts := [site.description for site in placement.gpus if site.is_remote and site.parts]:
+        text += f" or on {', '.join(hosts)}"
+    return text
 
 
 def bar(site: Site, blocks: bool) -> Text:

@@ -1,8 +1,9 @@
-"""Pictures that matplotlib draws to files: rows of benchmarks, profiles."""
+"""Pictures that matplotlib draws to files: rows of benchmarks, profiles, trees."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from specrun.profiles.profile import Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, best_by_size
 from specrun.speculation.method import OFF
 from specrun.speculation.registry import METHODS
+from specrun.speculation.shape import TreeShape
+from specrun.views.tree_view import caption
 
+_INCHES_PER_LEAF, _MIN_INCHES, _MAX_INCHES = 0.2, 3.0, 12.0  # height of the picture of a tree
+_MIN_CHANCE = 1e-3  # chances below it have the same colour
+_COLOURS = "viridis_r"
 _GRID = " x "  # between the budget and the depth in the name of a row of a sweep
 
 
@@ -134,6 +140,36 @@ def _draw_sizes(axes: Any, rows: Sequence[PredictionRow], plan: TunedPlan) -> No
     axes.plot([plan.plan.budget], [plan.predicted_tokens_per_second], "k*", markersize=12, label=f"chosen: {plan.plan}")
     axes.axhline(plan.plain_tokens_per_second, color="gray", linestyle=":", label="plain decoding")
     _label_tree_sizes(axes, f"temperature {plan.temperature:g}", "small")
+
+
+def plot_tree(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
+    """Draw the tree to `path` (.png, .svg or .pdf), from left to right. Raises UsageError if it cannot be written."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LogNorm
+
+    figure = new_figure(8, min(max(_INCHES_PER_LEAF * shape.n_leaves, _MIN_INCHES), _MAX_INCHES))
+    axes: Any = figure.subplots()
+    leaves_before = accumulate((count == 0 for count in shape.child_counts[:-1]), initial=0)
+    places = list(zip(shape.depths, leaves_before, strict=True))
+    norm = LogNorm(_MIN_CHANCE, 1)
+    chances = shape.chances(acceptance).clip(min=_MIN_CHANCE)
+    # The lines to siblings overlap at their beginning; the likeliest is drawn last, on top.
+    order = sorted(range(1, shape.n_nodes), key=chances.__getitem__)
+    edges = [_elbow(places[shape.parents[node]], places[node]) for node in order]
+    axes.add_collection(LineCollection(edges, array=chances[order], cmap=_COLOURS, norm=norm, linewidths=1, zorder=1))
+    dots = axes.scatter(*zip(*places, strict=True), s=12, c=chances, cmap=_COLOURS, norm=norm)
+    figure.colorbar(dots, label="chance to be accepted", extend="min")
+    axes.invert_yaxis()
+    axes.set_yticks([])
+    axes.set_xticks(range(0, shape.depth + 1, max(shape.depth // 12, 1)))
+    axes.set_xlabel("level")
+    axes.set_title(caption(shape, acceptance), fontsize="medium")
+    save(figure, path)
+
+
+def _elbow(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[float, float]]:
+    middle = (start[0] + end[0]) / 2
+    return [start, (middle, start[1]), (middle, end[1]), end]
 
 
 def _label_tree_sizes(axes: Any, title: str, legend_size: str) -> None:

@@ -1,12 +1,9 @@
-"""Token trees as pictures: the tree of a pass in the terminal, a static tree there or in a file."""
+"""Token trees in the terminal: the tree of a pass, and a static tree."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -15,7 +12,6 @@ from rich.tree import Tree
 from specrun.engine.statistics import Pass
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.views.plots import check, new_figure, save
 
 _MAX_NODES = 64  # nodes of a tree that is drawn node by node in the terminal
 _MAX_WIDTH = 100  # characters of a line
@@ -24,10 +20,6 @@ _CELL = 5  # characters of a node: the branch that leads to it, and two digits
 _FIRST_OF_ONE, _FIRST, _NEXT, _LAST = "\u2500\u2500\u2500", "\u2500\u252c\u2500", " \u251c\u2500", " \u2514\u2500"
 _PAST, _NOTHING = " \u2502 ", "   "
 _ASCII = str.maketrans({"\u2500": "-", "\u252c": "+", "\u2502": "|", "\u251c": "+", "\u2514": "`", "\u2588": "#"})
-
-_INCHES_PER_LEAF, _MIN_INCHES, _MAX_INCHES = 0.2, 3.0, 12.0  # height of the figure
-_MIN_CHANCE = 1e-3  # chances below it have the same colour
-_COLOURS = "viridis_r"
 
 
 def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
@@ -92,37 +84,6 @@ def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> li
         bar = "\u2588" * max(round(unit * len(level)), 1)
         lines.append(f"{depth:>5}  {len(level):>5}  {chances[list(level)].sum():>8.2f}  {bar}")
     return lines
-
-
-def draw(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:
-    """Draw the tree to `path` (.png, .svg or .pdf), from left to right. Raises UsageError if it cannot be written."""
-    check(path)
-    from matplotlib.collections import LineCollection
-    from matplotlib.colors import LogNorm
-
-    figure = new_figure(8, min(max(_INCHES_PER_LEAF * shape.n_leaves, _MIN_INCHES), _MAX_INCHES))
-    axes: Any = figure.subplots()
-    leaves_before = accumulate((count == 0 for count in shape.child_counts[:-1]), initial=0)
-    places = list(zip(shape.depths, leaves_before, strict=True))
-    norm = LogNorm(_MIN_CHANCE, 1)
-    chances = shape.chances(acceptance).clip(min=_MIN_CHANCE)
-    # The lines to siblings overlap at their beginning; the likeliest is drawn last, on top.
-    order = sorted(range(1, shape.n_nodes), key=chances.__getitem__)
-    edges = [_elbow(places[shape.parents[node]], places[node]) for node in order]
-    axes.add_collection(LineCollection(edges, array=chances[order], cmap=_COLOURS, norm=norm, linewidths=1, zorder=1))
-    dots = axes.scatter(*zip(*places, strict=True), s=12, c=chances, cmap=_COLOURS, norm=norm)
-    figure.colorbar(dots, label="chance to be accepted", extend="min")
-    axes.invert_yaxis()
-    axes.set_yticks([])
-    axes.set_xticks(range(0, shape.depth + 1, max(shape.depth // 12, 1)))
-    axes.set_xlabel("level")
-    axes.set_title(caption(shape, acceptance), fontsize="medium")
-    save(figure, path)
-
-
-def _elbow(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[float, float]]:
-    middle = (start[0] + end[0]) / 2
-    return [start, (middle, start[1]), (middle, end[1]), end]
 
 
 def pass_tree(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:

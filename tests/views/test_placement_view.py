@@ -9,7 +9,7 @@ from rich.console import Console
 
 from specrun.hardware.device import Device
 from specrun.hardware.placement import Site, place
-from specrun.views.placement_view import PlacementView, bar
+from specrun.views.placement_view import PlacementView, bar, layers
 from tests.hardware.test_placement import DENSE, GB, MOE, request
 
 
@@ -36,12 +36,12 @@ def test_on_a_terminal_it_has_blocks() -> None:
 
 
 def test_words() -> None:
-    assert PlacementView(place(request(DENSE))).layers() == "target: all 32 layers in RAM"
-    assert PlacementView(place(request(DENSE, 40 * GB))).layers().endswith("the output in VRAM; draft in VRAM")
+    assert layers(place(request(DENSE))) == "target: all 32 layers in RAM"
+    assert layers(place(request(DENSE, 40 * GB))).endswith("the output in VRAM; draft in VRAM")
     servers = (Device("RPC0", "10.0.0.2:50052", "GPU", "RPC", 40 * GB, 40 * GB),)
-    remote = PlacementView(place(replace(request(DENSE), gpus=servers)))
-    assert remote.layers() == "target: 32 of 32 layers and the output in VRAM or on 10.0.0.2:50052"
-    assert "output in VRAM, experts of 31 layers in RAM" in PlacementView(place(request(MOE, 6 * GB))).layers()
+    remote = place(replace(request(DENSE), gpus=servers))
+    assert layers(remote) == "target: 32 of 32 layers and the output in VRAM or on 10.0.0.2:50052"
+    assert "output in VRAM, experts of 31 layers in RAM" in layers(place(request(MOE, 6 * GB)))
 
 
 def test_bars_have_one_length() -> None:
