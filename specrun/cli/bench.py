@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specrun.errors import UsageError
+from specrun.locations import parse_json, read_bytes
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
@@ -169,9 +169,7 @@ def _numbers(text: str, option: str, least: int) -> tuple[int, ...]:
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = parse_json(read_bytes(path, UsageError))
         return [row for row in rows if row["kind"] and row["method"] and row["tokens_per_second"] and row["ratio"]]
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is not a result of `specrun bench -o json`") from error

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from specrun.display_text import size_text
+from specrun.long_run import left_text
 from specrun.options.model_options import Target
 from specrun.views import output
 
@@ -16,7 +18,7 @@ def datastore(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="UTF-8 text files.", show_default=False)],
     save: Annotated[Path, typer.Option("--save", metavar="FILE", help="The datastore to write.", show_default=False)],
     target: Target = None,
-) -> int:
+) -> None:
     """Index text files, so that --method rest and --datastore draft answers with similar passages from them.
 
     A datastore works with the tokenizer of one target only. It takes 8 bytes per token on disk, and is mapped into
@@ -24,12 +26,10 @@ def datastore(
     """
     from specrun.catalog.local_pair import local_pair
     from specrun.cli.pulling import AskingFetcher
-    from specrun.display_text import size_text
     from specrun.engine import run_sources as sources
     from specrun.engine.source_files import datastore_file as store
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
-    from specrun.long_run import left_text
 
     path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
     with LlamaModel(path, UNDECIDED) as model, output.progress() as show:
@@ -46,4 +46,3 @@ def datastore(
 
         n_tokens = store.build(save, files, tokenize, sources.fingerprint(model), progress)
     output.note(f"wrote {save}: {n_tokens} tokens of {len(files)} file{'s' if len(files) > 1 else ''}")
-    return 0

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specrun.display_text import size_text
 from specrun.interrupts import InterruptFlag
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
@@ -24,8 +25,6 @@ def demo(
     from specrun.demo import wide_pair
 
     if remove:
-        from specrun.display_text import size_text
-
         output.note(f"{size_text(wide_pair.remove())} are free again")
         return
     from specrun.catalog.local_pair import Fetcher

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specrun.views import output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specrun.doctor import Finding
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
@@ -22,14 +30,39 @@ def doctor(
     code is 1 if a check fails, else 0.
     """
     from specrun.doctor.examine import examine
-    from specrun.views import doctor_view
 
     with output.progress() as show:
         findings = list(examine(show, output.debug))
     if json:
         output.write_json([asdict(finding) for finding in findings])
     elif output.stdout.is_terminal:
-        output.print_table(doctor_view.as_table(findings))
+        output.print_table(as_table(findings))
     else:
-        output.write(doctor_view.lines(findings))
+        output.write(lines(findings))
     return 1 if any(finding.status == "fail" for finding in findings) else 0
+
+
+def lines(findings: Iterable[Finding]) -> str:
+    """A line for each finding, and an indented one for what mends it: for pipes and files."""
+    text = ""
+    for finding in findings:
+        text += f"{finding.status:<4}  {finding.check}: {finding.detail}\n"
+        text += f"      -> {finding.fix}\n" if finding.fix else ""
+    return text
+
+
+def as_table(findings: Iterable[Finding]) -> Table:
+    """A row for each finding, with what mends it below."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        detail = Text(finding.detail)
+        if finding.fix:
+            detail.append(f"\n-> {finding.fix}", style="bold")
+        table.add_row(Text(finding.status, style=_STYLES[finding.status]), finding.check, detail)
+    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,8 +55,6 @@ def list_models(
 
 
 def _entry_row(entry: Entry, path: Path | None, fits: LocalFits) -> dict[str, Any]:
-    from dataclasses import asdict
-
     facts = asdict(entry) | {"kind": entry.kind, "estimated_bytes": entry.expected_bytes}
     return facts | {"cached": path is not None, "path": str(path) if path else None} | _fit(fits, entry, path)
 

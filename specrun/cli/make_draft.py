@@ -28,11 +28,9 @@ _TARGET_HELP = "Alias, org/repo:QUANT or GGUF file; default: the embedded target
 class DraftOptions:
     """How the draft is made, as the user gave it."""
 
-    # fmt: off
     types: str | None = option(
         None, "LIST", "Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own."
     )
-    # fmt: on
     keep_layers: str | None = option(None, "LIST", "Shares of the target's layers to keep; default: 1,0.75,0.5.")
     file: Path | None = option(None, "FILE", "File of the draft; default: in the data folder.", "--output", "-o")
     forget: bool = flag("Delete the draft that was made from the target.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,8 +125,6 @@ def list_pairs(
     json: Json = False,
 ) -> None:
     """List which drafts of the catalog and of this machine fit a target, and why the others do not."""
-    from dataclasses import asdict
-
     from specrun.catalog import fitting, resolve
 
     targets = [resolve.locate(target)] if target else list(fitting.on_this_machine())

@@ -75,14 +75,14 @@ def tune(*, what: TuneOptions, profiles: ProfileOptions, models: ModelOptions, m
 
         output.note(f"saved as {profile_files.save(profile_files.load(profiles.import_))}")
     elif profiles.show or profiles.forget or profiles.export:
-        _use_saved([(pair.draft, _options(pair, machine)) for pair in _listed(models)], profiles, what)
+        _use_saved(_run_options(_listed(models), machine), profiles, what)
     else:
         temperatures = temperatures_in(what.temp)
         if what.plot:
             from specrun.views import plots
 
             plots.check(what.plot)
-        return _tune([(pair.draft, _options(pair, machine)) for pair in _compared(models)], what, temperatures)
+        return _tune(_run_options(_compared(models), machine), what, temperatures)
     return 0
 
 
@@ -111,11 +111,13 @@ def _listed(models: ModelOptions) -> Sequence[ModelOptions]:
     return [replace(models, draft=name) for name in dict.fromkeys(names)]
 
 
-def _options(models: ModelOptions, machine: MachineOptions) -> RunOptions:
+def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list[tuple[str | None, RunOptions]]:
+    """The options of a run of each pair, with the name of its draft as the user gave it."""
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine.resolving import run_options
 
-    return run_options(models, SpeculationOptions(), machine, AskingFetcher(models.pull), output.note)
+    further = SpeculationOptions(), machine
+    return [(pair.draft, run_options(pair, *further, AskingFetcher(pair.pull), output.note)) for pair in pairs]
 
 
 def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...]) -> int:
@@ -127,7 +129,7 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     from specrun.tuning import unfinished
     from specrun.tuning.tune_pair import OtherProcessNeededError
     from specrun.tuning.which_draft import fastest_of, tune_drafts
-    from specrun.views.tune_report import placement_text
+    from specrun.views.placement_view import picture
 
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"
     prompts = bench_prompts.load(what.prompts) if what.prompts else None
@@ -146,7 +148,7 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
             return INTERRUPTED_EXIT_CODE
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **needed.variables})
     for one in tuned:
-        profile_files.save(replace(one.profile, picture=placement_text(one.placement)))
+        profile_files.save(replace(one.profile, picture=picture(one.placement)))
         unfinished.delete(one.profile.fingerprint)
     best = fastest_of(tuned)
     if len(tuned) > 1:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import psutil
+
 import specrun
 from specrun.doctor import Finding, folders, installation, machine, probe
 from specrun.errors import LlamaError
-from specrun.hardware.cpu import cpu_features, read_flags
+from specrun.hardware.cpu import cpu_features, read_flags, usable_cores
 from specrun.hardware.device import offload_devices
 from specrun.hardware.machine import Machine, gpu_driver, nvidia_card, surroundings
 from specrun.hardware.memory import Memory
@@ -31,9 +33,9 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     else:
         yield from _of_build(build, show, debug)
     ram = Memory.read()
-    yield machine.free(ram)
+    yield machine.free(ram, psutil.virtual_memory().total)
     yield machine.lockable(machine.lock_limit(), ram.available_bytes)
-    yield machine.other_load(load)
+    yield machine.other_load(load, usable_cores())
     yield from map(folders.writing, folders.folders())
     show("reading from the disk")
     model = folders.largest_model()

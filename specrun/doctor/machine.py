@@ -6,14 +6,11 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
-
 from specrun.catalog.hub.client import ask_whether_there
 from specrun.catalog.hub.settings import address, is_offline
 from specrun.display_text import size_text
 from specrun.doctor import Finding
 from specrun.errors import HubError
-from specrun.hardware.cpu import usable_cores
 from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch, OtherLoad
 
@@ -25,9 +22,8 @@ _CAP_IPC_LOCK = 14  # in linux/capability.h: locks without a limit
 _ALL_USERS = ["0", "0", "4294967295"]  # in uid_map: not inside a user namespace, where capabilities do not count
 
 
-def free(memory: Memory, installed: int | None = None) -> Finding:
-    """Free RAM within the limits of cgroups. installed: bytes of RAM of the machine; None reads it."""
-    installed = psutil.virtual_memory().total if installed is None else installed
+def free(memory: Memory, installed: int) -> Finding:
+    """Free RAM within the limits of cgroups. installed: bytes of RAM of the machine."""
     detail = f"{size_text(memory.available_bytes)} of {size_text(memory.total_bytes)} free"
     if memory.total_bytes < installed:
         detail += f", as a cgroup allows of the machine's {size_text(installed)}"
@@ -78,9 +74,8 @@ def watched() -> OtherLoad:
     return watch.so_far()
 
 
-def other_load(load: OtherLoad, wanted: int | None = None) -> Finding:
-    """Whether as many threads as wanted find cores of their own. wanted: None is what specrun takes by itself."""
-    wanted = wanted or usable_cores()
+def other_load(load: OtherLoad, wanted: int) -> Finding:
+    """Whether as many threads as wanted find cores of their own."""
     by = f" ({', '.join(load.processes)})" if load.processes else ""
     detail = f"other programs hold {load.cores:.1f} of {load.n_cores} cores{by}"
     free = load.threads_beside(wanted)

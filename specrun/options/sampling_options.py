@@ -68,12 +68,14 @@ class SamplingOptions(TokenOptions):
     """All options of a text."""
 
     temp: Temperature = 0.8
-    # fmt: off
     max_tokens: int | None = _option(
-        None, "N", "Most tokens to write. By default until the model ends its text or the context is full.",
-        "--max-tokens", "-n", "--predict"
+        None,
+        "N",
+        "Most tokens to write. By default until the model ends its text or the context is full.",
+        "--max-tokens",
+        "-n",
+        "--predict",
     )
-    # fmt: on
     stop: list[str] | None = _option(None, "TEXT", "End the answer before this text. May be given several times.", "-r")
     grammar: Path | None = _option(None, "FILE", "Write only what this GBNF grammar allows.")
     json_schema: Path | None = _option(None, "FILE", "Write only JSON that matches this schema.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from specrun.errors import UsageError
+from specrun.locations import decode, read_bytes
 from specrun.options.expand import flag, option
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ def read_growth_map(path: Path) -> TreeShape:
     from specrun.speculation.shape import TreeShape
 
     try:
-        return TreeShape.from_text(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        return TreeShape.from_text(decode(read_bytes(path, UsageError), str(path), UsageError))
     except ValueError as error:
         raise UsageError(f"{path} is not a growth map: {error}; `specrun methods growth-map` makes one") from error
 

@@ -83,7 +83,7 @@ class Notices:
         """The sentences behind an answer."""
         from specrun.speculation.controllers.by_temperature import ByTemperature
 
-        lasting = [notice for notice in (self._model.weights_notice,) if notice]
+        lasting = [self._model.weights_notice] if self._model.weights_notice else []
         plans = completion.plans
         if isinstance(plans, ByTemperature) and plans.now.gave_up:
             lasting.append(f"speculation is off, because it does not pay here ({plans.now.source})")

@@ -74,8 +74,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     by_name = {(row["kind"], row["method"]): row for row in before}
     lines = []
     for b in after:
-        a = by_name.get((b["kind"], b["method"]))
-        if a and a["tokens_per_second"]:
+        if a := by_name.get((b["kind"], b["method"])):
             rates = [a["tokens_per_second"], b["tokens_per_second"]]
             figures = [*(f"{rate:.2f}" for rate in rates), f"{rates[1] / rates[0]:.3f}"]
             lines.append([str(b["kind"]), str(b["method"]), *figures, f"{a['ratio']:.2f}", f"{b['ratio']:.2f}"])

@@ -1,43 +1,25 @@
-"""Draws where the layers of target and draft lie, one line for each device."""
+"""Where the layers of target and draft lie, as text with a line for each device."""
 
 from __future__ import annotations
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
 
 from specrun.display_text import size_text
 from specrun.hardware.placement import PartName, Placement, Site
 
-# The letter of each part, used where the output is not a terminal, and its colour on a terminal.
-_STYLES: dict[PartName, tuple[str, str]] = {
-    "draft": ("d", "green"),
-    "target": ("t", "blue"),
-    "experts": ("e", "cyan"),
-    "KV cache": ("k", "magenta"),
-    "compute": ("c", "yellow"),
-}
+_LETTERS: dict[PartName, str] = {"draft": "d", "target": "t", "experts": "e", "KV cache": "k", "compute": "c"}
 _WIDTH = 32  # characters of a bar
 
 
-class PlacementView:
-    """A rich renderable of a placement: for each device a bar and the size of its parts; letters off a terminal."""
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table.grid(padding=(0, 1))
-        for site in (*self._placement.gpus, self._placement.ram):
-            table.add_row(
-                Text(site.name),
-                bar(site, blocks=console.is_terminal and not options.ascii_only),
-                Text(f"{size_text(site.used_bytes)} of {size_text(site.free_bytes)}"),
-                Text(", ".join(f"{name} {size_text(site.parts[name])}" for name in _STYLES if name in site.parts)),
-            )
-        yield table
-        where, regime = _target(self._placement), self._placement.regime
-        yield Text(where if where.endswith(regime) else f"{where}, {regime}")
+def picture(placement: Placement) -> str:
+    """For each device a bar and the size of its parts, and below where the target's layers lie."""
+    sites = (*placement.gpus, placement.ram)
+    used = [f"{size_text(site.used_bytes)} of {size_text(site.free_bytes)}" for site in sites]
+    names_width, used_width = max(len(site.name) for site in sites), max(map(len, used))
+    lines = []
+    for site, size in zip(sites, used, strict=True):
+        parts = ", ".join(f"{name} {size_text(site.parts[name])}" for name in _LETTERS if name in site.parts)
+        lines.append(f"{site.name:<{names_width}} {bar(site)} {size:<{used_width}} {parts}".rstrip())
+    where, regime = _target(placement), placement.regime
+    return "\n".join([*lines, where if where.endswith(regime) else f"{where}, {regime}"])
 
 
 def layers(placement: Placement) -> str:
@@ -58,13 +40,10 @@ def _target(placement: Placement) -> str:
     return text
 
 
-def bar(site: Site, blocks: bool) -> Text:
-    """How full a device is, as blocks or letters. Each part gets a character; what does not fit is cut off."""
-    text = Text()
-    for name, (letter, colour) in _STYLES.items():
+def bar(site: Site) -> str:
+    """How full a device is. Each part gets a letter at least; what does not fit is cut off."""
+    text = ""
+    for name, letter in _LETTERS.items():
         share = site.parts.get(name, 0) / max(site.free_bytes, 1)
-        count = min(max(round(share * _WIDTH), 1 if share else 0), _WIDTH - len(text))
-        text.append(("\u2588" if blocks else letter) * count, style=colour)
-    rest = _WIDTH - len(text)
-    text.append(("\u2591" if blocks else ".") * rest, style="dim")
-    return text
+        text += letter * min(max(round(share * _WIDTH), 1 if share else 0), _WIDTH - len(text))
+    return text.ljust(_WIDTH, ".")

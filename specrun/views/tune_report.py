@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +12,6 @@ from rich.text import Text
 
 from specrun.display_text import rate_text
 from specrun.engine import exact_passes
-from specrun.hardware.placement import Placement
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, ValidationRow, best_by_size
 from specrun.speculation.method import Plan
@@ -21,18 +19,9 @@ from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
 from specrun.views import output
-from specrun.views.placement_view import PlacementView
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines
 _ERRORS = 2.0  # standard errors on either side of a rate that its range takes in
-
-
-def placement_text(placement: Placement) -> str:
-    """Where the layers lie, as the plain text that a profile keeps."""
-    console = output.LiteralConsole(file=io.StringIO(), width=120, color_system=None)
-    with console.capture() as capture:
-        console.print(PlacementView(placement))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def render(profile: Profile) -> Group:
@@ -131,9 +120,8 @@ def _cost_plot(profile: Profile) -> Text:
     target, draft = profile.costs.target, profile.costs.draft
     ctx = target.times[0].ctx
     figure = _figure("ms", target.largest, max(target.ms(n, ctx) for n in target.sizes))
-    figure.plot(list(target.sizes), [target.ms(n, ctx) for n in target.sizes], label="target")
-    if draft:
-        figure.plot(list(draft.sizes), [draft.ms(n, ctx) for n in draft.sizes], label="draft")
+    for table in filter(None, (target, draft)):
+        figure.plot(list(table.sizes), [table.ms(n, ctx) for n in table.sizes])
     return Text(figure.show(legend=False))
 
 

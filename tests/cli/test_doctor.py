@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from specrun.catalog.gguf_file import GgufFile
+from specrun.cli import doctor
+from specrun.doctor import Finding
 from specrun.llama_settings import UNDECIDED
 from specrun.profiles import lookup, profile_files
 from tests.conftest import SpecrunHere
@@ -17,6 +20,11 @@ from tests.profiles.test_profile import made
 
 CHECKS = {"versions", "backends", "instructions", "profiles", "memory", "lockable memory", "other load", "disk rate"}
 CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub"}
+
+FINDINGS = [
+    Finding("memory", "ok", "20.00 GB of 32.00 GB free"),
+    Finding("hub", "warn", "no connection to http://127.0.0.1:9 (refused); only models that are here", "curl -I [x]"),
+]
 
 
 @pytest.mark.slow
@@ -68,3 +76,20 @@ print(len(findings), "llama_cpp" in sys.modules)
     n_findings, imported = run.stdout.split()
     assert int(n_findings) > len(CHECKS)
     assert imported == "False"
+
+
+def test_a_narrow_terminal_loses_nothing() -> None:
+    console = Console(width=40, color_system=None)
+    with console.capture() as captured:
+        console.print(doctor.as_table(FINDINGS))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[0].split() == ["ok", "memory", "20.00", "GB", "of", "32.00", "GB", "free"]
+    assert "-> curl -I [x]" in captured.get(), "brackets are no markup"
+
+
+def test_in_a_pipe_a_finding_is_a_line() -> None:
+    first, second, fix = doctor.lines(FINDINGS).splitlines()
+    assert first == "ok    memory: 20.00 GB of 32.00 GB free"
+    assert second.startswith("warn  hub: no connection")
+    assert fix == "      -> curl -I [x]"

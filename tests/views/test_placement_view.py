@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
-
-from rich.console import Console
 
 from specrun.hardware.device import Device
 from specrun.hardware.placement import Site, place
-from specrun.views.placement_view import PlacementView, bar, layers
+from specrun.views.placement_view import bar, layers, picture
 from tests.hardware.test_placement import DENSE, GB, MOE, request
 
 
-def drawn(view: PlacementView, *, terminal: bool) -> str:
-    file = io.StringIO()
-    Console(file=file, force_terminal=terminal, color_system=None, width=200, legacy_windows=False).print(view)
-    return file.getvalue()
-
-
-def test_off_a_terminal_it_is_plain_letters() -> None:
-    text = drawn(PlacementView(place(request(DENSE, 8 * GB))), terminal=False)
+def test_it_is_plain_letters() -> None:
+    text = picture(place(request(DENSE, 8 * GB)))
     lines = text.splitlines()
     assert text.isascii()
     assert len(lines) == 3
@@ -29,10 +20,6 @@ def test_off_a_terminal_it_is_plain_letters() -> None:
     assert all(letter in lines[0] for letter in ("dd", "tttt", "k", "c", "target ", "KV cache ", "compute "))
     assert lines[1].startswith("RAM ")
     assert "of 32 layers and the output in VRAM, partly in VRAM" in lines[2]
-
-
-def test_on_a_terminal_it_has_blocks() -> None:
-    assert "\u2588" in drawn(PlacementView(place(request(DENSE, 8 * GB))), terminal=True)
 
 
 def test_words() -> None:
@@ -46,6 +33,6 @@ def test_words() -> None:
 
 def test_bars_have_one_length() -> None:
     for parts in ({}, {"draft": 1}, {"draft": 1, "target": 5 * GB, "compute": 9 * GB}, {"target": 50 * GB}):
-        assert len(bar(Site("CUDA0", "", 8 * GB, parts), blocks=False)) == 32  # type: ignore[arg-type]
-    assert bar(Site("CUDA0", "", 8 * GB, {"target": 4 * GB}), blocks=False).plain == "t" * 16 + "." * 16
-    assert bar(Site("CUDA0", "", 0, {}), blocks=False).plain == "." * 32
+        assert len(bar(Site("CUDA0", "", 8 * GB, parts))) == 32  # type: ignore[arg-type]
+    assert bar(Site("CUDA0", "", 8 * GB, {"target": 4 * GB})).plain == "t" * 16 + "." * 16
+    assert bar(Site("CUDA0", "", 0, {})).plain == "." * 32
