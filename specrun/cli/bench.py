@@ -25,7 +25,7 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is measured, as the user gave it."""
+    """What is measured and how it is shown, as the user gave it."""
 
     kinds: str = option(
         "code,chat,prose,structured", "LIST", "Kinds of shipped prompts: code, chat, prose, structured, edit, summary."
@@ -43,6 +43,11 @@ class BenchOptions:
     depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.")
     repeat: int = option(3, "N", "Repetitions of every row.")
     raw: bool = flag("No chat template: continue the prompts as they are.")
+    form: Literal["table", "md", "csv", "json", "jsonl"] = option(
+        "table", None, "Format of the result on stdout.", "--output", "-o"
+    )
+    share: bool = flag("Print one row and a footnote to paste for others, instead of the table.")
+    plot: Path | None = option(None, "FILE", "Draw the rows (.png, .svg).")
 
     @property
     def is_sweep(self) -> bool:
@@ -57,24 +62,12 @@ class BenchSampling(TokenOptions):
     max_tokens: int = option(64, "N", "Tokens of every answer.", "-n")
 
 
-@dataclass(frozen=True)
-class ResultOptions:
-    """How the result is shown."""
-
-    form: Literal["table", "md", "csv", "json", "jsonl"] = option(
-        "table", None, "Format of the result on stdout.", "--output", "-o"
-    )
-    share: bool = flag("Print one row and a footnote to paste for others, instead of the table.")
-    plot: Path | None = option(None, "FILE", "Draw the rows (.png, .svg).")
-
-
 @app.callback()
 @expanded
 def bench(
     context: typer.Context,
     *,
     what: BenchOptions,
-    result: ResultOptions,
     sampling: BenchSampling,
     models: ModelOptions,
     machine: MachineOptions,
@@ -97,9 +90,9 @@ def bench(
         texts = bench_prompts.load(what.prompts)
     else:
         texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
-    if result.plot:
-        plots.check(result.plot)
-    if result.share and result.form != "table":
+    if what.plot:
+        plots.check(what.plot)
+    if what.share and what.form != "table":
         raise UsageError("--share has a form of its own; leave --output out")
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     largest = settings.largest_plan(what.is_sweep)
@@ -108,15 +101,15 @@ def bench(
             output.note(str(model.exactness))
         runner = Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if what.is_sweep else runner.run(texts)
-        shared = share.cells_and_footnote(rows, model, settings) if result.share else None
+        shared = share.cells_and_footnote(rows, model, settings) if what.share else None
     if shared:
         output.write(bench_table.markdown(share.HEAD, shared[:1]) + f"\n{shared[1]}\n")
-    elif result.form == "table":
+    elif what.form == "table":
         output.print_table(bench_table.as_table(rows))
     else:
-        output.write(bench_table.as_text(rows, result.form))
-    if result.plot:
-        plots.plot_rows(rows, result.plot)
+        output.write(bench_table.as_text(rows, what.form))
+    if what.plot:
+        plots.plot_rows(rows, what.plot)
 
 
 @app.command()

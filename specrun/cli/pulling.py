@@ -40,7 +40,12 @@ class AskingFetcher(Fetcher):
 
     def fetch(self, models: Sequence[RemoteModel], dry_run: bool = False) -> bool:
         """Show models and fetch them, unless the user declines. dry_run: only show the models."""
-        _print_models(models)
+        table = Table.grid(padding=(0, 2))
+        for model in models:
+            n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
+            licence = f"licence: {one_line(model.licence or 'unknown')}"
+            table.add_row(model.name, f"{model.repo}{n_files}", size_text(model.bytes), licence)
+        output.stderr.print(table)
         free = download.check_disk(models)
         needed = size_text(sum(download.missing_bytes(model) for model in models))
         if dry_run or not (self._pull or confirmed(f"Download {needed} ({size_text(free)} are free)?")):
@@ -63,16 +68,6 @@ def confirmed(question: str, default: bool = True) -> bool:
 def can_ask() -> bool:
     """Whether stdin and stderr are terminals, so that a user can answer questions."""
     return sys.stdin is not None and sys.stdin.isatty() and output.stderr.is_terminal
-
-
-def _print_models(models: Sequence[RemoteModel]) -> None:
-    """Print name, repository, size and licence of each model on stderr."""
-    table = Table.grid(padding=(0, 2))
-    for model in models:
-        n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
-        licence = f"licence: {one_line(model.licence or 'unknown')}"
-        table.add_row(model.name, f"{model.repo}{n_files}", size_text(model.bytes), licence)
-    output.stderr.print(table)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
-from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
+from specrun.errors import INTERRUPTED_EXIT_CODE
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
@@ -121,4 +121,4 @@ def _report(error: Exception) -> None:
     if output.debug:
         output.traceback(error)
     else:
-        output.error(str(SpecrunError(f"an answer failed ({type(error).__name__}: {error}); --debug says where")))
+        output.error(f"an answer failed ({type(error).__name__}: {error}); --debug says where")

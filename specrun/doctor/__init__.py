@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["ok", "warn", "fail"]
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -17,6 +15,6 @@ class Finding:
     """
 
     check: str
-    status: Status
+    status: Literal["ok", "warn", "fail"]
     detail: str
     fix: str = ""

@@ -29,7 +29,7 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     try:
         build = probe.read_build(debug)
     except LlamaError as error:
-        yield installation.unusable(str(error))
+        yield Finding("llama.cpp", "fail", f"it cannot be loaded: {error}", installation.REBUILD)
     else:
         yield from _of_build(build, show, debug)
     ram = Memory.read()

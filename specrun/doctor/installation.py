@@ -33,11 +33,6 @@ def versions(specrun: str, build: Build) -> Finding:
     return Finding("versions", "ok", f"specrun {specrun}, Python {platform.python_version()}, {llama}")
 
 
-def unusable(reason: str) -> Finding:
-    """llama.cpp cannot be loaded at all."""
-    return Finding("llama.cpp", "fail", f"it cannot be loaded: {reason}", REBUILD)
-
-
 def backends(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia: bool = False) -> Finding:
     """Whether the build can use the GPU of this machine.
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.doctor import installation, probe
+from specrun.doctor import installation, machine, probe
+from specrun.doctor.examine import examine
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
+from specrun.hardware.other_load import OtherLoad
 from specrun.llama import library
 from specrun.processes import child_process
 from tests.hardware.test_machine import CPU, GPU, GiB
@@ -110,10 +112,11 @@ def serve(_request: str) -> None:
 
 def test_a_library_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "__name__", "no_such_module")
-    with pytest.raises(LlamaError, match="No module named 'no_such_module'") as error:
+    with pytest.raises(LlamaError, match="No module named 'no_such_module'"):
         probe.read_build()
-    finding = installation.unusable(str(error.value))
-    assert (finding.status, "pip install" in finding.fix) == ("fail", True)
+    monkeypatch.setattr(machine, "watched", lambda: OtherLoad(0.0, 1))
+    finding = next(examine(lambda _: None))
+    assert (finding.check, finding.status, "pip install" in finding.fix) == ("llama.cpp", "fail", True)
 
 
 def test_a_device_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

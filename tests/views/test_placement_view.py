@@ -34,5 +34,5 @@ def test_words() -> None:
 def test_bars_have_one_length() -> None:
     for parts in ({}, {"draft": 1}, {"draft": 1, "target": 5 * GB, "compute": 9 * GB}, {"target": 50 * GB}):
         assert len(bar(Site("CUDA0", "", 8 * GB, parts))) == 32  # type: ignore[arg-type]
-    assert bar(Site("CUDA0", "", 8 * GB, {"target": 4 * GB})).plain == "t" * 16 + "." * 16
-    assert bar(Site("CUDA0", "", 0, {})).plain == "." * 32
+    assert bar(Site("CUDA0", "", 8 * GB, {"target": 4 * GB})) == "t" * 16 + "." * 16
+    assert bar(Site("CUDA0", "", 0, {})) == "." * 32
