@@ -15,9 +15,6 @@ from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from specrun.catalog.fitting import Pair
     from specrun.catalog.hub.look_up import RemoteModel
     from specrun.catalog.names import HubName
 
@@ -132,11 +129,17 @@ def list_pairs(
     if json:
         output.write_json([asdict(pair) | {"fits": pair.difference is None} for pair in pairs])
         return
-    if pairs:
-        output.print_table(_pair_table(pairs))
-    else:
+    if not pairs:
         none_here = "no models on this machine yet; name a TARGET of `specrun models list`"
         output.note(f"no draft is known for {target}" if target else none_here)
+        return
+    table = output.table("target", "draft", "fits", "")
+    for pair in sorted(pairs, key=lambda pair: pair.difference is not None):
+        fits = "no" if pair.difference else "yes" if pair.checked else "yes, by the catalog"
+        notes = [pair.difference] if pair.difference else list(pair.warnings)
+        notes += ["not on this machine"] if not pair.cached else []
+        table.add_row(pair.target, pair.draft + (" (recommended)" if pair.recommended else ""), fits, "; ".join(notes))
+    output.print_table(table)
 
 
 @app.command("check")
@@ -197,13 +200,3 @@ def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
         facts |= {key: getattr(pulled, key) for key in ("repo", "commit", "bytes", "licence")}
         facts["files"] = [file.name for file in pulled.files]
     return facts
-
-
-def _pair_table(pairs: list[Pair]) -> Table:
-    table = output.table("target", "draft", "fits", "")
-    for pair in sorted(pairs, key=lambda pair: pair.difference is not None):
-        fits = "no" if pair.difference else "yes" if pair.checked else "yes, by the catalog"
-        notes = [pair.difference] if pair.difference else list(pair.warnings)
-        notes += ["not on this machine"] if not pair.cached else []
-        table.add_row(pair.target, pair.draft + (" (recommended)" if pair.recommended else ""), fits, "; ".join(notes))
-    return table

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from specrun.catalog.architectures import READ_IN
@@ -80,8 +79,8 @@ def serve(request: str) -> None:
     child_process.end_with_parent(lambda: None)
     given = json.loads(request)
     try:
-        answers: dict[str, Callable[[], dict[str, Any]]] = {"build": _build, "facts": _facts}
-        print(json.dumps(answers.get(given["ask"], partial(_layer, given.get("gpu")))()))
+        answers: dict[str, Callable[..., dict[str, Any]]] = {"build": _build, "facts": _facts, "layer": _layer}
+        print(json.dumps(answers[given.pop("ask")](**given)))
     except SpecrunError as error:
         print(json.dumps({"error": str(error)}))
 
