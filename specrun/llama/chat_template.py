@@ -100,7 +100,7 @@ class ChatTemplate:
             answer = {"error": str(error)}
         if "error" in answer:
             reason = one_line(" ".join(str(answer["error"]).split()))[:_LONGEST_REASON].rstrip(".")
-            raise ModelFileError(f"the model's chat template {what} ({reason}); {_ADVICE}")
+            raise ModelFileError(f"the chat template {what} ({reason}); {_ADVICE}")
         return str(answer["text"])
 
 
