@@ -133,7 +133,7 @@ def of_sequoias_rule(
     engine: Engine, prompts: list[list[int]], sampling: SamplingParameters, found: Acceptance, n: int, n_tokens: int
 ) -> float:
     """Tokens a pass of Sequoia whole, which writes texts of its own: as many behind each prompt."""
-    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(found.sampled, n, DEPTH))
+    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(found.positional, n, DEPTH))
     tokens, passes = 0, 0
     for i, prompt in enumerate(prompts):
         engine.reset()

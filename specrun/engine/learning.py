@@ -140,7 +140,7 @@ class Learner:
 
 def _acceptance(temperature: float, auto: Auto) -> Acceptance:
     calibration = auto.guide.calibration.with_run()
-    return Acceptance(temperature, calibration, [], [], calibration.n_counted)
+    return Acceptance(temperature, calibration, [], calibration.n_counted)
 
 
 def _plan(temperature: float, auto: Auto) -> TunedPlan:

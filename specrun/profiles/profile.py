@@ -33,7 +33,6 @@ class Acceptance:
     temperature: float
     calibration: Calibration
     positional: list[float]  # p_k: the chance that the k-th candidate is accepted, none before it, by sample and match
-    sampled: list[float]  # the same of the k-th draw without replacement, by Sequoia's rule
     n_positions: int  # positions of the texts that the calibration counts
 
 

@@ -56,7 +56,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
             CostTable([PassTime(1, 64, 2.0)]),
             Overhead(1.0),
         ),
-        acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
+        acceptance=[Acceptance(t, calibration, [0.6, 0.2], 100) for t in (0.0, 0.8)],
         plans=[
             TunedPlan(
                 0.0,

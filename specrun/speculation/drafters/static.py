@@ -12,7 +12,7 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_o
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Method, Plan
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.plan_space import PlanSpace
-from specrun.speculation.shape import MAX_LEAVES, TreeShape
+from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 
 MAX_DEPTH = 24  # levels of the trees that the dynamic program considers; chosen by hand
@@ -71,7 +71,7 @@ class StaticDrafter:
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:
-    shape = sequoia.choose(space.acceptance, space.costs, space.ctx, space.largest, MAX_DEPTH, MAX_LEAVES).shape
+    shape = sequoia.choose(space.acceptance, space.costs, space.ctx, space.largest, MAX_DEPTH)
     return [SEQUOIA_MATCH.plan().shaped(shape)] if shape.n_nodes > 1 else []
 
 

@@ -1,7 +1,7 @@
 """Sequoia's positional acceptance (arXiv 2402.12374): p_k, the chance that the k-th child is the accepted one.
 
 It is the mean over the positions of a text of a vector computed from the logits of target and draft there: an expected
-value over the noise or the draws, not one outcome.
+value over the noise, not the outcome of a single draw. It is that of sample and match, for Sequoia's own rule as well.
 """
 
 from __future__ import annotations
@@ -49,35 +49,3 @@ def _log(distribution: Distribution, tokens: NDArray[np.int64]) -> Vector:
     logs = np.full(len(tokens), -np.inf)
     logs[np.searchsorted(tokens, distribution.tokens)] = np.log(distribution.probabilities)
     return logs
-
-
-def without_replacement(p: Distribution, q: Distribution, rng: np.random.Generator, n_draws: int) -> Vector:
-    """float64[MAX_RANK] of one position: the chance that the k-th draw without replacement is accepted, by the rules of
-    Sequoia and recursive rejection.
-
-    The chance that the next draw is accepted is computed exactly; the mean over `n_draws` samples is only over which
-    tokens were rejected before it.
-    """
-    tokens = np.union1d(p.tokens, q.tokens)
-    total = np.zeros(MAX_RANK)
-    n_ranks = min(MAX_RANK, len(q.tokens))
-    for _ in range(n_draws):
-        rest, draft = np.zeros(len(tokens)), np.zeros(len(tokens))
-        rest[np.searchsorted(tokens, p.tokens)] = p.probabilities
-        draft[np.searchsorted(tokens, q.tokens)] = q.probabilities
-        reached = 1.0
-        for rank in range(n_ranks):
-            accepted = min(float(np.minimum(rest, draft).sum()), 1.0)
-            total[rank] += reached * accepted
-            reached *= 1 - accepted
-            rejected = np.maximum(draft - rest, 0.0)
-            rest = np.maximum(rest - draft, 0.0)
-            if reached < 1e-6 or rejected.sum() <= 0 or rest.sum() <= 0:
-                break
-            drawn = rng.choice(len(tokens), p=rejected / rejected.sum())
-            rest /= rest.sum()
-            draft[drawn] = 0.0
-            if draft.sum() <= 0:
-                break
-            draft /= draft.sum()
-    return total / n_draws

@@ -169,17 +169,6 @@ def _with_leaves(p: NDArray[np.float64], n_nodes: int, depth: int, max_leaves: i
     return tree.shape().cut(n_nodes, depth, chances)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The static tree that is fastest by measured costs; the root alone stands for plain decoding."""
-
-    shape: TreeShape
-    ms: float  # milliseconds of a pass with its drafting
-    expected: float  # committed tokens a pass
-    tokens_per_second: float
-    plain_tokens_per_second: float  # of plain decoding
-
-
 def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
     """Milliseconds of a target pass over `shape` after `ctx` tokens, with its draft passes and our own work."""
     drafting = sum(costs.level_ms(width, ctx) for width in shape.expanded_widths)
@@ -188,18 +177,17 @@ def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
 
 def choose(
     acceptance: Sequence[float], costs: CostModel, ctx: int, largest: int, max_depth: int, max_leaves: int = MAX_LEAVES
-) -> Choice:
+) -> TreeShape:
     """The fastest of the best trees of each measured size and depth after `ctx` tokens, or the root if none pays."""
     table = expected_lengths(acceptance, min(largest, costs.target.largest), max_depth)
-    plain = 1e3 / costs.plain_ms(ctx)
-    best = Choice(TreeShape.chain(0), costs.plain_ms(ctx), 1.0, plain, plain)
+    best, best_rate = TreeShape.chain(0), 1e3 / costs.plain_ms(ctx)
     for bound, n_nodes, depth in sorted(_bounds(table, costs, ctx, max_leaves), reverse=True):
-        if bound <= best.tokens_per_second:
+        if bound <= best_rate:
             break
         shape = table.shape(n_nodes, depth, max_leaves)
-        ms, expected = pass_ms(shape, costs, ctx), shape.expected(acceptance)
-        if 1e3 * expected / ms > best.tokens_per_second:
-            best = Choice(shape, ms, expected, 1e3 * expected / ms, plain)
+        rate = 1e3 * shape.expected(acceptance) / pass_ms(shape, costs, ctx)
+        if rate > best_rate:
+            best, best_rate = shape, rate
     return best
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 
@@ -37,40 +35,12 @@ def test_with_shared_noise_the_first_is_accepted_as_often_as_theory_says() -> No
     assert found.sum() == pytest.approx(p[both].sum(), abs=0.005)
 
 
-@pytest.mark.slow
-def test_without_replacement_is_what_the_rule_does() -> None:
-    expected = np.zeros(3)
-    q = Q.dense(8)
-    for order in permutations(Q.tokens.tolist(), 3):
-        rest, draft, reached, drawn = P.dense(8), q.copy(), 1.0, 1.0
-        for rank, token in enumerate(order):
-            drawn *= draft[token]
-            accepted = min(rest[token] / draft[token], 1.0)
-            expected[rank] += drawn * reached * accepted
-            reached *= 1 - accepted
-            left = np.maximum(rest - draft, 0)
-            if reached == 0 or left.sum() == 0:
-                break
-            rest, draft[token] = left / left.sum(), 0.0
-            draft /= draft.sum()
-            # Every further order counts on from here, so nothing is left out by the break.
-        # The later ranks of an order that breaks off are reached with chance 0.
-    # Orders that share their beginning count its ranks several times.
-    expected[0] /= 3 * 2
-    expected[1] /= 2
-    found = positional.without_replacement(P, Q, np.random.default_rng(0), 20_000)
-    assert found[0] == pytest.approx(np.minimum(P.dense(8), q).sum()), "not even the draws matter"
-    assert found[:2] == pytest.approx(expected[:2], abs=0.005)
-
-
-@pytest.mark.parametrize("estimate", [positional.shared_noise, positional.without_replacement])
-def test_a_draft_that_is_the_target_needs_one_candidate(estimate: object) -> None:
-    found = estimate(P, P, np.random.default_rng(0), 50)  # type: ignore[operator]
+def test_a_draft_that_is_the_target_needs_one_candidate() -> None:
+    found = positional.shared_noise(P, P, np.random.default_rng(0), 50)
     assert found[0] == pytest.approx(1.0)
     assert found[1:].sum() == pytest.approx(0.0)
 
 
 def test_a_draft_that_proposes_nothing_possible_gets_nothing() -> None:
     foreign = distribution([0, 6], [0.5, 0.5])
-    for estimate in (positional.shared_noise, positional.without_replacement):
-        assert estimate(P, foreign, np.random.default_rng(0), 50).sum() == 0
+    assert positional.shared_noise(P, foreign, np.random.default_rng(0), 50).sum() == 0

@@ -131,36 +131,29 @@ PER_NODE = {1: 4.0, 64: 256.0}
 
 
 def test_a_flat_target_and_a_cheap_draft_take_the_largest_tree() -> None:
-    choice = choose(REAL, costs(FLAT, CHEAP), 64, 64, 16)
-    assert choice.shape.n_nodes == 64
-    assert choice.expected == pytest.approx(choice.shape.expected(REAL))
-    assert choice.ms == pytest.approx(100 + choice.shape.depth)
-    assert choice.tokens_per_second == pytest.approx(1e3 * choice.expected / choice.ms)
-    assert choice.plain_tokens_per_second == pytest.approx(10.0)
-    assert choose(REAL, costs(FLAT, CHEAP), 64, 20, 16).shape.n_nodes == 16, "the largest measured size within bounds"
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 64, 16).n_nodes == 64
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 20, 16).n_nodes == 16, "the largest measured size within bounds"
 
 
 def test_a_target_that_takes_twice_as_long_for_two_tokens_is_not_drafted_for() -> None:
-    choice = choose(REAL, costs(IN_PROPORTION, CHEAP), 64, 64, 16)
-    assert choice.shape == TreeShape.chain(0)
-    assert choice.tokens_per_second == choice.plain_tokens_per_second == pytest.approx(10.0)
+    assert choose(REAL, costs(IN_PROPORTION, CHEAP), 64, 64, 16) == TreeShape.chain(0)
 
 
 def test_with_one_candidate_or_one_leaf_it_is_a_chain() -> None:
-    assert choose([0.9], costs(FLAT, CHEAP), 64, 64, 12).shape == TreeShape.chain(12)
-    choice = choose(REAL, costs(FLAT, CHEAP), 64, 64, 12, max_leaves=1)
+    assert choose([0.9], costs(FLAT, CHEAP), 64, 64, 12) == TreeShape.chain(12)
     rates = [1e3 * TreeShape.chain(depth).expected(REAL) / (100 + depth) for depth in range(13)]
-    assert choice.shape == TreeShape.chain(rates.index(max(rates)))
+    fastest = TreeShape.chain(rates.index(max(rates)))
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 64, 12, max_leaves=1) == fastest
 
 
 def test_a_cliff_in_the_target_is_not_climbed() -> None:
     cliff = {n: 100.0 if n <= 16 else 400.0 for n in SIZES}
-    assert choose(REAL, costs(cliff, CHEAP), 64, 64, 16).shape.n_nodes == 16
+    assert choose(REAL, costs(cliff, CHEAP), 64, 64, 16).n_nodes == 16
 
 
 def test_a_dip_in_the_target_is_found() -> None:
     jagged = FLAT | {4: 200.0, 8: 200.0, 16: 90.0, 32: 300.0, 64: 300.0}
-    assert choose(REAL, costs(jagged, CHEAP), 64, 64, 16).shape.n_nodes == 16
+    assert choose(REAL, costs(jagged, CHEAP), 64, 64, 16).n_nodes == 16
 
 
 def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
@@ -171,9 +164,9 @@ def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
 
 def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_pass_shallower_ones() -> None:
     p = [0.5, 0.3, 0.15]
-    per_node = choose(p, costs(FLAT, PER_NODE), 64, 64, 16).shape
-    per_pass = choose(p, costs(FLAT, dict.fromkeys((1, 64), 20.0)), 64, 64, 16).shape
-    cheap = choose(p, costs(FLAT, CHEAP), 64, 64, 16).shape
+    per_node = choose(p, costs(FLAT, PER_NODE), 64, 64, 16)
+    per_pass = choose(p, costs(FLAT, dict.fromkeys((1, 64), 20.0)), 64, 64, 16)
+    cheap = choose(p, costs(FLAT, CHEAP), 64, 64, 16)
     assert max(per_node.expanded_widths) < max(cheap.expanded_widths)
     assert per_pass.depth < cheap.depth
 
@@ -184,12 +177,12 @@ def test_bounds_on_the_speed_pass_over_no_better_tree() -> None:
         model = costs({n: 100 * rng.random() + n for n in SIZES}, {n: 20 * rng.random() + 1 for n in SIZES})
         for max_leaves in (2, 64):
             table = expected_lengths(REAL, 64, 8)
-            shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(1, 9)]
-            fastest = max(1e3 * shape.expected(REAL) / pass_ms(shape, model, 64) for shape in shapes)
-            choice = choose(REAL, model, 64, 64, 8, max_leaves)
-            assert choice.tokens_per_second == pytest.approx(max(fastest, choice.plain_tokens_per_second))
+            shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(9)]
+            chosen = choose(REAL, model, 64, 64, 8, max_leaves)
+            rates = [shape.expected(REAL) / pass_ms(shape, model, 64) for shape in (chosen, *shapes)]
+            assert rates[0] == pytest.approx(max(rates))
 
 
 def test_a_draft_without_a_model_costs_only_our_own_work() -> None:
     model = CostModel(CostTable(PassTime(n, 64, ms) for n, ms in FLAT.items()), None, Overhead(node=0.01))
-    assert choose(REAL, model, 64, 64, 16).shape.n_nodes == 64
+    assert choose(REAL, model, 64, 64, 16).n_nodes == 64
