@@ -24,9 +24,8 @@ from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.codec import converter
-from specrun.profiles.profile import Acceptance
+from specrun.profiles.profile import Acceptance, nearest
 from specrun.sampling import SamplingParameters
-from specrun.speculation.controllers.by_temperature import nearest
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS

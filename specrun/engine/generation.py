@@ -53,16 +53,10 @@ class Generation:
         self.is_over = False
         self.sampler = Sampler(request.sampling, engine.target.n_vocab, constraint, len(request.prompt))
         self._request = request
-        self._plans = plans
+        self.plans = plans
         self._clock: Clock | None = None  # from the first pass on
         self._started = 0.0
         self._reading_seconds = 0.0
-
-    @property
-    def plans(self) -> PlanChooser:
-        """What chooses the plans, set to this text's temperature."""
-        self._plans.begin(self._request.sampling.temperature)
-        return self._plans
 
     @property
     def is_reading(self) -> bool:
@@ -129,7 +123,7 @@ class Generation:
         )
         sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self._plans.guide, sources)
+        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self.plans.guide, sources)
         overlap = self.engine.overlap if budget is None and limits.depth >= 1 and limits.budget >= 2 else None
         turn = Turn(self, drafting, limits, sources, overlap.take(plan, limits) if overlap else None)
         turn.draft = turn.ready or self._drafted(drafting, limits)

@@ -82,9 +82,6 @@ class Changing:
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._adaptive.read_prompt(n_tokens, seconds)
 
-    def begin(self, temperature: float) -> None:
-        self._adaptive.begin(temperature)
-
     def plan(self, n_texts: int = 1) -> Plan:
         assert n_texts == 1
         return self._now

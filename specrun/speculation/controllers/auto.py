@@ -37,7 +37,7 @@ class Auto:
     What passes win or lose, compared with plain decoding, is kept in a purse. A plan may be tried while it can pay for
     the plan's next pass, and is left when it is empty and the plan was not seen to win. Trees that pay for themselves
     by more than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on
-    this.
+    this. What was seen in one text is the first estimate for another.
 
     expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
@@ -135,9 +135,6 @@ class Auto:
         if not self.is_off:
             return f"{self._held.plan}, {self.source}"
         return f"off, {self.source}" + (", because nothing else pays on this text" if self.is_tried else "")
-
-    def begin(self, temperature: float) -> None:
-        """Changes nothing: what was seen in one text is the first estimate for another."""
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._read()

@@ -153,7 +153,6 @@ class Run:
 def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: int = 100, place: int = 0) -> Run:
     """Write `n_tokens` tokens of the text from `place` on, after a prompt of so many tokens."""
     done = Run()
-    plans.begin(0.0)
     plans.read_prompt(prompt, machine.ms(prompt) / 1e3)
     while done.n_tokens < n_tokens:
         plan = plans.plan()

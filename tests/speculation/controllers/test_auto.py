@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafter import Draft
@@ -239,13 +238,6 @@ def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
         plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
     plans.record(PassRecord(Draft(TokenTree.chain([0, 1])), Accepted([0, 1], [0, 0]), 20.0, plain, 19.0, 2, 64))
     assert plans.held == CHAIN
-
-
-def test_a_generation_follows_the_controller_of_the_nearest_temperature() -> None:
-    plans = ByTemperature({0.8: tuned(STREAMED, (CHAIN, 2.0)), 0.0: tuned(STREAMED)})
-    for temperature, plan in ((0.0, OFF), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
-        plans.begin(temperature)
-        assert plans.plan() == plan
 
 
 def test_it_says_what_it_follows() -> None:
