@@ -32,8 +32,7 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 # Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
 PLANS = {

@@ -14,13 +14,12 @@ from specrun.interrupts import never
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.sampling.logprobs import TokenLogprob, logprob
-from specrun.speculation.accept import accept
+from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import n_in_order
 

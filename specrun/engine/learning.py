@@ -17,8 +17,8 @@ from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.locations import set_aside
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes

@@ -16,7 +16,7 @@ from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode, GuessesBehind
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
 from specrun.speculation.method import OFF, Drafting, Plan
 from specrun.speculation.planning.outcomes import likeliest
@@ -108,7 +108,7 @@ class Overlap:
             next_limits = replace(limits(len(path)), pending=len(accepted) - n_in_order(accepted))
             if ends_text(path[-1]) or next_limits.depth < 1:
                 continue
-            guesses = drafting.guesses.behind(path) if drafting.guesses else None
+            guesses = GuessesBehind(drafting.guesses, path) if drafting.guesses else None
             drafter = replace(drafting, guesses=guesses).drafter()
             assert drafter is not None
             # The times of these draft passes say nothing, as they run beside the target's.

@@ -10,8 +10,8 @@ from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.calibration import Calibration

@@ -102,6 +102,13 @@ class Guesses(Protocol):
         """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         ...
 
-    def behind(self, path: Sequence[int]) -> Guesses:
-        """The guesses as they would be if `path` had been committed."""
-        ...
+
+@dataclass(frozen=True)
+class GuessesBehind:
+    """The guesses as they would be if `path` had been committed."""
+
+    guesses: Guesses
+    path: Sequence[int]
+
+    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
+        return self.guesses.children([*self.path, *path], count)

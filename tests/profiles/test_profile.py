@@ -18,7 +18,7 @@ from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest
 from specrun.profiles.tuning_rows import TriedRing
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF

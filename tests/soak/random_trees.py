@@ -21,13 +21,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.accept import accept
+from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.drafter import Draft, DraftLimits, DraftNode, Logits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, Plan
 from specrun.speculation.papers.walk import is_typical
 from specrun.speculation.registry import METHODS
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from specrun.verifying.chi_square import chi_square_p_value

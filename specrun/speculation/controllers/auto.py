@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specrun.speculation.controllers.arm import Arm
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.speculation.controllers.arm import Arm, ExpectedPlan
 from specrun.speculation.controllers.purse import Purse
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers.

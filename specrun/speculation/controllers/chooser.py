@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specrun.speculation.method import Plan
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 
 class PlanChooser(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import Drafting, Method, Plan
+from specrun.speculation.method import HEADS, Drafting, HeadKind, Method, Plan
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT
 
@@ -95,4 +95,34 @@ SPECEXEC = Method(
     candidates=_candidates,
     label=lambda plan: f"tree of {plan.size}",
     options=lambda plan: f"--speculate tree --budget {plan.budget} --depth {plan.depth}",
+)
+
+
+def _of_head(head: HeadKind, paper: str, pays: str) -> Method:
+    """The method that asks for a head and nothing else. All other methods take a head as they take a draft model."""
+    return Method(
+        name=head,
+        kind="tree",
+        paper=f"{paper}, in trees of SpecExec",
+        pays=pays,
+        drafter=specexec,
+        needs=(HEADS[head],),
+        head=head,
+    )
+
+
+EAGLE3 = _of_head(
+    "eagle3",
+    "EAGLE-3, arXiv 2503.01840",
+    "where a tree pays and a head was trained for this target: it drafts better than a small model of its cost",
+)
+MTP = _of_head(
+    "mtp",
+    "Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437",
+    "where drafting pays and the target has MTP layers, which take the memory of a layer or two",
+)
+DFLASH = _of_head(
+    "dflash",
+    "DFlash, arXiv 2602.06036",
+    "where a head was trained for this target, and draft passes take time: a whole tree needs one",
 )

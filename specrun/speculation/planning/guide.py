@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from specrun.speculation.accept import Accepted
+from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, Milliseconds
 from specrun.speculation.planning.draft_times import DraftTimes, LearnedDraftTimes, TabledDraftTimes
 from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
-from specrun.speculation.record import PassRecord
+from specrun.speculation.tree import TokenTree
 
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
@@ -21,6 +23,29 @@ _IDLE = 16  # passes without drafting after which the recent counts of the calib
 _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One target pass with the drafting before it and the acceptance after it."""
+
+    draft: Draft
+    accepted: Accepted
+    seconds: float  # of everything but the drafting for other texts in the same pass
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    n_target: int = 1  # tokens of the target pass: all trees, committed tokens that were decoded again, and padding
+    ctx: int = 0  # tokens that the target had in its cache before the pass
+    n_texts: int = 1  # texts that the pass had tokens of
+
+    @property
+    def tree(self) -> TokenTree:
+        return self.draft.tree
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of committed tokens."""
+        return len(self.accepted.tokens)
 
 
 @dataclass(frozen=True)

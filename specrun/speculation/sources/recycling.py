@@ -41,11 +41,6 @@ class TokenRecycling:
         """Number of tokens that have a row."""
         return min(self._n_learned, self._max_rows)
 
-    @property
-    def n_bytes(self) -> int:
-        """Memory of the table in bytes."""
-        return self._row_of.nbytes + self._tokens.nbytes + self._successors.nbytes
-
     def reset(self) -> None:
         """A new text begins. The table stays."""
         self._last = None

@@ -58,11 +58,6 @@ class SuffixAutomaton:
         """Number of committed tokens."""
         return self._n_tokens
 
-    @property
-    def n_states(self) -> int:
-        """Number of states, at most twice that of tokens."""
-        return len(self._next)
-
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._append(token)

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.sampling import Candidates
+from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.planning.guide import Guide, PassRecord
 from specrun.speculation.tree import ROOT
 
 N_RANKS = 16

@@ -7,19 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from specrun.speculation.accept import Accepted
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafter import Draft
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.guide import Guide, LearnedCosts, PassRecord
 from specrun.speculation.planning.pass_times import ExpertGrowth, LearnedTimes
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 from tests.speculation.controllers.simulation import Machine, Text, best_fixed, run, text, useless
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
+from specrun.speculation.accept import Accepted
 from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
 from specrun.speculation.papers.sampled import Proposal
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 from specrun.verifying.chi_square import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement

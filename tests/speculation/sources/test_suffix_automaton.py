@@ -107,4 +107,4 @@ def test_a_new_text_begins_with_nothing() -> None:
 def test_at_most_two_states_a_token(alphabet: int) -> None:
     automaton = automaton_of(random_text(np.random.default_rng(8), 3000, alphabet))
     assert len(automaton) == 3000
-    assert 3000 < automaton.n_states <= 6000
+    assert 3000 < len(automaton._next) <= 6000
