@@ -21,7 +21,7 @@ from specrun.speculation.papers.growers import (
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
 from specrun.speculation.papers.walk import PaperRule, by_node, walk_block, walk_typical
 from specrun.speculation.shape import TreeShape, widest_branching
@@ -100,7 +100,7 @@ PAPERS = (
     Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
         "where chain does, but less, because target and draft do not share their noise",
-        _sampled("independent"), PaperRule(by_node(speculative_sampling)), shape=chain_shape,
+        _sampled("independent"), PaperRule(by_node(multi_step)), shape=chain_shape,
     ),
     Method(
         "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
@@ -116,7 +116,7 @@ PAPERS = (
         "rsd", "acceptance rule",
         "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
         "where large passes cost little and shared noise is not wanted", _sampled("without replacement"),
-        PaperRule(by_node(recursive_rejection)), shape=widest_branching,
+        PaperRule(by_node(sequoia)), shape=widest_branching,
     ),
     Method(
         "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141",
