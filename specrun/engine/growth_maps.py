@@ -20,7 +20,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import MAX_DEPTH
 from specrun.speculation.method import Plan
-from specrun.speculation.planning import positional, sequoia
+from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import MAX_RANK
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 
@@ -124,10 +124,10 @@ class PositionalMeter:
         for p, draft_row in zip(known, self._draft.rows_along(tokens, skip), strict=False):
             self.n_positions += 1
             if self._sampler.parameters.temperature == 0:
-                self._sums += positional.greedy(int(p.tokens[0]), draft_row)
+                self._sums += sequoia.greedy_vector(int(p.tokens[0]), draft_row)
             else:
                 q = self._sampler.distribution(draft_row, ())
-                self._sums += positional.shared_noise(p, q, self._rng, _NOISE_DRAWS)
+                self._sums += sequoia.shared_noise_vector(p, q, self._rng, _NOISE_DRAWS)
         self._engine.reset()
 
     def vector(self) -> list[float]:

@@ -68,6 +68,11 @@ class TreeGrowth:
         """The score of the budget-th best node, below which no node stays in the tree; -inf if there are fewer."""
         return heapq.nlargest(budget, self.scores)[-1] if len(self.scores) >= budget else -math.inf
 
+    def open(self, nodes: Iterable[int], limits: DraftLimits) -> list[int]:
+        """Those of `nodes` whose further children may stay in the tree. Those of the others never will."""
+        worst_kept = self.worst_kept(limits.budget)
+        return [node for node in nodes if self.scores[node] >= worst_kept and self.depths[node] < limits.depth]
+
     def best_path(self) -> list[int]:
         """The ids, root first, of the path with the largest sum of chances: what one leaf path can bring at most."""
         worth, below = [math.exp(score) for score in self.scores], dict[int, int]()

@@ -74,7 +74,7 @@ class CostAwareDrafter:
             unexpanded.difference_update(level)
             if n_passes == limits.depth:
                 break
-            unexpanded = _open(growth, unexpanded, limits)
+            unexpanded = set(growth.open(unexpanded, limits))
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = growth.chances(limits.leaves)
         n = self.guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
@@ -140,12 +140,6 @@ class CostAwareDrafter:
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         last = int(worth.argmax())
         return best[: last + 1] if worth[last] > 0 else []
-
-
-def _open(growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> set[int]:
-    """The nodes among `unexpanded` that may be expanded later; no child of another node would stay in the tree."""
-    worst_kept = growth.worst_kept(limits.budget)
-    return {node for node in unexpanded if growth.scores[node] >= worst_kept and growth.depths[node] < limits.depth}
 
 
 def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:

@@ -50,7 +50,8 @@ class SpecExecDrafter:
                     unexpanded += self._add_children(growth, node, candidates, worst_kept)
                 if n_passes == limits.depth:
                     break
-                unexpanded = _worth_expanding(growth, unexpanded, limits)
+                unexpanded = growth.open(unexpanded, limits)
+                unexpanded = growth.best(unexpanded, len(unexpanded))
                 level = expandable_of(growth, self.source, unexpanded, limits.width)
                 if not level:
                     break
@@ -63,13 +64,6 @@ class SpecExecDrafter:
         scores = growth.scores[node] + candidates.log_shares(self.sharpness)
         offered = zip(candidates.tokens.tolist(), scores.tolist(), candidates.shares.tolist(), strict=True)
         return [growth.add(token, node, score, share) for token, score, share in offered if score > worst_kept]
-
-
-def _worth_expanding(growth: TreeGrowth, unexpanded: list[int], limits: DraftLimits) -> list[int]:
-    """The nodes among `unexpanded` that may have children in the tree, best first. No other node ever will."""
-    worst_kept = growth.worst_kept(limits.budget)
-    worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-    return growth.best(worth, len(worth))
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:

@@ -54,7 +54,7 @@ def generator(seed: int, position: int, stream: Literal["draw", "accept"]) -> np
 class SampledDrafter:
     """Fills a shape with draws.
 
-    Independent draws may repeat a token; one child then stands for all of them, with the draws after each of them. Draws
+    Independent draws may repeat a token; one child stands for all of them, with the draws after each of them. Draws
     without replacement give fewer children where the draft's distribution has fewer tokens, unless further ones are
     drawn uniformly from the others.
     """

@@ -26,7 +26,6 @@ class NgramPool:
     guess; plus 1 if the target wrote the n-gram and did not only propose it on a branch.
     """
 
-    name = "n-gram pool"
     n_evidence = 4 * (LENGTH - 1)
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:

@@ -16,7 +16,6 @@ class PromptLookup:
     Evidence: `2 * (n - 1)` for a match of n tokens, plus 1 for the first guess.
     """
 
-    name = "prompt lookup"
     n_evidence = 2 * LONGEST
 
     def __init__(self) -> None:

@@ -25,7 +25,6 @@ class TokenRecycling:
     Evidence: 7 minus the rank of the successor.
     """
 
-    name = "token recycling"
     n_evidence = N_SUCCESSORS
 
     def __init__(self, n_vocab: int, max_rows: int = MAX_ROWS) -> None:
