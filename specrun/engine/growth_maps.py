@@ -43,43 +43,34 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
         return next((followed.follows(plan.method) for followed in run if followed.method.is_adaptive), plan)
     if not _lacks_shape(plan) or not profile.acceptance:
         return plan
-    acceptance = profile.acceptance_at(temperature).positional
+    vector = profile.acceptance_at(temperature).positional
     if is_open:
         costs = profile.padded_costs
-        shape = sequoia.choose(acceptance, costs, _CTX, costs.target.largest, MAX_DEPTH)
+        shape = sequoia.choose(vector, costs, _CTX, costs.target.largest, MAX_DEPTH)
         if shape.n_nodes > 1:
             return plan.shaped(shape)
     # Where no tree pays, a user who asks for this method still gets a tree within the plan's bounds.
-    return plan.shaped(sequoia.best_shape(acceptance, plan.budget, plan.depth, MAX_LEAVES))
-
-
-def with_acceptance(
-    engine: Engine, profile: Profile | None, plan: Plan, temperature: float
-) -> tuple[TreeShape, list[float]]:
-    """The shape of a plan of Sequoia's methods, or else the best within its bounds, and the acceptance vector, which is
-    the profile's or measured now.
-    """
-    acceptance = _acceptance(engine, profile, temperature)
-    return plan.shape or _best(plan, acceptance, engine), acceptance
+    return plan.shaped(sequoia.best_shape(vector, plan.budget, plan.depth, MAX_LEAVES))
 
 
 def shaped(engine: Engine, profile: Profile | None, plans: Sequence[Plan], temperature: float) -> list[Plan]:
-    """The plans, with a shape as from `with_acceptance` for each of Sequoia's methods that lacked it."""
+    """The plans; each of Sequoia's methods that lacks a shape gets the best for `acceptance` within its bounds."""
     if not any(map(_lacks_shape, plans)):
         return list(plans)
-    acceptance = _acceptance(engine, profile, temperature)
-    return [plan.shaped(_best(plan, acceptance, engine)) if _lacks_shape(plan) else plan for plan in plans]
+    vector = acceptance(engine, profile, temperature)
+    return [plan.shaped(best(plan, vector, engine)) if _lacks_shape(plan) else plan for plan in plans]
 
 
 def _lacks_shape(plan: Plan) -> bool:
     return plan.method.wants_shape and plan.shape is None and plan.drafts
 
 
-def _best(plan: Plan, acceptance: Sequence[float], engine: Engine) -> TreeShape:
-    return sequoia.best_shape(acceptance, plan.budget, plan.depth, engine.target.max_leaves)
+def best(plan: Plan, vector: Sequence[float], engine: Engine) -> TreeShape:
+    """The best shape for an acceptance vector within the bounds of the plan and the engine."""
+    return sequoia.best_shape(vector, plan.budget, plan.depth, engine.target.max_leaves)
 
 
-def _acceptance(engine: Engine, profile: Profile | None, temperature: float) -> list[float]:
+def acceptance(engine: Engine, profile: Profile | None, temperature: float) -> list[float]:
     """Positional acceptance from the profile, or measured along short texts that the target writes now."""
     if profile and profile.acceptance:
         return profile.acceptance_at(temperature).positional

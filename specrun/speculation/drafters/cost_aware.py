@@ -163,7 +163,8 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
 
 
 def _cost_aware(drafting: Drafting) -> CostAwareDrafter:
-    return CostAwareDrafter(drafting.need_source(), drafting.need_guide(), drafting.guesses)
+    guide = drafting.needed(drafting.guide, "cost tables")
+    return CostAwareDrafter(drafting.need_source(), guide, drafting.guesses)
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:

@@ -34,10 +34,6 @@ class NgramPool:
         # First token, least recently added first -> rest of each n-gram, oldest first -> whether the target wrote it.
         self._pool: OrderedDict[int, dict[Gram, bool]] = OrderedDict()
 
-    def __len__(self) -> int:
-        """Number of n-grams."""
-        return sum(map(len, self._pool.values()))
-
     def reset(self) -> None:
         """A new text begins. The n-grams stay."""
         self._text = ()

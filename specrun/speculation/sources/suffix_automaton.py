@@ -52,10 +52,6 @@ class SuffixAutomaton:
         self._after.cache_clear()
         self._followers.cache_clear()
 
-    def __len__(self) -> int:
-        """Number of committed tokens."""
-        return self._n_tokens
-
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._append(token)
