@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specrun.speculation.method import Plan
+from specrun.speculation.method import OFF, Plan
 
 # All chosen by hand.
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
@@ -93,3 +93,19 @@ class Arm:
         observed_error = math.hypot(observed_error, _DOUBT * observed / math.sqrt(self.passes))
         weight = error**2 / (error**2 + observed_error**2)
         return rate + weight * (observed - rate), math.sqrt(weight) * observed_error
+
+
+def arms_of(expected: Sequence[ExpectedPlan]) -> list[Arm]:
+    """An arm of plain decoding, and one of each plan that drafts, the most cautious first."""
+    plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
+    arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
+    return [Arm(OFF.plan(), 1.0, 0.0), *sorted(arms, key=lambda arm: arm.plan.caution)]
+
+
+def most_promising(arms: Sequence[Arm]) -> Arm:
+    """The most cautious arm that no other is expected to beat by more than the errors. arms: as from `arms_of`."""
+    best = arms[0]
+    for arm in arms[1:]:
+        if arm.rate >= best.rate + math.hypot(arm.error, best.error):
+            best = arm
+    return best

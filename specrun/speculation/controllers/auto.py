@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specrun.speculation.controllers.arm import Arm, ExpectedPlan
+from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
 from specrun.speculation.controllers.purse import Checks, Purse
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.guide import Guide, PassRecord
@@ -44,15 +44,11 @@ class Auto:
 
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
         self.guide: Guide = guide
-        plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
-        arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
-        self._off = Arm(OFF.plan(), 1.0, 0.0)
-        self._arms = [self._off, *sorted(arms, key=lambda arm: arm.plan.caution)]
-        self._held = self._off
-        for arm in self._arms[1:]:
-            is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)
-            if arm.plan == first or (first is None and is_faster):
-                self._held = arm
+        self._arms = arms_of(expected)
+        self._off = self._arms[0]
+        self._held = most_promising(self._arms)
+        if first is not None:
+            self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
         self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and not guide.learned)
         self._is_check = False
         self._checks = Checks()

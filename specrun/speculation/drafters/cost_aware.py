@@ -94,12 +94,12 @@ class CostAwareDrafter:
         own = self.guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
         drafted = Opinion(dict(zip(tokens, own.tolist(), strict=True)), passed_over=_PASSED_OVER)
         guessed = Opinion(dict(self.sources.children(growth.path(node), PER_NODE)) if self.sources else {})
+        offered = {growth.tokens[child]: child for child in growth.children[node]}
         new = []
         for token, chance in pooled([drafted, guessed]).items():
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             share = shares.get(token, math.nan)
-            child = growth.child(node, token)
-            if child is not None:
+            if (child := offered.get(token)) is not None:
                 growth.probabilities[child] = share
                 growth.rescore(child, score)
             elif score >= _LEAST_SCORE:
