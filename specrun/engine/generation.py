@@ -21,7 +21,7 @@ from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import n_in_order
+from specrun.speculation.tree import TokenTree, n_in_order
 
 
 class Generation:
@@ -172,7 +172,8 @@ class Generation:
         # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
         can_draft = self.target.has_states or not drafting.plan.method.needs_draft
         drafter = drafting.drafter() if limits.depth >= 1 and limits.budget >= 2 and can_draft else None
-        return drafter.draft(self.target.tokens, limits) if drafter else Draft.nothing(self.target.tokens[-1])
+        tokens = self.target.tokens
+        return drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1]))
 
     def _finish(self, n_new: int) -> FinishReason | None:
         max_tokens = self._request.max_tokens

@@ -77,11 +77,6 @@ class Draft:
     widths: tuple[int, ...] = ()
     offered: Candidates | None = None
 
-    @classmethod
-    def nothing(cls, token: int) -> Draft:
-        """No drafted token behind the committed `token`."""
-        return cls(TokenTree.root_only(token))
-
     def limited(self, max_nodes: int, max_leaves: int) -> Draft:
         """The same with the likeliest sub-tree of at most so many nodes, root included, and leaf paths."""
         return replace(self, tree=self.tree.limited(max_nodes, max_leaves))

@@ -245,11 +245,6 @@ class Plan:
         return self.method.label(self) + (", drafted ahead" if self.overlap else "")
 
 
-def overlapped(plan: Plan) -> Plan:
-    """The same plan, drafted while the target's passes run."""
-    return replace(plan, overlap=True)
-
-
 OFF: Method = Method(
     name="off",
     kind="plain",

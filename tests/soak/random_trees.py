@@ -131,7 +131,7 @@ def _one_tree(rule: str, rng: np.random.Generator, outcome: Outcome) -> None:
         proposed = Draft(_any_tree(rng, n_vocab, text[-1], target.row(text)))
     else:
         drafter = Drafting(plan, sampler.parameters.temperature, ModelCandidates(_ToyDraft(draft), sampler)).drafter()
-        proposed = drafter.draft(text, limits) if drafter else Draft.nothing(text[-1])
+        proposed = drafter.draft(text, limits) if drafter else Draft(TokenTree.root_only(text[-1]))
         assert len(proposed.tree) <= limits.budget
         assert proposed.tree.depth <= limits.depth
     tree = proposed.tree

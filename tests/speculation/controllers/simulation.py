@@ -15,7 +15,7 @@ from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide, PassRecord
-from specrun.speculation.tree import ROOT
+from specrun.speculation.tree import ROOT, TokenTree
 
 N_RANKS = 16
 _LEVEL_MS = 2.0  # of a draft pass
@@ -169,7 +169,7 @@ def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machi
     source = _Draft(of, place)
     guesses = _Guesses(of, place) if plan.method.sources else None
     drafter = Drafting(plan, 0.0, source, guide, guesses).drafter()
-    draft = Draft.nothing(ROOT)
+    draft = Draft(TokenTree.root_only(ROOT))
     if drafter:
         draft = drafter.draft([ROOT] * ctx, DraftLimits(plan.budget, plan.depth, plan.width, 256))
     tree = draft.tree

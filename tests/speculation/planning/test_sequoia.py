@@ -1,4 +1,6 @@
-"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables."""
+"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables; acceptance of one
+position equals sums over all outcomes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from specrun.sampling import Distribution
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, pass_ms
@@ -186,3 +189,40 @@ def test_bounds_on_the_speed_pass_over_no_better_tree() -> None:
 def test_a_draft_without_a_model_costs_only_our_own_work() -> None:
     model = CostModel(CostTable(PassTime(n, 64, ms) for n, ms in FLAT.items()), None, Overhead(node=0.01))
     assert choose(REAL, model, 64, 64, 16).n_nodes == 64
+
+
+def distribution(tokens: list[int], probabilities: list[float]) -> Distribution:
+    return Distribution(np.array(tokens, np.int64), np.array(probabilities))
+
+
+TARGET = distribution([1, 2, 5, 7], [0.5, 0.2, 0.2, 0.1])
+DRAFT = distribution([1, 2, 3, 5], [0.3, 0.4, 0.2, 0.1])
+
+
+def test_greedy_is_the_rank_of_the_targets_choice() -> None:
+    draft = np.array([0.0, 3.0, 1.0, 3.0, 2.0], np.float32)
+    for choice, rank in ((1, 0), (3, 1), (4, 2), (2, 3), (0, 4)):
+        assert sequoia.greedy_vector(choice, draft).nonzero()[0].tolist() == [rank]
+    assert sequoia.greedy_vector(5, draft).sum() == 0, "a token that the draft does not know"
+
+
+def test_with_shared_noise_the_first_is_accepted_as_often_as_theory_says() -> None:
+    # Both take token i with chance 1 / sum_j max(p_j / p_i, q_j / q_i) (arXiv 2408.07978).
+    p, q = TARGET.dense(8), DRAFT.dense(8)
+    both = [i for i in range(8) if p[i] > 0 and q[i] > 0]
+    expected = sum(1 / sum(max(p[j] / p[i], q[j] / q[i]) for j in range(8)) for i in both)
+    found = sequoia.shared_noise_vector(TARGET, DRAFT, np.random.default_rng(0), 200_000)
+    assert found[0] == pytest.approx(expected, abs=0.005)
+    # What the draft never proposes is not accepted; everything else is, by its last candidate at the latest.
+    assert found.sum() == pytest.approx(p[both].sum(), abs=0.005)
+
+
+def test_a_draft_that_is_the_target_needs_one_candidate() -> None:
+    found = sequoia.shared_noise_vector(TARGET, TARGET, np.random.default_rng(0), 50)
+    assert found[0] == pytest.approx(1.0)
+    assert found[1:].sum() == pytest.approx(0.0)
+
+
+def test_a_draft_that_proposes_nothing_possible_gets_nothing() -> None:
+    foreign = distribution([0, 6], [0.5, 0.5])
+    assert sequoia.shared_noise_vector(TARGET, foreign, np.random.default_rng(0), 50).sum() == 0
