@@ -59,11 +59,7 @@ class Pressure:
     @classmethod
     def watch(cls) -> Pressure:
         """Watch the margin of a plan that is made now, within the limits of this machine and this process's cgroups."""
-
-        def available() -> int:
-            return Memory.read().available_bytes
-
-        return cls(margin_bytes(available()), available)
+        return cls(margin_bytes(Memory.read().available_bytes), lambda: Memory.read().available_bytes)
 
     def shortage(self) -> int:
         """Bytes to free until the margin is free; 0 while half of it is, and for 0.25 s after a look at the memory."""
