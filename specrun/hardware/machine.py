@@ -59,12 +59,10 @@ class Machine:
 def nvidia_card(root: Path = Path("/")) -> bool:
     """Whether this machine has an NVIDIA GPU, with or without its driver, by the files below `root`."""
     for device in (root / "sys/bus/pci/devices").glob("*"):
-        try:
+        with suppress(OSError, ValueError):
             vendor, kind = (int((device / name).read_text(), 16) for name in ("vendor", "class"))
-        except (OSError, ValueError):
-            continue
-        if vendor == _NVIDIA and kind >> 16 == _DISPLAY:
-            return True
+            if vendor == _NVIDIA and kind >> 16 == _DISPLAY:
+                return True
     return False
 
 
