@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch, Int32Array
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.rollback import CacheState, TextCache
+from specrun.llama.rollback import SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
 
@@ -81,8 +81,7 @@ class CellLedger:
             self._taken[cells] = True
             begin = 0
             for lane, n in shares:
-                part = slice(begin, begin + n)
-                lane.note(cells[part], batch.positions[part], batch.first_seq[part], batch.n_seq[part])
+                lane.note(cells, batch, slice(begin, begin + n))
                 begin += n
         return logits
 
@@ -93,15 +92,15 @@ class CellLedger:
         yield
         self._is_right = before
 
-    def restore(self, lane: LaneCells, saved: CacheState) -> None:
+    def restore(self, lane: LaneCells, saved: SavedText) -> None:
         """Let `lane`, which must be empty, have a saved text. Raises LlamaError if it does not fit."""
-        n = saved.end
+        n = saved.held.n_cached
         self.make_room([(lane, n)])
         cells = self._next_cells(n)
         with self.changing():
             self.context.set_sequence_state(lane.first, saved.state)
             self._taken[cells] = True
-            lane.note(cells, *(np.arange(n, dtype=np.int32), np.full(n, lane.first, np.int32), np.ones(n, np.int32)))
+            lane.cells = cells.tolist()
 
     def _next_cells(self, n: int) -> NDArray[np.intp]:
         """The cells that llama.cpp gives the next `n` tokens: the lowest free cells."""
@@ -194,7 +193,6 @@ class LaneCells(TextCache):
 
     @property
     def last(self) -> int:
-        """The text's last cell."""
         return self.cells[-1] if self.cells else _NO_CELL
 
     @property
@@ -205,10 +203,10 @@ class LaneCells(TextCache):
     def decode(self, batch: Batch) -> Logits:
         return self.ledger.decode(batch, [(self, len(batch))])
 
-    def note(self, cells: NDArray[np.intp], positions: Int32Array, first_seq: Int32Array, n_seq: Int32Array) -> None:
-        """Note that the next pass over this text lies in `cells`. The other arrays belong to its batch."""
-        self._tail = _Tail(len(self.cells), positions, first_seq, n_seq)
-        self.cells += cells.tolist()
+    def note(self, cells: NDArray[np.intp], batch: Batch, part: slice) -> None:
+        """Note that the `part` of a pass that belongs to this text lies in the same part of `cells`."""
+        self._tail = _Tail(len(self.cells), batch.positions[part], batch.first_seq[part], batch.n_seq[part])
+        self.cells += cells[part].tolist()
 
     def forget(self) -> None:
         """Note that the cache is empty."""
@@ -220,7 +218,7 @@ class LaneCells(TextCache):
             self._drop(end)
         return min(end, len(self.cells))
 
-    def restore(self, saved: CacheState) -> None:
+    def restore(self, saved: SavedText) -> None:
         self.ledger.restore(self, saved)
 
     def clear_lane(self) -> None:
