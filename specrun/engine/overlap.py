@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
-from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.draft import RecurrentDraft
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode
 from specrun.speculation.growth import ModelCandidates, TreeGrowth

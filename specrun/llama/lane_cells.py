@@ -145,7 +145,7 @@ class CellLedger:
             del lane.dead[dead.position]
             self._taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
-                self.context.free_cells(lane.spare, groups[begin].position, dead.position + 1)
+                self.context.remove(lane.spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
 
     def free_dead(self) -> None:

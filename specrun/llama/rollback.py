@@ -171,7 +171,7 @@ class RecurrentStates(TextCache):
         n_behind = int(self._context.sequence_lengths()[_TEXT]) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
         if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
-            self._context.forget_last_pass()  # first: a second removal is refused, should Ctrl-C come behind this one
+            self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come behind this one
             self._context.remove(_TEXT, end)
             return end
         return self._return_to_checkpoint(end) if n_last is None or n_behind else end
@@ -193,7 +193,7 @@ class RecurrentStates(TextCache):
             return self.rewind(end)
         self._context.remove(_TEXT, 0)
         self._context.copy(_CHECKPOINT, _TEXT, 0, checkpoint)
-        self._context.forget_last_pass()
+        self._context.n_last_pass = 0
         return checkpoint
 
     def _forget_checkpoint(self) -> None:
@@ -204,12 +204,12 @@ class RecurrentStates(TextCache):
     def keep_prompt(self, end: int) -> None:
         if end and (self.prompt is None or self.prompt.end != end):
             self.prompt = None
-            self.prompt = PromptState(end, self._context.recurrent_state(_TEXT))
+            self.prompt = PromptState(end, self._context.sequence_state(_TEXT, recurrent_only=True))
 
     def clear(self) -> None:
         self._checkpoint = self.prompt = None
         self._context.remove(ALL_SEQUENCES, 0)
-        self._context.forget_last_pass()
+        self._context.n_last_pass = 0
 
 
 def text_cache(context: LlamaContext) -> TextCache:
