@@ -65,8 +65,6 @@ class Batch:
         n = len(self.tokens)
         if not 0 < n <= n_batch:
             raise ValueError(f"a batch of {n} tokens; the context takes 1 to {n_batch}")
-        if not all(len(a) == n for a in (self.positions, self.first_seq, self.n_seq, self.outputs)):
-            raise ValueError("the arrays of a batch differ in length")
         # Most batches are small, and for these Python's own numbers are faster than numpy's.
         tokens, first_seq, n_seq = self.tokens.tolist(), self.first_seq.tolist(), self.n_seq.tolist()
         if min(tokens) < 0 or max(tokens) >= n_vocab:

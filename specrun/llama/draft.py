@@ -51,7 +51,7 @@ class DraftContext:
 
     n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
     logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
-    others: those of other texts, which share the context (`draft_lanes`). The order of their cells does not matter
+    others: those of other texts, which share the context (`drafts_of`). The order of their cells does not matter
         here: it could only change the drafts.
     sequences: those for this text; None for all of the context.
     """
@@ -191,10 +191,7 @@ class RecurrentDraft:
         self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
-
-        Returns float32[n_vocab], the logits after the root.
-        """
+        """See `DraftModel`."""
         if self._change.is_unfinished:
             self.reset()
         if self._root_row is not None and self._tokens == list(tokens):
@@ -230,11 +227,7 @@ class RecurrentDraft:
             self._cache.clear()
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """Places, ascending, of at most `width` nodes that continue the path in one pass.
-
-        parents: the parent of every node that may still be expanded. One that is not expanded yet is a node of the same
-        pass, and only one child can follow it.
-        """
+        """See `DraftModel`: a node can be expanded if it continues the path."""
         config = self.context.config
         most = min(width, config.n_batch, config.n_outputs, config.n_ctx - len(self._tokens))
         closed = set(self._expanded[:-1])  # the path goes on behind them already
@@ -246,9 +239,7 @@ class RecurrentDraft:
         return places
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """One pass over `nodes`, which continue the path. Returns float32[len(nodes), n_vocab]; row i predicts the
-        token after nodes[i]. The next pass overwrites the rows.
-        """
+        """See `DraftModel`. Raises ValueError for nodes that do not continue the path."""
         for parent, node in zip([self._expanded[-1], *(node.id for node in nodes)], nodes, strict=False):
             if node.parent != parent:
                 raise ValueError(f"node {node.id} does not continue the path")
@@ -261,15 +252,13 @@ class RecurrentDraft:
         return rows[:, : self.n_vocab]
 
 
-def draft_of(context: LlamaContext, n_vocab: int) -> DraftContext | RecurrentDraft:
-    """The draft that the context of a model is of. n_vocab: as in `DraftContext`."""
-    return RecurrentDraft(context, n_vocab) if context.model.is_recurrent else DraftContext(context, n_vocab)
-
-
-def draft_lanes(context: LlamaContext, n_vocab: int, leaves: Sequence[int]) -> list[DraftContext]:
-    """One for each of several texts that share the draft's context. leaves: the number of sequences of each."""
+def drafts_of(context: LlamaContext, n_vocab: int) -> list[DraftContext | RecurrentDraft]:
+    """A draft for each of the texts that share the context of a model. n_vocab: as in `DraftContext`."""
+    if context.model.is_recurrent:
+        return [RecurrentDraft(context, n_vocab)]
+    leaves = context.config.lanes or (context.config.n_seq_max,)
     ends = np.cumsum(leaves).tolist()
     lanes = [DraftContext(context, n_vocab, range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
     for lane in lanes:
         lane.others = [other for other in lanes if other is not lane]
-    return lanes
+    return [*lanes]

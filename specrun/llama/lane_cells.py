@@ -47,12 +47,15 @@ class _Dead:
 
 
 class CellLedger:
-    """Which cells of a context the texts of its lanes have. lanes: one for each text."""
+    """Which cells of a context the texts of its lanes have. lanes: one for each text.
+
+    taken: bool[n_ctx], the cells that a text has or that are dead.
+    """
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
         """leaves: most leaf paths of the trees of each lane. Each lane takes so many sequences and a spare one."""
         self.context = context
-        self._taken = np.zeros(context.config.n_ctx, np.bool_)
+        self.taken = np.zeros(context.config.n_ctx, np.bool_)
         self._is_right = True  # whether the last change of the cache was noted to its end
         firsts = np.cumsum([0, *leaves]).tolist()
         self.lanes = [LaneCells(self, firsts[i], n, firsts[-1] + i) for i, n in enumerate(leaves)]
@@ -60,7 +63,7 @@ class CellLedger:
     @property
     def n_free(self) -> int:
         """Cells that no text has and that are not dead."""
-        return int(len(self._taken) - self._taken.sum())
+        return int(len(self.taken) - self.taken.sum())
 
     @property
     def n_dead(self) -> int:
@@ -75,10 +78,10 @@ class CellLedger:
         """
         self.check()
         self.make_room(shares)
-        cells = self._next_cells(len(batch))
+        cells = self.next_cells(len(batch))
         with self.changing():
             logits = self.context.decode(batch)
-            self._taken[cells] = True
+            self.taken[cells] = True
             begin = 0
             for lane, n in shares:
                 lane.note(cells, batch, slice(begin, begin + n))
@@ -92,19 +95,9 @@ class CellLedger:
         yield
         self._is_right = before
 
-    def restore(self, lane: LaneCells, saved: SavedText) -> None:
-        """Let `lane`, which must be empty, have a saved text. Raises LlamaError if it does not fit."""
-        n = saved.held.n_cached
-        self.make_room([(lane, n)])
-        cells = self._next_cells(n)
-        with self.changing():
-            self.context.set_sequence_state(lane.first, saved.state)
-            self._taken[cells] = True
-            lane.cells = cells.tolist()
-
-    def _next_cells(self, n: int) -> NDArray[np.intp]:
+    def next_cells(self, n: int) -> NDArray[np.intp]:
         """The cells that llama.cpp gives the next `n` tokens: the lowest free cells."""
-        cells = np.flatnonzero(~self._taken)[:n]
+        cells = np.flatnonzero(~self.taken)[:n]
         if len(cells) < n:
             raise ContextFullError(f"{n} tokens do not fit the {len(cells)} free cells; give a larger --ctx-size")
         return cells
@@ -143,7 +136,7 @@ class CellLedger:
         begin = 0
         for i, dead in enumerate(groups):
             del lane.dead[dead.position]
-            self._taken[dead.cells] = False
+            self.taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
                 self.context.remove(lane.spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
@@ -153,10 +146,6 @@ class CellLedger:
         for lane in self.lanes:
             if lane.dead:
                 self._free(list(lane.dead.values()))
-
-    def mark_free(self, cells: Sequence[int]) -> None:
-        """Note that these cells are free."""
-        self._taken[cells] = False
 
     def is_alone(self, lane: LaneCells) -> bool:
         """Whether no other lane has a text, and no cell is dead."""
@@ -169,7 +158,7 @@ class CellLedger:
         if self._is_right:
             return
         self.context.remove(ALL_SEQUENCES, 0)
-        self._taken[:] = False
+        self.taken[:] = False
         for lane in self.lanes:
             lane.forget()
         self._is_right = True
@@ -219,13 +208,19 @@ class LaneCells(TextCache):
         return min(end, len(self.cells))
 
     def restore(self, saved: SavedText) -> None:
-        self.ledger.restore(self, saved)
+        n = saved.held.n_cached
+        self.ledger.make_room([(self, n)])
+        cells = self.ledger.next_cells(n)
+        with self.ledger.changing():
+            super().restore(saved)
+            self.ledger.taken[cells] = True
+            self.cells = cells.tolist()
 
     def clear_lane(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
         for seq in range(self.first, self.first + self.max_leaves):
             self._context.remove(seq, 0)
-        self.ledger.mark_free(self.cells)
+        self.ledger.taken[self.cells] = False
         self.forget()
 
     def _drop(self, end: int) -> None:
@@ -234,7 +229,7 @@ class LaneCells(TextCache):
         with self.ledger.changing():
             if self.ledger.is_alone(self):
                 self._context.remove(ALL_SEQUENCES, end)
-                self.ledger.mark_free(dropped)
+                self.ledger.taken[dropped] = False
             else:
                 self._keep_dead(end, dropped)
             del self.cells[end:]

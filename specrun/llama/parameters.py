@@ -75,7 +75,6 @@ class ModelParameters:
         # Without a device llama.cpp refuses the split mode `none`, which asks for one.
         self.struct.split_mode = _SPLIT_MODES[settings.split_mode or "layer" if settings.gpu_layers else "layer"]
         self.struct.main_gpu = settings.main_gpu or 0
-        self._split = None
         if settings.tensor_split:
             shares = settings.tensor_split[: llama_cpp.llama_max_devices()]
             self._split = (ctypes.c_float * llama_cpp.llama_max_devices())(*shares)

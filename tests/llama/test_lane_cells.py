@@ -129,7 +129,7 @@ class Texts:
 
     def check_order(self) -> None:
         """Each text's cells are in order, and no cell in front of any text's last one is free."""
-        taken = self.ledger._taken
+        taken = self.ledger.taken
         for target in self.targets:
             cells = cells_of(target).cells
             assert len(cells) == target.n_cached
