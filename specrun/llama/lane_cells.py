@@ -20,21 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import ContextFullError
-from specrun.llama.batch import Batch, Int32Array
+from specrun.llama.batch import Batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.rollback import SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
-
-
-@dataclass(frozen=True)
-class _Tail:
-    """The tokens of a lane's last pass. begin: the place of the first of them among the lane's cells."""
-
-    begin: int
-    positions: Int32Array
-    first_seq: Int32Array
-    n_seq: Int32Array
 
 
 @dataclass
@@ -178,7 +168,8 @@ class LaneCells(TextCache):
         self.spare = spare
         self.cells: list[int] = []
         self.dead: dict[int, _Dead] = {}
-        self._tail: _Tail | None = None
+        # The place of the last pass among the cells, its batch, and the text's part of that.
+        self._tail: tuple[int, Batch, slice] | None = None
 
     @property
     def last(self) -> int:
@@ -194,7 +185,7 @@ class LaneCells(TextCache):
 
     def note(self, cells: NDArray[np.intp], batch: Batch, part: slice) -> None:
         """Note that the `part` of a pass that belongs to this text lies in the same part of `cells`."""
-        self._tail = _Tail(len(self.cells), batch.positions[part], batch.first_seq[part], batch.n_seq[part])
+        self._tail = len(self.cells), batch, part
         self.cells += cells[part].tolist()
 
     def forget(self) -> None:
@@ -241,9 +232,10 @@ class LaneCells(TextCache):
         positions = np.arange(end, end + len(dropped))
         first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)
         if self._tail:
-            begin, known = max(self._tail.begin - end, 0), max(end - self._tail.begin, 0)
-            positions[begin:] = self._tail.positions[known:]
-            first_seq[begin:], n_seq[begin:] = self._tail.first_seq[known:], self._tail.n_seq[known:]
+            place, batch, part = self._tail
+            begin, rest = max(place - end, 0), slice(part.start + max(end - place, 0), part.stop)
+            positions[begin:] = batch.positions[rest]
+            first_seq[begin:], n_seq[begin:] = batch.first_seq[rest], batch.n_seq[rest]
         lengths = context.sequence_lengths()
         for seq in range(self.first, self.first + self.max_leaves):
             on = (first_seq <= seq) & (seq < first_seq + n_seq)

@@ -25,13 +25,6 @@ class PassBounds:
         """Tokens of the largest pass that is of the class."""
         return self.padding.largest(self._config.n_batch)
 
-    def largest_tree(self, n_before: int, n_pending: int) -> int:
-        """Most nodes of a tree behind `n_before` cached and `n_pending` pending tokens, which the same pass decodes."""
-        config, most_back = self._config, self.cells.most_back
-        most = min(config.n_ctx - self.cells.n_elsewhere - n_before, config.n_batch)
-        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
-        return min(largest - n_pending, self.padding.largest(config.n_outputs))
-
     def can_pad(self, sizes: PassSizes) -> bool:
         """Whether passes can be padded to these sizes: what is added must be taken back after each."""
         most_back = self.cells.most_back

@@ -84,8 +84,11 @@ class TargetContext(PassBounds):
         The batch always has room for a root, as fewer tokens are pending than the last tree had nodes, or than are
         decoded in a pass of their own.
         """
-        n_pending = self.n_pending
-        return self.largest_tree(max(len(self.tokens) - 1, 0) - n_pending, n_pending)
+        config, most_back, n_pending = self.context.config, self.cells.most_back, self.n_pending
+        n_before = max(len(self.tokens) - 1, 0) - n_pending
+        most = min(config.n_ctx - self.cells.n_elsewhere - n_before, config.n_batch)
+        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
+        return min(largest - n_pending, self.padding.largest(config.n_outputs))
 
     def pass_size(self, tree: TokenTree) -> int:
         """Tokens of the next pass over `tree`: pending ones and padding are included."""
