@@ -98,7 +98,7 @@ class ChatTemplate:
             self._process = process
         if "error" in answer:
             reason = one_line(" ".join(str(answer["error"]).split()))[:_LONGEST_REASON].rstrip(".")
-            raise ModelFileError(f"the model's chat template {what} ({reason}); {_ADVICE}")
+            raise ModelFileError(f"the chat template {what} ({reason}); {_ADVICE}")
         return str(answer["text"])
 
 
