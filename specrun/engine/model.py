@@ -26,8 +26,7 @@ from specrun.engine.session import Session
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions

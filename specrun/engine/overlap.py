@@ -17,7 +17,7 @@ import numpy as np
 
 from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
-from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.draft import RecurrentDraft
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode, GuessesBehind
 from specrun.speculation.growth import ModelCandidates, TreeGrowth

@@ -22,7 +22,7 @@ from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
-from specrun.llama.model_parameters import ModelParameters
+from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 

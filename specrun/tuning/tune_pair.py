@@ -42,7 +42,7 @@ class OtherProcessNeededError(Exception):
 
     def __init__(self, offload_min_batch: int) -> None:
         super().__init__(f"{offload_min_batch} tokens")
-        self.variables = offload_threshold.variables(offload_min_batch)
+        self.variables = {offload_threshold.VARIABLE: str(offload_min_batch)}
 
 
 def tune_pair(
