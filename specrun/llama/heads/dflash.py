@@ -16,13 +16,11 @@ import llama_cpp
 import numpy as np
 
 from specrun.llama.batch import RowsBatch, committed_tokens, common_prefix, readable
-from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.draft import CacheChange
-from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.markov import MarkovPart
-from specrun.llama.heads.target_states import TargetStates, layer_inputs
-from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
@@ -46,12 +44,7 @@ class Block:
 
 
 class BlockContext(LlamaContext):
-    """The KV cache of such a head. target: the target's context, whose matrices it may use. Close it later."""
-
-    def __init__(self, model: LlamaModel, config: ContextConfig, target: LlamaContext, is_causal: bool) -> None:
-        bindings.check()
-        super().__init__(model, config, head=HeadSetup(target, 0))
-        llama_cpp.llama_set_causal_attn(self.handle, is_causal)
+    """The KV cache of such a head."""
 
     def read(self, rows: Floats, start: int) -> None:
         """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
@@ -63,18 +56,29 @@ class BlockContext(LlamaContext):
 class BlockDraft:
     """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
 
-    states: the rows of the target's layers. n_vocab: as in `DraftContext`. markov: a DSpark head's.
+    target: the target's context, which is closed later. layers: those of the target that the head reads.
+    n_vocab: as in `DraftContext`. markov: a DSpark head's.
+    states: those that the target has to note.
     """
 
     kind: HeadKind = "dflash"
 
     def __init__(
-        self, context: BlockContext, states: TargetStates, n_vocab: int, block: Block, markov: MarkovPart | None
+        self,
+        context: BlockContext,
+        target: LlamaContext,
+        layers: tuple[int, ...],
+        n_vocab: int,
+        block: Block,
+        markov: MarkovPart | None,
     ) -> None:
+        llama_cpp.llama_set_causal_attn(context.handle, block.is_causal)
         self.context = context
         self.n_vocab = n_vocab
         self.block = block
-        self._target = states
+        # There are several times as many numbers as in a state of another head, and half of their digits will do.
+        width = len(layers) * target.model.n_embd
+        self.states = TargetStates(target, layers, context.config, width, dtype=np.float16)
         self._markov = markov
         self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
@@ -95,7 +99,7 @@ class BlockDraft:
             self._text = above_root[:kept]
             while kept < len(above_root):
                 end = min(kept + self.context.config.n_batch, len(above_root))
-                self.context.read(self._target.of(above_root, kept, end), kept)
+                self.context.read(self.states.of(above_root, kept, end), kept)
                 kept = end
                 self._text = above_root[:kept]
             size = min(self.block.size, self.context.config.n_ctx - kept)
@@ -135,22 +139,3 @@ class BlockDraft:
         if self._markov is None:
             return self._levels[depths]
         return np.stack([self._markov.behind(depth, node.token) for depth, node in zip(depths, nodes, strict=True)])
-
-
-def dflash_draft(
-    context: BlockContext,
-    target: LlamaContext,
-    layers: tuple[int, ...],
-    n_vocab: int,
-    block: Block,
-    markov: MarkovPart | None,
-) -> tuple[BlockDraft, TargetStates]:
-    """The draft that a DFlash head's context is of, and the states that the target has to note for it.
-
-    target: the target's context. layers: the layers of the target that the head reads. The others: as in `BlockDraft`.
-    """
-    reader = layer_inputs(target, layers)
-    config = context.config
-    # There are several times as many numbers as in a state of another head, and half of their digits will do.
-    states = TargetStates(reader, None, config.n_batch, reader.width, config.n_ctx, np.float16)
-    return BlockDraft(context, states, n_vocab, block, markov), states
