@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from specrun.catalog.weight_pages import ExpertPages, ExpertTensor, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
@@ -69,10 +70,10 @@ class ExpertWeights(library.Closing):
 
         Raises CannotStreamError, LlamaError or OSError if that fails; `close` then restores what llama.cpp made.
         """
-        if self._memory.begin():
-            for part in self._pages.experts:
-                address_space.expect_any_order(self._memory.address_of(part), part.n_bytes)
-            self._memory.pin(self._pages.dense)
+        self._memory.begin()
+        for part in self._pages.experts:
+            address_space.expect_any_order(self._memory.address_of(part), part.n_bytes)
+        self._memory.pin(self._pages.dense)
         self._is_streaming = True
 
     def begin_pass(self) -> None:
@@ -90,25 +91,16 @@ class ExpertWeights(library.Closing):
         return self._memory.address_of(pages) + tensor.offset - pages.offset
 
     def _read(self, layer: int, experts: list[int]) -> None:
-        """Begin to read these experts of a layer; page faults wait for what is still on its way."""
-        if not self._is_streaming:
+        """Begin to read these experts of a layer, ascending; page faults wait for what is still on its way."""
+        if not self._is_streaming or not experts:  # the last layer of a pass without logits has no tokens
             return
         started = time.perf_counter()
-        runs = _runs(experts)
+        runs = [run.tolist() for run in np.split(np.array(experts), np.flatnonzero(np.diff(experts) > 1) + 1)]
         for address, size in self._matrices[layer]:
-            for first, last in runs:
-                start = (address + first * size) // PAGE * PAGE
-                address_space.expect_soon(start, address + (last + 1) * size - start)
+            for run in runs:
+                start = (address + run[0] * size) // PAGE * PAGE
+                address_space.expect_soon(start, address + (run[-1] + 1) * size - start)
         self.wait_seconds += time.perf_counter() - started
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of consecutive numbers, which are given in order."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        first = runs.pop()[0] if runs and runs[-1][1] == number - 1 else number
-        runs.append((first, number))
-    return runs
 
 
 def _bytes_read() -> int:

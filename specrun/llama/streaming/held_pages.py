@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,8 +10,6 @@ from pathlib import Path
 from specrun.catalog.weight_pages import PageRange
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming import address_space
-from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.ring import Request
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -36,7 +33,7 @@ class HeldPages:
             for path in files:
                 self._files.append(WeightFile(path))
                 self._resources.callback(self._files[-1].close)
-            mappings = [_mappings_of(path) for path in files]
+            mappings = [address_space.mappings_of(path) for path in files]
             self._addresses = {
                 part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in ranges
             }
@@ -44,18 +41,16 @@ class HeldPages:
             self.close()
             raise
 
-    def begin(self) -> bool:
-        """To be called before anything is replaced, which `close` takes back. Returns False if it was called before.
+    def begin(self) -> None:
+        """To be called before anything is replaced, which `close` takes back.
 
         Raises CannotStreamError if a file has changed.
         """
-        if self._has_begun:
-            return False
-        for file in self._files:
-            file.check_unchanged()
-        self._has_begun = True
-        self._resources.callback(self._restore)
-        return True
+        if not self._has_begun:
+            for file in self._files:
+                file.check_unchanged()
+            self._has_begun = True
+            self._resources.callback(self._restore)
 
     def check_length(self) -> None:
         """Raises LlamaError if a file has become shorter since it was opened."""
@@ -73,16 +68,8 @@ class HeldPages:
             address_space.map_memory(self._addresses[part], part.n_bytes)
         views = (address_space.view(self._addresses[part], part.n_bytes) for part in parts)
         requests = [request for part, view in zip(parts, views, strict=True) for request in self.requests(part, view)]
-        own = threading.local()
-
-        def begin() -> None:
-            own.buffer = ReadBuffer(self.settings.request_bytes)
-
-        def read(request: Request) -> int:
-            return request.file.read(request.into, request.offset, own.buffer)
-
-        with ThreadPoolExecutor(self.settings.n_readers, initializer=begin) as pool:
-            sum(pool.map(read, requests))  # raises what a thread raised
+        with ThreadPoolExecutor(self.settings.n_readers) as pool:
+            sum(pool.map(lambda part: part.file.read(part.into, part.offset), requests))  # raises what a thread raised
         for part in parts:
             address_space.make_read_only(self._addresses[part], part.n_bytes)
             self.locked = address_space.lock(self._addresses[part], part.n_bytes) and self.locked
@@ -110,10 +97,3 @@ class HeldPages:
     def _restore(self) -> None:
         for part, address in self._addresses.items():
             address_space.map_file(address, part.n_bytes, self._files[part.file].descriptor, part.offset)
-
-
-def _mappings_of(path: Path) -> list[address_space.Mapping]:
-    try:
-        return address_space.mappings_of(path)
-    except OSError as error:
-        raise CannotStreamError(f"this system does not tell what is mapped ({error.strerror})") from error
