@@ -16,8 +16,7 @@ from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.draft import draft_lanes
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES
+from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft
 from specrun.llama.heads.head_draft import HeadDraft

@@ -15,8 +15,8 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
-from specrun.llama.facts import bits, fact, relied_on
-from specrun.llama.facts.fact import Fact, why_not
+from specrun.llama.facts import bits, relied_on
+from specrun.llama.facts.relied_on import Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.lane_cells import CellLedger
 from specrun.llama.streaming import gate
@@ -29,7 +29,7 @@ from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 
 @pytest.fixture(autouse=True)
 def _asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fact, "_found", {})
+    monkeypatch.setattr(relied_on, "_found", {})
 
 
 def options(*plans: Any, **changes: Any) -> RunOptions:
@@ -174,7 +174,7 @@ def counted() -> tuple[Fact, list[str | None]]:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As another process would begin."""
-    monkeypatch.setattr(fact, "_found", {})
+    monkeypatch.setattr(relied_on, "_found", {})
 
 
 @pytest.mark.parametrize("result", [None, "it does not"])
