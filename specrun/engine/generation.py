@@ -14,15 +14,14 @@ from specrun.interrupts import never
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.sampling.logprobs import TokenLogprob, logprob
-from specrun.speculation.accept import accept
+from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import n_in_order
+from specrun.speculation.tree import TokenTree, n_in_order
 
 
 class Generation:
@@ -53,16 +52,10 @@ class Generation:
         self.is_over = False
         self.sampler = Sampler(request.sampling, engine.target.n_vocab, constraint, len(request.prompt))
         self._request = request
-        self._plans = plans
+        self.plans = plans
         self._clock: Clock | None = None  # from the first pass on
         self._started = 0.0
         self._reading_seconds = 0.0
-
-    @property
-    def plans(self) -> PlanChooser:
-        """What chooses the plans, set to this text's temperature."""
-        self._plans.begin(self._request.sampling.temperature)
-        return self._plans
 
     @property
     def is_reading(self) -> bool:
@@ -129,7 +122,7 @@ class Generation:
         )
         sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self._plans.guide, sources)
+        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self.plans.guide, sources)
         overlap = self.engine.overlap if budget is None and limits.depth >= 1 and limits.budget >= 2 else None
         turn = Turn(self, drafting, limits, sources, overlap.take(plan, limits) if overlap else None)
         turn.draft = turn.ready or self._drafted(drafting, limits)
@@ -179,7 +172,8 @@ class Generation:
         # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
         can_draft = self.target.has_states or not drafting.plan.method.needs_draft
         drafter = drafting.drafter() if limits.depth >= 1 and limits.budget >= 2 and can_draft else None
-        return drafter.draft(self.target.tokens, limits) if drafter else Draft.nothing(self.target.tokens[-1])
+        tokens = self.target.tokens
+        return drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1]))
 
     def _finish(self, n_new: int) -> FinishReason | None:
         max_tokens = self._request.max_tokens

@@ -41,7 +41,7 @@ class Lanes:
             return
         n_alive = sum(engine.target.n_cached for engine in self.engines)
         if ledger.n_dead > max(n_alive, _MANY_DEAD) or ledger.n_free < n <= ledger.n_free + ledger.n_dead:
-            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.last_cell)
+            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.cells.last)
             with ledger.changing():
                 ledger.free_dead()
                 for target in targets:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specrun.engine.engine import Engine
 from specrun.llama import DraftContext
 from specrun.llama.draft import SavedDraft
-from specrun.llama.held_text import HeldText, SavedText
+from specrun.llama.rollback import HeldText, SavedText
 
 
 @dataclass(frozen=True, eq=False)
