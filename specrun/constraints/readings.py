@@ -7,7 +7,6 @@ where they contain themselves, every level of nesting doubles them again, until 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from specrun.constraints.keywords import COMBINING, KEYWORDS, pointed_at
@@ -90,7 +89,7 @@ class _Walk:
         if pointer not in self._known:
             before, self._recursive = self._recursive, set()
             self._open.add(pointer)
-            self._known[pointer] = self.readings(self._found(pointer), depth + 1)
+            self._known[pointer] = self.readings(pointed_at(self._root, pointer), depth + 1)
             self._open.discard(pointer)
             self._reached[pointer] = self._recursive
             self._recursive = before
@@ -101,12 +100,7 @@ class _Walk:
         for _ in range(_DEEPEST):
             if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
                 return schema
-            schema = self._found(schema["$ref"])
-        return None
-
-    def _found(self, pointer: str) -> Any:
-        with suppress(KeyError):
-            return pointed_at(self._root, pointer)
+            schema = pointed_at(self._root, schema["$ref"])
         return None
 
     def _count_repeated(self, schema: Mapping[str, Any]) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
-from specrun.sampling.adjustments import Biases, penalized
-from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
+from specrun.sampling.adjustments import NO_TOKEN, Biases, Constraint, masked, penalized
 from specrun.sampling.filters import Logits, TokenIds
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from specrun.sampling.parameters import SamplingParameters

@@ -114,15 +114,18 @@ class Ring:
     """Layer i of n has its turns in slot i modulo the number of slots. Close the ring before the files.
 
     requests: for each streamed layer, in the order of the computation, its parts. n_readers: threads that read them.
+    before: the ring in whose place it comes.
     bytes_read, wait_seconds: in all passes so far; for how long the computation had to wait for a layer.
 
     At first a layer is read only when the computation waits for it, and overwritten when it is done, so that a
     computation that uses weights at any other time gets wrong results. `read_ahead` ends that.
     """
 
-    def __init__(self, requests: Sequence[Sequence[Request]], n_slots: int, n_readers: int) -> None:
-        self.bytes_read = 0
-        self.wait_seconds = 0.0
+    def __init__(
+        self, requests: Sequence[Sequence[Request]], n_slots: int, n_readers: int, before: Ring | None = None
+    ) -> None:
+        self.bytes_read: int = before.bytes_read if before else 0
+        self.wait_seconds: float = before.wait_seconds if before else 0.0
         self._slots = [_Slot(list(range(slot, len(requests), n_slots)), requests) for slot in range(n_slots)]
         self._changed = Condition()
         self._pass = 0

@@ -36,8 +36,6 @@ class StreamedWeights(library.Closing):
         self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
         self._pressure = pressure
         self._ring: Ring | None = None
-        self._read_before = 0  # bytes and seconds of rings that are closed
-        self._waited_before = 0.0
         self._given_back = 0
         self._locked_slots = True
         self._slots = SlotMemory(plan.n_slots * plan.slot_bytes)
@@ -60,12 +58,12 @@ class StreamedWeights(library.Closing):
     @property
     def bytes_read(self) -> int:
         """Bytes that all passes so far have read, reading ahead included."""
-        return self._read_before + (self._ring.bytes_read if self._ring else 0)
+        return self._ring.bytes_read if self._ring else 0
 
     @property
     def wait_seconds(self) -> float:
         """For how long all passes so far have waited for reads."""
-        return self._waited_before + (self._ring.wait_seconds if self._ring else 0.0)
+        return self._ring.wait_seconds if self._ring else 0.0
 
     def stream(self, strictly: bool = False) -> None:
         """Stream what the plan says, and read ahead; everything else is put into memory that nothing evicts.
@@ -111,7 +109,8 @@ class StreamedWeights(library.Closing):
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
-        self._close_ring()
+        if self._ring:
+            self._ring.close()
         self._memory.close()
         self._slots.close()
 
@@ -120,7 +119,8 @@ class StreamedWeights(library.Closing):
 
         A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
         """
-        self._close_ring()
+        if self._ring:
+            self._ring.close()
         starts = [place % plan.n_slots * plan.slot_bytes for place in range(len(plan.streamed))]
         streamed = [self._pages.layers[layer] for layer in plan.streamed]
         # Layers give back what they held before slots take memory, of which there may be none to spare.
@@ -132,20 +132,13 @@ class StreamedWeights(library.Closing):
         requests = [list(self._requests(parts, start)) for parts, start in zip(streamed, starts, strict=True)]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._memory.pin(stays)
-        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
+        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers, self._ring)
         self.gate.guard(self._ring, plan.streamed)
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
         self._locked_slots = self._slots.lock()
         self._plan = plan
         if reads_ahead:
             self._ring.read_ahead()
-
-    def _close_ring(self) -> None:
-        if self._ring:
-            self._ring.close()
-            self._read_before += self._ring.bytes_read
-            self._waited_before += self._ring.wait_seconds
-            self._ring = None
 
     def _requests(self, parts: Sequence[PageRange], start: int) -> Iterator[Request]:
         """What has to be read so that a slot has a layer."""
