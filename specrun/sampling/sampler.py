@@ -54,6 +54,15 @@ class Distribution:
         return whole
 
 
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was written, and what else was likely there, before biases, penalties, filters and temperature."""
+
+    token: int
+    logprob: float  # the natural logarithm of its probability
+    top: tuple[tuple[int, float], ...]  # (token id, logprob) of the likeliest tokens, likeliest first
+
+
 class Sampler:
     """The rule by which target and draft choose tokens.
 
@@ -224,6 +233,16 @@ class Sampler:
     def _perturbed(self, logits: Logits, tokens: TokenIds, position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature
         return scaled + self._noise.gumbel(position, tokens)
+
+
+def logprob(logits: Logits, token: int, n_top: int) -> TokenLogprob:
+    """What `logits`, float32[n_vocab], say of `token` and the `n_top` likeliest. Raises LlamaError if one is NaN."""
+    highest = float(logits.max())
+    filters.check(highest)
+    log_total = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
+    top = filters.top_k(logits, n_top).tolist() if n_top else []
+    likeliest = tuple((one, float(logits[one]) - log_total) for one in top)
+    return TokenLogprob(token, float(logits[token]) - log_total, likeliest)
 
 
 def _likeliest(logits: Logits) -> int:

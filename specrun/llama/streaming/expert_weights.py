@@ -28,7 +28,7 @@ _IO = Path("/proc/self/io")
 class ExpertWeights(library.Closing):
     """Made for a mixture that llama.cpp has mapped. Close it after the context and before the model.
 
-    n_used: experts of a layer that a token uses.
+    n_used: experts of a layer that a token uses. layers: the layers that have experts.
     wait_seconds: for how long passes have asked for experts; how long page faults then wait for them is not known.
 
     Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`. Raises
@@ -38,6 +38,7 @@ class ExpertWeights(library.Closing):
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings) -> None:
         self.gate = ExpertGate(pages.n_experts, n_used, self._read)
         self.wait_seconds = 0.0
+        self.layers = list(pages.layers)
         self._pages = pages
         self._is_streaming = False
         self._read_before = _bytes_read()
@@ -47,11 +48,6 @@ class ExpertWeights(library.Closing):
             layer: [(self._address_of(tensor), tensor.n_bytes // pages.n_experts) for tensor in tensors]
             for layer, tensors in pages.layers.items()
         }
-
-    @property
-    def layers(self) -> list[int]:
-        """The layers that have experts."""
-        return list(self._pages.layers)
 
     @property
     def residency(self) -> Residency:
@@ -73,7 +69,7 @@ class ExpertWeights(library.Closing):
         """
         self._memory.begin()
         for part in self._pages.experts:
-            address_space.expect_any_order(self._memory.address_of(part), part.n_bytes)
+            address_space.expect_any_order(self._memory.addresses[part], part.n_bytes)
         self._memory.pin(self._pages.dense)
         self._is_streaming = True
 
@@ -89,7 +85,7 @@ class ExpertWeights(library.Closing):
 
     def _address_of(self, tensor: TensorInfo) -> int:
         pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)
-        return self._memory.address_of(pages) + tensor.offset - pages.offset
+        return self._memory.addresses[pages] + tensor.offset - pages.offset
 
     def _read(self, layer: int, experts: list[int]) -> None:
         """Begin to read these experts of a layer, ascending; page faults wait for what is still on its way."""

@@ -18,6 +18,7 @@ class HeldPages:
     """Finds the pages of a model that llama.cpp has mapped. Close it after the context and before the model.
 
     files: the model's files. ranges: the pages that may be replaced. settings: how files are read; may be changed.
+    addresses: where llama.cpp looks for each of `ranges`.
     locked: whether all that was copied is locked into memory, so that it is never swapped.
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
@@ -34,7 +35,7 @@ class HeldPages:
                 self._files.append(WeightFile(path))
                 self._resources.callback(self._files[-1].close)
             mappings = [address_space.mappings_of(path) for path in files]
-            self._addresses = {
+            self.addresses = {
                 part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in ranges
             }
         except BaseException:
@@ -65,23 +66,19 @@ class HeldPages:
         """
         parts = [part for part in parts if part not in self._held]
         for part in parts:
-            address_space.map_memory(self._addresses[part], part.n_bytes)
-        views = (address_space.view(self._addresses[part], part.n_bytes) for part in parts)
+            address_space.map_memory(self.addresses[part], part.n_bytes)
+        views = (address_space.view(self.addresses[part], part.n_bytes) for part in parts)
         requests = [request for part, view in zip(parts, views, strict=True) for request in self.requests(part, view)]
         with ThreadPoolExecutor(self.settings.n_readers) as pool:
             sum(pool.map(lambda part: part.file.read(part.into, part.offset), requests))  # raises what a thread raised
         for part in parts:
-            address_space.make_read_only(self._addresses[part], part.n_bytes)
-            self.locked = address_space.lock(self._addresses[part], part.n_bytes) and self.locked
+            address_space.make_read_only(self.addresses[part], part.n_bytes)
+            self.locked = address_space.lock(self.addresses[part], part.n_bytes) and self.locked
         self._held.update(parts)
-
-    def address_of(self, part: PageRange) -> int:
-        """Where llama.cpp looks for pages that may be replaced."""
-        return self._addresses[part]
 
     def show(self, part: PageRange, descriptor: int, offset: int) -> None:
         """Put pages of another file in place of these, whose memory is given back if they were held."""
-        address_space.map_file(self._addresses[part], part.n_bytes, descriptor, offset)
+        address_space.map_file(self.addresses[part], part.n_bytes, descriptor, offset)
         self._held.discard(part)
 
     def requests(self, part: PageRange, memory: memoryview) -> Iterator[Request]:
@@ -95,5 +92,5 @@ class HeldPages:
         self._resources.close()
 
     def _restore(self) -> None:
-        for part, address in self._addresses.items():
+        for part, address in self.addresses.items():
             address_space.map_file(address, part.n_bytes, self._files[part.file].descriptor, part.offset)
