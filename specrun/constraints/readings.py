@@ -48,7 +48,9 @@ class _Walk:
             raise UsageError(f"the schema is nested more than {_DEEPEST} times; split it with $ref")
         if not isinstance(schema, dict):
             return 1
-        self._count_repeated(schema)
+        self._n_repeated += max((schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)), default=0)
+        if self._n_repeated > MOST_REPEATED:
+            raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
         if isinstance(schema.get("$ref"), str):
             return self._of_reference(schema["$ref"], depth)
         if alternatives := _alternatives(schema):
@@ -102,12 +104,6 @@ class _Walk:
                 return schema
             schema = pointed_at(self._root, schema["$ref"])
         return None
-
-    def _count_repeated(self, schema: Mapping[str, Any]) -> None:
-        counts = [schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)]
-        self._n_repeated += max(counts, default=0)
-        if self._n_repeated > MOST_REPEATED:
-            raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
 
 
 def _alternatives(schema: Mapping[str, Any]) -> list[Any]:

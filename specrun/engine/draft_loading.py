@@ -17,9 +17,8 @@ from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, drafts_o
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
-from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft
+from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
-from specrun.llama.heads.markov import markov_part
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.method import HEADS, Plan
 
@@ -39,7 +38,7 @@ def checked_head(options: RunOptions) -> Head | None:
         what = f"{article(wanted)} {HEADS[wanted]}"
         raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
     if head:
-        bindings.check()
+        bindings.functions()  # this build may lack some
         for fact in (HIDDEN_STATES, ARCHITECTURES):
             if why := why_not(fact, options.settings):
                 raise LlamaError(fact.notice(why))

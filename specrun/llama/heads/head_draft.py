@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 import llama_cpp
 import numpy as np
@@ -118,15 +118,11 @@ class HeadDraft:
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`. The target must have read all but the last token."""
-        return islice(self._rows_along(tokens), skip, None)
-
-    def _rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
         self.reset()
         self._change.is_unfinished = True
-        for _ in tokens[: self._skipped]:
-            yield np.zeros(self.n_vocab, np.float32)
-        for _, rows in self._read(list(tokens), is_for_all=True):
-            yield from (row[: self.n_vocab] for row in rows)
+        without = [np.zeros(self.n_vocab, np.float32) for _ in tokens[: self._skipped]]
+        rows = (row[: self.n_vocab] for _, rows in self._read(list(tokens), is_for_all=True) for row in rows)
+        return islice(chain(without, rows), skip, None)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

@@ -6,12 +6,11 @@ a page fault reads either a page, or with read-ahead its neighbours too, which b
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
+import psutil
 
 from specrun.catalog.gguf_header import TensorInfo
 from specrun.catalog.weight_pages import ExpertPages, n_bytes
@@ -21,8 +20,6 @@ from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.gate import ExpertGate
 from specrun.llama.streaming.held_pages import HeldPages
-
-_IO = Path("/proc/self/io")
 
 
 class ExpertWeights(library.Closing):
@@ -102,7 +99,6 @@ class ExpertWeights(library.Closing):
 
 def _bytes_read() -> int:
     """Bytes that this process had read from storage so far; 0 where the system does not say."""
-    with suppress(OSError):
-        if found := re.search(r"^read_bytes: (\d+)$", _IO.read_text(), re.MULTILINE):
-            return int(found[1])
+    with suppress(psutil.Error, OSError, RuntimeError):
+        return int(psutil.Process().io_counters().read_bytes)
     return 0

@@ -86,9 +86,9 @@ class Request:
 class _Slot:
     """The layers that take turns in a slot, and how far it is filled with the layer whose turn it is.
 
-    order: the number of the pass, and the layer. begins_pass: whether it is the turn of the slot's first layer.
-    requests: the parts of this layer. n_taken, n_reading, n_left: how many of them a thread has taken, is reading, and
-    how many are not finished.
+    turn: counted from the first layer of the first pass. order: the number of the pass, and the layer.
+    begins_pass: whether it is the turn of the slot's first layer. requests: the parts of this layer.
+    n_taken, n_reading, n_left: how many of them a thread has taken, is reading, and how many are not finished.
     """
 
     def __init__(self, layers: list[int], requests: Sequence[Sequence[Request]]) -> None:
@@ -98,16 +98,12 @@ class _Slot:
         self.begin(0)
 
     def begin(self, turn: int) -> None:
-        """Let the layer of this turn be read, counted from the first layer of the first pass."""
-        self._turn = turn
+        """Let the layer of this turn be read."""
+        self.turn = turn
         n_passes, place = divmod(turn, len(self._layers))
         self.order, self.begins_pass = (n_passes, self._layers[place]), place == 0
         self.requests = self._requests[self._layers[place]]
         self.n_taken, self.n_left = 0, len(self.requests)
-
-    def release(self) -> None:
-        """Let the next layer have its turn."""
-        self.begin(self._turn + 1)
 
 
 class Ring:
@@ -195,7 +191,7 @@ class Ring:
                     if not self._reads_ahead:
                         for request in slot.requests:
                             request.into[:] = _POISON * len(request.into)
-                    slot.release()
+                    slot.begin(slot.turn + 1)
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -140,13 +140,13 @@ def test_other_rows_than_a_layers_end_heads(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_symbols_that_are_not_there_end_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bindings._SIGNATURES, "llama_no_such_function", ("P13llama_context", [], None))
-    bindings._functions.cache_clear()
+    bindings.functions.cache_clear()
     try:
         lacking = "this llama.cpp cannot run trained heads, as it lacks llama_no_such_function"
         assert why_not(relied_on.HIDDEN_STATES) == lacking
         assert refused_head(monkeypatch).startswith(lacking)
     finally:
-        bindings._functions.cache_clear()
+        bindings.functions.cache_clear()
 
 
 def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: pytest.MonkeyPatch) -> None:
