@@ -103,8 +103,7 @@ def _build() -> dict[str, Any]:
 
 
 def _facts() -> dict[str, Any]:
-    from specrun.llama.facts.fact import why_not
-    from specrun.llama.facts.relied_on import FACTS
+    from specrun.llama.facts.relied_on import FACTS, why_not
 
     checked = [CheckedFact(fact.name, fact.relied_on, fact.without, why_not(fact, keeps=False)) for fact in FACTS]
     return {"facts": list(map(asdict, checked))}

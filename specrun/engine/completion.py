@@ -12,7 +12,7 @@ from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar, TriggeredGrammar
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 
 

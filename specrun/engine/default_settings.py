@@ -13,8 +13,7 @@ from specrun.errors import ModelFileError
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import room_for_weights
 from specrun.llama import tiled_kernels
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import EXACT_TYPES
+from specrun.llama.facts.relied_on import EXACT_TYPES, why_not
 from specrun.llama_settings import LlamaSettings
 
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered

@@ -13,7 +13,7 @@ from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
-from specrun.sampling.logprobs import TokenLogprob, logprob
+from specrun.sampling.sampler import TokenLogprob, logprob
 from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits

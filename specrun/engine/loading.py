@@ -23,8 +23,7 @@ from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import CELLS, supported
+from specrun.llama.facts.relied_on import CELLS, supported, why_not
 from specrun.llama.target import target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes

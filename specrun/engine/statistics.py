@@ -8,7 +8,7 @@ from typing import Literal
 
 from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, TargetContext
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.accept import Accepted
 from specrun.speculation.tree import TokenTree
 

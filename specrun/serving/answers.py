@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import ApiError, of_model
 from specrun.serving.job import Answered, Job, Piece
 from specrun.serving.reading.deltas import Delta, Reader

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, cast
 
 from specrun.engine.completion import Completion
 from specrun.engine.request import Request
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.prompts import Prompt
 

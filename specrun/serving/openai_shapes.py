@@ -10,7 +10,7 @@ from typing import Any
 from specrun import __version__
 from specrun.engine.completion import Completion
 from specrun.engine.statistics import Statistics
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
 from specrun.serving.job import Asked

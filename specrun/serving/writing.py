@@ -13,7 +13,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.saved_caches import SavedCaches
 from specrun.engine.statistics import Pass
 from specrun.errors import LlamaError
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
 from specrun.serving.job import Answered, Asked, Job, Piece

@@ -10,7 +10,7 @@ import pytest
 
 from specrun.engine.request import Request
 from specrun.errors import SpecrunError
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving import job as jobs
 from specrun.serving.job import Answered, Asked, Event, Job, Outbox, Piece
 from specrun.serving.prompts import Prompt
