@@ -1,13 +1,35 @@
-"""The engine that writes texts: a target, what drafts for it, and room for a text."""
+"""The engine that writes texts: a target, what drafts for it, and room for a text. Its caches can be copied."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, DraftContext, TargetContext
+from specrun.llama.draft import SavedDraft
+from specrun.llama.held_text import HeldText, SavedText
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCaches:
+    """A copy in memory of a text as both models hold it, so that texts go on in turn without being read again."""
+
+    target: SavedText
+    # None without a draft model, and for a head or a draft with recurrent layers, which read the text again.
+    draft: SavedDraft | None
+
+    @property
+    def held(self) -> HeldText:
+        """What the target holds."""
+        return self.target.held
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory."""
+        return self.target.n_bytes + (self.draft.state.nbytes if self.draft else 0)
 
 
 class Engine:
@@ -55,6 +77,24 @@ class Engine:
         self.target.reset()
         if self.draft:
             self.draft.reset()
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """About the bytes that `save` would take now."""
+        return self.target.n_saved_bytes + (self.draft.n_saved_bytes if isinstance(self.draft, DraftContext) else 0)
+
+    def save(self) -> SavedCaches | None:
+        """A copy of what the caches hold between texts; None after a pass that failed. Raises LlamaError."""
+        target = self.target.save()
+        if target is None:
+            return None
+        return SavedCaches(target, self.draft.save() if isinstance(self.draft, DraftContext) else None)
+
+    def restore(self, saved: SavedCaches) -> None:
+        """Let the caches hold what this engine saved. Raises LlamaError."""
+        self.target.restore(saved.target)
+        if saved.draft and isinstance(self.draft, DraftContext):
+            self.draft.restore(saved.draft)
 
     def close(self) -> None:
         if self.overlap:

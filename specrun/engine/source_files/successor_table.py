@@ -20,8 +20,8 @@ def save(path: Path, table: TokenRecycling, fingerprint: str) -> None:
     """
     with token_files.alone(path):
         tokens, successors = _with_rows_of(path, table, fingerprint).rows()
-        header = {"tokenizer": fingerprint, "n_vocab": table.n_vocab, "rows": len(tokens)}
-        token_files.write(path, _MAGIC, header, [tokens, successors], private=True)
+        header = {"n_vocab": table.n_vocab, "rows": len(tokens)}
+        token_files.write(path, _MAGIC, fingerprint, header, [tokens, successors], private=True)
 
 
 def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenRecycling:
@@ -37,9 +37,8 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
 
 
 def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
-    """The table that `save` wrote. Raises the errors of `token_files.read` and `token_files.check_tokenizer`."""
-    header, values = token_files.read(path, _MAGIC, _KIND)
-    token_files.check_tokenizer(path, header, fingerprint)
+    """The table that `save` wrote. Raises the errors of `token_files.read`."""
+    header, values = token_files.read(path, _MAGIC, _KIND, fingerprint)
     n = len(values) // (1 + N_SUCCESSORS)
     if header.get("n_vocab") != n_vocab or header.get("rows") != n or len(values) != n * (1 + N_SUCCESSORS):
         raise DamagedTokensError(f"{path} was made for another vocabulary than this target's; make it again")
