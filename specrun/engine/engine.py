@@ -1,4 +1,4 @@
-"""The engine that writes texts: a target, what drafts for it, and room for a text. Its caches can be copied."""
+"""What writes texts: a target, what drafts for it, and the room for a text or for several in one pair of contexts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.llama.draft import SavedDraft
 from specrun.llama.held_text import HeldText, SavedText
+from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
+
+# Dead cells from which the texts are moved together, if there are more of them than of the texts' own: each row of
+# attention has to skip them. By hand: moving a text costs a copy of its cache.
+_MANY_DEAD = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,3 +104,35 @@ class Engine:
     def close(self) -> None:
         if self.overlap:
             self.overlap.close()
+
+
+class Lanes:
+    """The engines that share contexts. The first has room for larger trees than the others."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = tuple(engines)
+        cells = self.engines[0].target.cells
+        self._ledger: CellLedger | None = cells.ledger if isinstance(cells, LaneCells) else None
+
+    def __len__(self) -> int:
+        return len(self.engines)
+
+    def has_room(self, n: int) -> bool:
+        """Whether `n` cells are free. A text without others always has room: its context is large enough for it."""
+        return self._ledger is None or self._ledger.n_free >= n
+
+    def make_room(self, n: int) -> None:
+        """Move the texts together if that gives `n` free cells which there are not, or if many cells are dead.
+
+        Raises LlamaError if llama.cpp fails; then the texts are in no cache any more.
+        """
+        ledger = self._ledger
+        if ledger is None:
+            return
+        n_alive = sum(engine.target.n_cached for engine in self.engines)
+        if ledger.n_dead > max(n_alive, _MANY_DEAD) or ledger.n_free < n <= ledger.n_free + ledger.n_dead:
+            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.last_cell)
+            with ledger.changing():
+                ledger.free_dead()
+                for target in targets:
+                    target.move_down()

@@ -130,9 +130,15 @@ class Generation:
         sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
         drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self._plans.guide, sources)
-        overlap = self.engine.overlap if budget is None and limits.depth >= 1 and limits.budget >= 2 else None
-        turn = Turn(self, drafting, limits, sources, overlap.take(plan, limits) if overlap else None)
-        turn.draft = turn.ready or self._drafted(drafting, limits)
+        has_room = limits.depth >= 1 and limits.budget >= 2
+        overlap = self.engine.overlap if budget is None and has_room else None
+        ready = overlap.take(plan, limits) if overlap else None
+        # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
+        can_draft = has_room and (self.target.has_states or not plan.method.needs_draft)
+        drafter = drafting.drafter() if can_draft and not ready else None
+        tokens = self.target.tokens
+        turn = Turn(self, drafting, limits, sources, ready)
+        turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft.nothing(tokens[-1]))
         turn.draft_seconds = time.perf_counter() - started
         return turn
 
@@ -174,12 +180,6 @@ class Generation:
         permitted = self.sampler.permitted if self.sampler.is_constrained else None
         sources.follow(self.target.tokens, names, permitted, self.sampler.noise)
         return sources
-
-    def _drafted(self, drafting: Drafting, limits: DraftLimits) -> Draft:
-        # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
-        can_draft = self.target.has_states or not drafting.plan.method.needs_draft
-        drafter = drafting.drafter() if limits.depth >= 1 and limits.budget >= 2 and can_draft else None
-        return drafter.draft(self.target.tokens, limits) if drafter else Draft.nothing(self.target.tokens[-1])
 
     def _finish(self, n_new: int) -> FinishReason | None:
         max_tokens = self._request.max_tokens
@@ -242,12 +242,3 @@ class Turn:
             accepted = accepted.first(n_in_order(accepted.path))
         ends = (i for i, token in enumerate(accepted.tokens, start=1) if self.text.ends_text(token))
         self.accepted = accepted.first(next(ends, len(accepted.tokens)))
-
-    def learn(self) -> None:
-        """Let the draft sources learn from the target's logits."""
-        if self.sources:
-            self.sources.learn(self.draft.tree, self.rows, self.accepted)
-
-    def commit(self) -> None:
-        """Commit the accepted path and the target's own token."""
-        self.text.target.commit(self.draft.tree, self.accepted.path, self.accepted.tokens[-1])

@@ -11,9 +11,8 @@ from weakref import WeakSet
 
 from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
-from specrun.engine.engine import Engine
+from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
-from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.placing import expert_growth

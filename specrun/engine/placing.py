@@ -51,12 +51,12 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
     A layer's results on a GPU have other last bits than on the CPU. So where texts must be bit-exact, plans with and
     without the draft, and with trees of up to `_ALIKE` nodes, leave the same room for the target's layers.
     """
-    return _request(options, gpus, target_states(options, options.plans, gpus))
+    return _request(options, gpus, target_states(options, gpus))
 
 
-def target_states(options: RunOptions, plans: Sequence[Plan], gpus: Sequence[Device]) -> KeptStates | None:
-    """The recurrent states that the target keeps to follow `plans`; None if it has no recurrent layer."""
-    file, plans = GgufFile.read(options.target), options.all_plans(plans)
+def target_states(options: RunOptions, gpus: Sequence[Device]) -> KeptStates | None:
+    """The recurrent states that the target keeps; None if it has no recurrent layer."""
+    file, plans = GgufFile.read(options.target), options.all_plans(options.plans)
     # A further plan for which there must be room may be one with a draft that is loaded later.
     has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
 

@@ -12,7 +12,6 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import ExpertPages, expert_pages, n_bytes, weight_pages
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.errors import ModelFileError
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import place
@@ -37,7 +36,10 @@ class Streaming:
 
 
 def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
-    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now."""
+    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
     if options.residency == "off":
         return Streaming()
     gpus = gpus_of(options)
@@ -58,8 +60,6 @@ def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool 
                 break
         if plan is None:
             raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
-    except ModelFileError:
-        return Streaming()  # loading the file says what is wrong with it
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
     ring = replace(options.ring, n_slots=plan.n_slots)

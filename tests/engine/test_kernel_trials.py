@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.layer_trial import Heads
+from specrun.engine.kernel_trials import Heads
 
 
 def test_heads_are_those_of_the_file(tmp_path: Path) -> None:
