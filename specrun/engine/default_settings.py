@@ -53,7 +53,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
     Raises ModelFileError for a file that cannot be read.
     """
-    file = GgufFile.read(options.target)
+    file, decided = GgufFile.read(options.target), options.settings
     keeps = keeps_bits(options.target)
     if keeps and not file.n_experts:
         return options
@@ -64,17 +64,21 @@ def with_defaults(options: RunOptions) -> RunOptions:
     if keeps:
         defaults = LlamaSettings()
     elif options.exact:
-        is_streamed = placement.regime == "streamed" and on_cpu and not options.settings.repack
+        is_streamed = placement.regime == "streamed" and on_cpu and not decided.repack
         one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
         defaults = LlamaSettings(tiled="always" if one_kernel else None)
     else:
         repack = True if placement.can_repack else None
-        defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
+        defaults = LlamaSettings(type_v=None if decided.type_k else "f16", repack=repack)
         if on_cpu and _fits_without_flash_attention(options, placement):
-            defaults = attention_of(file, options.settings).over(defaults)
-        if repack and _has_room_twice(placement):
-            defaults = order_of(file, options.settings).over(defaults)
-    return replace(options, settings=options.settings.over(defaults).over(in_memory))
+            defaults = attention_of(file, decided).over(defaults)
+        # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
+        # fewer tokens than a pass has, so nothing was tried for them.
+        is_mapped = decided.load_mode in (None, "auto", "mmap")
+        lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
+        if lies_twice and _has_room_twice(placement):
+            defaults = replace(defaults, file_order_from=kernel_trials.file_order_from(file, decided.threads))
+    return replace(options, settings=decided.over(defaults).over(in_memory))
 
 
 def _has_room_twice(placement: Placement) -> bool:
@@ -96,12 +100,3 @@ def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     if is_open and kernel_trials.is_faster_without_flash(file, decided.threads):
         return kernel_trials.WITHOUT_FLASH
     return LlamaSettings()
-
-
-def order_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
-    """Settings with which large passes take re-ordered weights from the file, where that is faster on this CPU."""
-    # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
-    # fewer tokens than a pass has, so nothing was tried for them.
-    if decided.repack is False or decided.load_mode not in (None, "auto", "mmap") or file.n_experts:
-        return LlamaSettings()
-    return LlamaSettings(file_order_from=kernel_trials.file_order_from(file, decided.threads))

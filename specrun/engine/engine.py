@@ -37,32 +37,20 @@ class SavedCaches:
         return self.target.n_bytes + (self.draft.state.nbytes if self.draft else 0)
 
 
+@dataclass(eq=False)
 class Engine:
-    """What writes texts, one at a time (`Generation`). Close it before its contexts.
+    """What writes texts, one at a time (`Generation`)."""
 
-    target: the target's context.
-    draft: the draft's context; None without a draft model.
-    ctx_size: most tokens of prompt and completion together. The contexts have further cells for a tree.
-    sources: the draft sources, for methods that use them.
-    overlap: whether to draft while the target's passes run; None does as the plan says.
-    """
+    target: TargetContext
+    draft: AnyDraft | None  # None without a draft model
+    ctx_size: int  # most tokens of prompt and completion together. The contexts have further cells for a tree.
+    sources: SourceSet | None = None  # the draft sources, for methods that use them
+    wants_overlap: bool | None = None  # whether to draft while the target's passes run; None does as the plan says
 
-    def __init__(
-        self,
-        target: TargetContext,
-        draft: AnyDraft | None,
-        ctx_size: int,
-        sources: SourceSet | None = None,
-        overlap: bool | None = None,
-    ) -> None:
-        self.target = target
-        self.draft = draft
-        self.sources = sources
-        self.ctx_size = ctx_size
+    def __post_init__(self) -> None:
         # Drafting ahead goes back and forth between texts, for which a recurrent draft keeps too few states. And a head
         # needs the states that the pass gives.
-        self.overlap = Overlap(target, draft) if isinstance(draft, DraftContext) else None
-        self.wants_overlap = overlap
+        self.overlap = Overlap(self.target, self.draft) if isinstance(self.draft, DraftContext) else None
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
         """Let a head draft anywhere along a text that the target did not write just now: the target reads the text for
@@ -100,10 +88,6 @@ class Engine:
         self.target.restore(saved.target)
         if saved.draft and isinstance(self.draft, DraftContext):
             self.draft.restore(saved.draft)
-
-    def close(self) -> None:
-        if self.overlap:
-            self.overlap.close()
 
 
 class Lanes:

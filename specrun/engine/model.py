@@ -105,7 +105,6 @@ class Model:
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             draft = pair.drafts[i] if pair.drafts else None
             engines.append(Engine(target, draft, pair.ctx_size, own, options.overlap))
-            pair.resources.callback(engines[-1].close)
         return Lanes(engines)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 
+from specrun import interrupts
 from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
 from specrun.llama.recurrent_draft import RecurrentDraft
@@ -35,7 +36,7 @@ def why_no_overlap(draft: AnyDraft | None) -> str | None:
 
 
 class Overlap:
-    """Runs target passes on another thread and drafts on this one meanwhile. Close it before the contexts.
+    """Runs target passes on another thread and drafts on this one meanwhile.
 
     seconds: time in draft passes that ran during a target pass.
     """
@@ -44,7 +45,6 @@ class Overlap:
         self.seconds = 0.0
         self._target = target
         self._draft = draft
-        self._running: Future[Logits] | None = None
         self._plan = OFF.plan()
         self._n_before = 0
         self._ready: dict[tuple[int, ...], Draft] = {}
@@ -73,22 +73,24 @@ class Overlap:
         limits: gives the bounds of the next tree if the pass commits so many tokens.
         ends_text: whether a token ends the text, so that no tree follows it.
 
-        When this returns or raises, the pass is over and the draft's cache is consistent.
+        When this returns or raises, the pass is over and the draft's cache is consistent. The pass cannot be
+        interrupted, so a Ctrl-C is raised when it is over.
         """
         self._plan, self._n_before, self._ready = drafting.plan, len(self._target.tokens), {}
         before = self._draft.context.decode_seconds
-        running = self._running = _beside(lambda: self._target.score(tree))
-        try:
-            assert isinstance(drafting.source, ModelCandidates)
-            drafting = replace(drafting, source=replace(drafting.source, model=_WhileRunning(self._draft, running)))
-            with self._draft.context.half_of_the_threads(), suppress(_PassOverError):
-                self._draft_ahead(tree, drafting, limits, ends_text)
-        except BaseException:
-            self._draft.reset()  # its cache may be inconsistent
-            raise
-        finally:
-            _finish(running)
-            self.seconds += self._draft.context.decode_seconds - before
+        with interrupts.held():
+            running = _beside(lambda: self._target.score(tree))
+            try:
+                assert isinstance(drafting.source, ModelCandidates)
+                drafting = replace(drafting, source=replace(drafting.source, model=_WhileRunning(self._draft, running)))
+                with self._draft.context.half_of_the_threads(), suppress(_PassOverError):
+                    self._draft_ahead(tree, drafting, limits, ends_text)
+            except BaseException:
+                self._draft.reset()  # its cache may be inconsistent
+                raise
+            finally:
+                wait([running])
+                self.seconds += self._draft.context.decode_seconds - before
         return running.result()
 
     def _draft_ahead(
@@ -113,10 +115,6 @@ class Overlap:
             assert drafter is not None
             # The times of these draft passes say nothing, as they run beside the target's.
             self._ready[path] = Draft(drafter.draft([*text, *path], next_limits).tree)
-
-    def close(self) -> None:
-        if self._running:
-            _finish(self._running)
 
 
 class _PassOverError(Exception):
@@ -159,15 +157,3 @@ def _beside(work: Callable[[], Logits]) -> Future[Logits]:
     running = thread.submit(work)
     thread.shutdown(wait=False)
     return running
-
-
-def _finish(running: Future[Logits]) -> None:
-    """Wait for the pass, which cannot be interrupted. A Ctrl-C is raised when the pass is over."""
-    interrupted = False
-    while not running.done():
-        try:
-            wait([running])
-        except KeyboardInterrupt:
-            interrupted = True
-    if interrupted:
-        raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,11 @@ def write(
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Inside the block no other process changes `path`, whose folder is made private. Raises DraftSourceError."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(private_folder(path.parent)))
-        except OSError as error:
-            raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
-        yield
+    try:
+        with locked(private_folder(path.parent)):
+            yield
+    except OSError as error:
+        raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read(path: Path, magic: bytes, kind: str, fingerprint: str) -> tuple[dict[str, Any], Int32Array]:
