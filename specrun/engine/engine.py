@@ -98,9 +98,6 @@ class Lanes:
         cells = self.engines[0].target.cells
         self._ledger: CellLedger | None = cells.ledger if isinstance(cells, LaneCells) else None
 
-    def __len__(self) -> int:
-        return len(self.engines)
-
     def has_room(self, n: int) -> bool:
         """Whether `n` cells are free. A text without others always has room: its context is large enough for it."""
         return self._ledger is None or self._ledger.n_free >= n

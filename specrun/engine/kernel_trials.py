@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
@@ -63,14 +63,6 @@ class Heads:
             return None
         size = q // file.n_heads
         return cls(file.n_heads, k // size, size)
-
-    def write(self, path: Path, width: int, feed_forward: int, kind: str) -> Path:
-        """Write a model of one layer with these heads and hardly any vocabulary.
-
-        width, feed_forward: of the layer. kind: the type of its matrices, by ggml's name.
-        """
-        heads = self.n_heads, self.n_kv_heads, self.size
-        return write_dense(path, heads, width, feed_forward, 32, 1, ["F16", kind])
 
 
 def is_faster_without_flash(file: GgufFile, threads: int | None) -> bool:
@@ -172,12 +164,13 @@ def smallest(ms: Mapping[str, Mapping[int, float]]) -> int:
 def _opened(
     heads: Heads, widths: tuple[int, int], kind: str, config: ContextConfig, ways: Mapping[str, LlamaSettings]
 ) -> Iterator[dict[str, LlamaContext]]:
-    """A context on one layer for each of several settings, by name. Raises LlamaError if it cannot be run.
+    """A context on one layer with hardly any vocabulary, for each of several settings, by name.
 
-    widths, kind: of the layer, as `Heads.write` takes them. config: of each context, apart from its settings.
+    widths: of the layer, and of its feed-forward part. kind: the type of its matrices, by ggml's name. config: of each
+    context, apart from its settings. Raises LlamaError if llama.cpp cannot run the layer.
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        path = heads.write(Path(folder) / "layer.gguf", *widths, kind)
+        path = write_dense(Path(folder) / "layer.gguf", astuple(heads), *widths, 32, 1, ["F16", kind])
         contexts = {}
         for name, settings in ways.items():
             model = stack.enter_context(LlamaModel(path, settings))
