@@ -7,7 +7,7 @@ from pathlib import Path
 from specrun.engine.source_files import token_files
 from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
-from specrun.speculation.sources.recycling import MAX_ROWS, N_SUCCESSORS, TokenRecycling
+from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 
 _MAGIC = b"specrun.recycl 1"
 _KIND = "a table of successors written by specrun"
@@ -36,7 +36,7 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
     return both
 
 
-def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
+def load(path: Path, fingerprint: str, n_vocab: int) -> TokenRecycling:
     """The table that `save` wrote. Raises the errors of `token_files.read`."""
     header, values = token_files.read(path, _MAGIC, _KIND, fingerprint)
     n = len(values) // (1 + N_SUCCESSORS)
@@ -44,6 +44,6 @@ def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -
         raise DamagedTokensError(f"{path} was made for another vocabulary than this target's; make it again")
     if ((values < 0) | (values >= n_vocab)).any():
         raise DamagedTokensError(f"{path} is damaged: it holds tokens outside the vocabulary")
-    table = TokenRecycling(n_vocab, max_rows)
+    table = TokenRecycling(n_vocab)
     table.take_rows(values[:n], values[n:].reshape(n, N_SUCCESSORS))
     return table
