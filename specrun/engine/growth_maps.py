@@ -9,8 +9,7 @@ from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.positional_meter import PositionalMeter
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
-from specrun.engine.request import Request
+from specrun.engine.request import Request, chat_template, single_turn_tokens
 from specrun.profiles.profile import Profile
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

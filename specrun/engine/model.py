@@ -16,8 +16,7 @@ from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.placing import expert_growth
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
-from specrun.engine.request import Request, make_request
+from specrun.engine.request import Request, chat_template, make_request, single_turn_tokens
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specrun.engine.completion import Completion
-from specrun.engine.prompt_tokens import WrittenTexts, chat_template
-from specrun.engine.request import Request
+from specrun.engine.request import Request, WrittenTexts, chat_template
 from specrun.errors import ModelFileError, PromptError
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message

@@ -9,7 +9,7 @@ from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import WrittenTexts, chat_template, prompt_tokens
+from specrun.engine.request import WrittenTexts, chat_template, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.serving.api_error import ApiError
