@@ -103,7 +103,7 @@ class Bench:
             name: self._model.plans.fixed(plan, settings.sampling.temperature) for name, plan in plans.items()
         }
         if AUTO_ROW in settings.methods:  # without a draft model, it has the draft sources
-            choosers[AUTO_ROW] = self._model.plans.auto()
+            choosers[AUTO_ROW] = self._model.plans.auto(settings.sampling.temperature)
         samples: dict[str, list[list[Statistics]]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(settings.repetitions):

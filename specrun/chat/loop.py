@@ -47,7 +47,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
 
     request: how answers are written; its prompt is ignored.
 
-    Making one raises the errors of `open_model`, and ModelFileError for a model without a chat template.
+    Making one raises the errors of `open_model`, and ModelFileError for a broken chat template.
     """
 
     def __init__(self, target: str | None, request: Request, around: Surroundings) -> None:

@@ -68,10 +68,11 @@ class ChatSettings:
     def _chooser(self) -> PlanChooser:
         return self._session.plans or self._plans.at(self._session.request.sampling.temperature)
 
-    def _chooser_of(self, word: str) -> PlanChooser:
+    def _chooser_of(self, word: str) -> PlanChooser | None:
+        """What chooses the plans from now on; None leaves it to the model."""
         candidates = self._plans.candidates
         if word == "auto" and len(candidates) > 1:
-            return self._plans.kept
+            return None
         # Adaptive plans need the pass times that `auto` learns. Its contexts have room for a chain and a tree as well.
         fixed = [plan for plan in (*candidates, OFF.plan()) if not plan.method.is_adaptive]
         if any(plan.method.is_adaptive for plan in candidates):

@@ -11,8 +11,7 @@ from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.interrupts import never
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 

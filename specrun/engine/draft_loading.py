@@ -13,9 +13,8 @@ from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, PairError
-from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of
+from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, drafts_of
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
-from specrun.llama.draft import draft_lanes
 from specrun.llama.facts.fact import why_not
 from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES
 from specrun.llama.heads import bindings
@@ -75,7 +74,7 @@ def make_drafts(
         return [_make_head(model, head, target, config, n_vocab, deepest, resources)]
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
-    return [*draft_lanes(context, n_vocab, config.lanes)] if config.lanes else [draft_of(context, n_vocab)]
+    return [*drafts_of(context, n_vocab)]
 
 
 def _make_head(

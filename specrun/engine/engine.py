@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.llama.draft import SavedDraft
-from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.lane_cells import CellLedger, LaneCells
+from specrun.llama.rollback import HeldText, SavedText
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -112,7 +112,7 @@ class Lanes:
             return
         n_alive = sum(engine.target.n_cached for engine in self.engines)
         if ledger.n_dead > max(n_alive, _MANY_DEAD) or ledger.n_free < n <= ledger.n_free + ledger.n_dead:
-            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.last_cell)
+            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.cells.last)
             with ledger.changing():
                 ledger.free_dead()
                 for target in targets:

@@ -14,15 +14,14 @@ from specrun.interrupts import never
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.sampling.logprobs import TokenLogprob, logprob
-from specrun.speculation.accept import accept
+from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import n_in_order
+from specrun.speculation.tree import TokenTree, n_in_order
 
 
 @dataclass(eq=False)
@@ -36,7 +35,7 @@ class Generation:
 
     engine: Engine
     request: Request
-    chooser: PlanChooser  # which `plans` sets to this text's temperature
+    plans: PlanChooser
     constraint: InitVar[Constraint | None] = None
     interrupted: Callable[[], bool] = never  # asked after every pass whether the text shall end
     is_over: bool = field(default=False, init=False)  # whether no pass follows
@@ -48,12 +47,6 @@ class Generation:
         request, self.target = self.request, self.engine.target
         self.statistics = Statistics(prompt_tokens=len(request.prompt))  # complete when the text is over
         self.sampler = Sampler(request.sampling, self.target.n_vocab, constraint, len(request.prompt))
-
-    @property
-    def plans(self) -> PlanChooser:
-        """What chooses the plans, set to this text's temperature."""
-        self.chooser.begin(self.request.sampling.temperature)
-        return self.chooser
 
     @property
     def is_reading(self) -> bool:
@@ -120,7 +113,7 @@ class Generation:
         )
         sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        drafting = Drafting(plan, self.request.sampling.temperature, candidates, guide or self.chooser.guide, sources)
+        drafting = Drafting(plan, self.request.sampling.temperature, candidates, guide or self.plans.guide, sources)
         has_room = limits.depth >= 1 and limits.budget >= 2
         overlap = self.engine.overlap if budget is None and has_room else None
         ready = overlap.take(plan, limits) if overlap else None
@@ -129,7 +122,7 @@ class Generation:
         drafter = drafting.drafter() if can_draft and not ready else None
         tokens = self.target.tokens
         turn = Turn(self, drafting, limits, sources, ready)
-        turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft.nothing(tokens[-1]))
+        turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1])))
         turn.draft_seconds = time.perf_counter() - started
         return turn
 

@@ -162,6 +162,7 @@ def _models(
     is_own_head = head is not None and head.is_own
     model = LlamaModel(options.target, settings, _progress(options.target, show), with_mtp=is_own_head)
     resources.enter_context(model)
+    model.given_template = options.chat_template
     if is_own_head:
         return model, model
     if not options.drafts:

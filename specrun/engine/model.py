@@ -16,7 +16,8 @@ from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.placing import expert_growth
-from specrun.engine.request import Request, chat_template, make_request, single_turn_tokens
+from specrun.engine.prompt_tokens import Template, chat_template, single_turn_tokens
+from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources
@@ -24,9 +25,7 @@ from specrun.engine.session import Session
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
-from specrun.llama.chat_template import ChatTemplate
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
@@ -137,8 +136,8 @@ class Model:
         return self.residency.notice
 
     @cached_property
-    def _template(self) -> ChatTemplate | None:
-        """The target's chat template, compiled once for all prompts; None if it has none."""
+    def _template(self) -> Template | None:
+        """The chat template, compiled once for all prompts; None if there is none."""
         return chat_template(self.llama_model)
 
     @with_options_of(SamplingOptions)
@@ -162,7 +161,7 @@ class Model:
         """A conversation, whose `ask(text)` and `stream(text)` write the next answer.
 
         system: the system message; None for none. options: the sampling options of `specrun chat`, with underscores.
-        Raises ModelFileError for a model without a chat template.
+        Raises ModelFileError for a broken chat template.
         """
         session = self.session(make_request(ChatSamplingOptions(**options)))
         session.system = system

@@ -7,23 +7,28 @@ depend on how many of them are drafted in time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from specrun import interrupts
 from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
 from specrun.llama.context import Logits
-from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.draft import RecurrentDraft
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode, GuessesBehind
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
 from specrun.speculation.method import OFF, Drafting, Plan
-from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 LEAST_CHANCE = 0.005  # least chance of an outcome that is drafted for; chosen by hand, as few passes last longer
+
+# Drafted tokens after the root -> the draft's candidates for the token after them.
+NextTokens = Callable[[Sequence[int]], Candidates]
 
 
 def why_no_overlap(draft: AnyDraft | None) -> str | None:
@@ -107,7 +112,7 @@ class Overlap:
             next_limits = replace(limits(len(path)), pending=len(accepted) - n_in_order(accepted))
             if ends_text(path[-1]) or next_limits.depth < 1:
                 continue
-            guesses = drafting.guesses.behind(path) if drafting.guesses else None
+            guesses = GuessesBehind(drafting.guesses, path) if drafting.guesses else None
             drafter = replace(drafting, guesses=guesses).drafter()
             assert drafter is not None
             # The times of these draft passes say nothing, as they run beside the target's.
@@ -156,3 +161,39 @@ def _beside(work: Callable[[], Logits]) -> Future[Logits]:
     running = thread.submit(work)
     thread.shutdown(wait=False)
     return running
+
+
+def likeliest(tree: TokenTree, next_tokens: NextTokens, least_chance: float = 0.0) -> Iterator[tuple[int, ...]]:
+    """Yield the token sequences that a pass over `tree` may commit, likeliest first, down to the chance `least_chance`.
+
+    A sequence consists of a path of drafted tokens and one token that no child there holds. By the scores of the tree a
+    path ends at a node with the chance that the node is accepted and none of its children is; the draft's candidates
+    after the node share that chance. `next_tokens` is called for a node only when it is needed, so each further item
+    may take a draft pass.
+    """
+    accepted = np.exp(tree.scores)
+    ends = accepted.copy()
+    np.subtract.at(ends, tree.parents[1:], accepted[1:])
+    # A heap of nodes (token None) and of tokens that may follow a node: (-chance, serial number, node, token).
+    waiting: list[tuple[float, int, int, int | None]] = [
+        (-float(chance), node, node, None) for node, chance in enumerate(ends) if chance > 0
+    ]
+    heapq.heapify(waiting)
+    n_offered = len(tree)
+    while waiting:
+        chance, _, node, token = heapq.heappop(waiting)
+        if -chance < least_chance:
+            return
+        path = [int(tree.tokens[i]) for i in tree.path_to(node)]
+        if token is not None:
+            yield (*path[1:], token)
+            continue
+        candidates = next_tokens(path[1:])
+        drafted = {int(tree.tokens[child]) for child in tree.children[node]}
+        shares = dict(zip(candidates.tokens.tolist(), candidates.shares.tolist(), strict=True))
+        others = {other: share for other, share in shares.items() if other not in drafted}
+        total = sum(others.values())
+        for other, share in others.items():
+            if share > 0:
+                heapq.heappush(waiting, (chance * share / total, n_offered, node, other))
+                n_offered += 1

@@ -10,7 +10,7 @@ from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.local_pair import Fetcher, local_pair
 from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
-from specrun.engine import growth_maps
+from specrun.engine import growth_maps, prompt_tokens
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
 from specrun.llama import offload_threshold
@@ -52,6 +52,7 @@ def run_options(
         datastore=speculation.datastore,
         history=speculation.history,
         overlap=speculation.overlap,
+        chat_template=prompt_tokens.given_template(models.chat_template) if models.chat_template else None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specrun.engine.engine import Engine
 from specrun.sampling.logprobs import TokenLogprob
-from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.accept import Accepted
 from specrun.speculation.tree import TokenTree
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specrun.engine.generation import Generation, Turn
 from specrun.engine.shared_drafts import drafts_of_several
 from specrun.llama.context import Logits
-from specrun.llama.scoring import score_together
+from specrun.llama.target import score_together
 from specrun.speculation.controllers.sharing import Sharing
 
 

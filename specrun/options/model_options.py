@@ -35,5 +35,10 @@ class ModelOptions:
         "target's own MTP layers, or none; without --target: draft or eagle3. By default the fastest that "
         "`specrun tune` measured, else the draft that the catalog recommends."
     )] = None
+    chat_template: Annotated[str | None, _option(
+        "--chat-template", metavar="NAME|FILE",
+        help="A chat template for the target: a Jinja file, or the name of a template of llama.cpp's, such as chatml. "
+        "By default the model file's own."
+    )] = None
     # fmt: on
     pull: Annotated[bool, _option("--pull", "--yes", "-y", help="Download missing models without asking.")] = False

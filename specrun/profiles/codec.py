@@ -15,7 +15,7 @@ from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
 from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, Overhead, PassTime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -9,9 +10,8 @@ from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.calibration import Calibration
@@ -20,6 +20,11 @@ from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 Origin = Literal["tuned", "learned"]
+
+
+def nearest(temperature: float, measured: Iterable[float]) -> float:
+    """The nearest measured temperature. Greedy and sampled texts differ most, so 0 stands for 0 only if possible."""
+    return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))
 
 
 class DamagedProfileError(ProfileError):
@@ -33,7 +38,6 @@ class Acceptance:
     temperature: float
     calibration: Calibration
     positional: list[float]  # p_k: the chance that the k-th candidate is accepted, none before it, by sample and match
-    sampled: list[float]  # the same of the k-th draw without replacement, by Sequoia's rule
     n_positions: int  # positions of the texts that the calibration counts
 
 
@@ -98,11 +102,9 @@ class Profile:
     def padded_costs(self) -> CostModel:
         return self.costs.padded(self.padding)
 
-    def chooser(self) -> ByTemperature:
-        """A controller that follows the plans of this profile while generating."""
-        return ByTemperature(
-            {tuned.temperature: Auto(tuned.followed, self.guide(tuned.temperature), tuned.plan) for tuned in self.plans}
-        )
+    def choosers(self) -> dict[float, Auto]:
+        """Controllers that follow the plans of this profile while generating, by temperature."""
+        return {t.temperature: Auto(t.followed, self.guide(t.temperature), t.plan) for t in self.plans}
 
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
@@ -138,5 +140,5 @@ class Profile:
         return next(acceptance for acceptance in self.acceptance if acceptance.temperature == measured)
 
     def candidates(self) -> tuple[Plan, ...]:
-        """Every plan that `chooser` may follow."""
+        """Every plan that `choosers` may follow."""
         return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.followed))

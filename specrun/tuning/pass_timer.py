@@ -17,7 +17,7 @@ import numpy as np
 
 from specrun.engine.engine import Engine
 from specrun.llama import BlockDraft, TargetContext
-from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.draft import RecurrentDraft
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime

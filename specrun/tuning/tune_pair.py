@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -42,7 +42,7 @@ class OtherProcessNeededError(Exception):
 
     def __init__(self, offload_min_batch: int) -> None:
         super().__init__(f"{offload_min_batch} tokens")
-        self.variables = offload_threshold.variables(offload_min_batch)
+        self.variables = {offload_threshold.VARIABLE: str(offload_min_batch)}
 
 
 def tune_pair(
@@ -116,7 +116,7 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         target=options.target.name,
         draft=options.draft.name if options.draft and tuned.costs.draft else "",
-        hardware={"summary": _summary(here), **here.as_json()},
+        hardware={"summary": _summary(here), **asdict(here)},
         settings=stages.settings,
         regime="",
         exact_sizes=tuned.exact_sizes,

@@ -16,7 +16,7 @@ from specrun.llama.invariance import exact_sizes
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting

@@ -11,7 +11,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.llama import rounding
+from specrun.llama import invariance
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters, near_ties
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -136,12 +136,12 @@ class Verifier:
         if at < min(len(plain.tokens), len(text.tokens)):
             target = self._model.engine.target
             written = plain.tokens[: at + 1]
-            rows = rounding.rows_behind(target, prompt, written, rounding.PLAIN, min(len(written), _COMPARED_ROWS))
+            rows = invariance.rows_behind(target, prompt, written, invariance.PLAIN, min(len(written), _COMPARED_ROWS))
             sampler = Sampler(sampling, target.n_vocab)
             recent = sampler.recent([*prompt, *plain.tokens[:at]])
             gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
             if not self._model.exactness.is_exact:
-                difference = rounding.largest_difference(target, prompt, written, rows, _some(text.sizes))
+                difference = invariance.largest_difference(target, prompt, written, rows, _some(text.sizes))
                 if sampling.has_penalties:  # dividing or multiplying a logit changes its rounding error alike
                     difference *= max(sampling.repeat_penalty, 1 / sampling.repeat_penalty)
                 explained = _LOGITS_OF_A_GAP * difference / (sampling.temperature or 1.0)
@@ -161,7 +161,7 @@ def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | Non
 
 def _some(sizes: Sequence[int]) -> list[int]:
     """At most `_MOST_SIZES` of the sizes above a plain pass's, the smallest and the largest among them."""
-    found = sorted({size for size in sizes if size > rounding.PLAIN})
+    found = sorted({size for size in sizes if size > invariance.PLAIN})
     if len(found) <= _MOST_SIZES:
         return found
     step = (len(found) - 1) / (_MOST_SIZES - 1)

@@ -23,8 +23,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
-from specrun.speculation.drafters.heads import EAGLE3
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.specexec import EAGLE3, SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from tests.conftest import SpecrunHere
 from tests.eagle_heads import random_eagle3

@@ -20,8 +20,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN

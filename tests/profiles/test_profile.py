@@ -16,9 +16,9 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
-from specrun.profiles.profile import Acceptance, Profile, TunedPlan
+from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest
 from specrun.profiles.tuning_rows import TriedRing
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
@@ -56,7 +56,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
             CostTable([PassTime(1, 64, 2.0)]),
             Overhead(1.0),
         ),
-        acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
+        acceptance=[Acceptance(t, calibration, [0.6, 0.2], 100) for t in (0.0, 0.8)],
         plans=[
             TunedPlan(
                 0.0,
@@ -101,28 +101,29 @@ def test_how_weights_were_read_is_read_back_and_used() -> None:
 def test_its_chooser_follows_its_plans() -> None:
     profile = storage.load(storage.save(made()))
     assert set(profile.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
-    chooser = profile.chooser()
-    chooser.begin(0.0)
-    assert chooser.plan() == ADAPTIVE
-    assert chooser.guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
-    chooser.begin(1.0)
-    assert chooser.plan() == OFF.plan()
+    choosers = profile.choosers()
+    assert choosers[0.0].plan() == ADAPTIVE
+    assert choosers[0.0].guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
+    assert choosers[0.8].plan() == OFF.plan()
+
+
+def test_a_text_follows_the_nearest_measured_temperature() -> None:
+    assert [nearest(t, [0.8, 0.0]) for t in (0.0, 0.1, 0.8, 2.0)] == [0.0, 0.8, 0.8, 0.8]
 
 
 def test_its_chooser_begins_with_the_chosen_plan_even_if_a_more_cautious_one_is_as_fast_within_the_errors() -> None:
     """`specrun tune` compares plans on the same texts, so it knows more than the errors of the rates tell."""
     expected = [ExpectedPlan(ADAPTIVE, 10.5, 1.0), ExpectedPlan(OFF.plan(), 10.0, 1.0)]
     chosen = TunedPlan(0.0, ADAPTIVE, 10.5, 1.1, 10.0, expected)
-    assert made(plans=[chosen]).chooser().now.held == ADAPTIVE
-    assert made(plans=[replace(chosen, plan=OFF.plan())]).chooser().now.held == OFF.plan()
+    assert made(plans=[chosen]).choosers()[0.0].held == ADAPTIVE
+    assert made(plans=[replace(chosen, plan=OFF.plan())]).choosers()[0.0].held == OFF.plan()
 
 
 @pytest.mark.parametrize(("pads", "plan"), [(False, (32, 31)), (True, (8, 7))])
 def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int, int]) -> None:
     profile = made(exact_sizes=PassSizes(1, 1, 8), pads=pads).without_draft()
     assert profile.settings == made().settings
-    chooser = profile.chooser()
-    chooser.begin(0.8)
+    chooser = profile.choosers()[0.8]
     assert (chooser.plan().method.name, chooser.plan().budget, chooser.plan().depth) == ("draftless", *plan)
     assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.05), "hardly more than plain decoding is promised"
     assert chooser.guide.costs.draft is None
@@ -130,8 +131,7 @@ def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
-    chooser = made(exact_sizes=PLAIN_ONLY, pads=True).without_draft().chooser()
-    chooser.begin(0.0)
+    chooser = made(exact_sizes=PLAIN_ONLY, pads=True).without_draft().choosers()[0.0]
     assert chooser.plan() == OFF.plan()
 
 

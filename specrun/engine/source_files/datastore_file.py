@@ -58,7 +58,7 @@ def load(path: Path, fingerprint: str) -> SuffixArraySource:
     n = header.get("tokens")
     if not isinstance(n, int) or n < 0 or len(values) != 2 * n + MAX_MATCH:
         raise DraftSourceError(f"{path} is damaged: its arrays are not as long as its header says")
-    return SuffixArraySource("datastore", SuffixArray(values[: n + MAX_MATCH], values[n + MAX_MATCH :]))
+    return SuffixArraySource(SuffixArray(values[: n + MAX_MATCH], values[n + MAX_MATCH :]))
 
 
 def _pieces(path: Path) -> Iterator[tuple[str, int]]:

@@ -53,7 +53,7 @@ class History:
 
     def source(self) -> SuffixArraySource:
         """A draft source over the texts as they are now."""
-        return SuffixArraySource("history", SuffixArray.build(self.texts))
+        return SuffixArraySource(SuffixArray.build(self.texts))
 
     def _read(self) -> tuple[list[Int32Array], str]:
         """The texts in the file and the `problem` with it."""

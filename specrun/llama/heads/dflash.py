@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import llama_cpp
 import numpy as np
 
-from specrun.llama.batch import RowsBatch, committed_tokens, common_prefix, readable
+from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import CacheChange
 from specrun.llama.heads import bindings
@@ -55,7 +55,7 @@ class BlockContext(LlamaContext):
 
     def read(self, rows: Floats, start: int) -> None:
         """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
-        batch = RowsBatch(rows, start, _TEXT, outputs=False)
+        batch = rows_batch(rows, start, _TEXT, outputs=False)
         self._is_counted = False
         self.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
 

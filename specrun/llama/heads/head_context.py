@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import llama_cpp
 
-from specrun.llama.batch import RowsBatch
+from specrun.llama.batch import rows_batch
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
@@ -42,6 +42,6 @@ class HeadContext(LlamaContext):
         if not 0 < n <= self.config.n_batch:  # llama.cpp would end the process
             raise ValueError(f"{n} rows to encode; the context takes 1 to {self.config.n_batch}")
         # llama.cpp checks the positions, though it does not use them.
-        batch = RowsBatch(rows, int(self.sequence_lengths()[_TEXT]), _TEXT, outputs=True)
+        batch = rows_batch(rows, int(self.sequence_lengths()[_TEXT]), _TEXT, outputs=True)
         self.compute(llama_cpp.llama_encode, batch.struct, "a head's encoder")
         return self.states(n)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from specrun.catalog.weight_pages import ExpertPages, ExpertTensor, n_bytes
+from specrun.catalog.gguf_header import TensorInfo
+from specrun.catalog.weight_pages import ExpertPages, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import library
 from specrun.llama.streaming import address_space
@@ -42,7 +43,7 @@ class ExpertWeights(library.Closing):
         self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense], settings)
         # Where each layer's matrices of all experts begin, and the bytes of one expert; looked up in every layer.
         self._matrices = {
-            layer: [(self._address_of(tensor), tensor.n_bytes) for tensor in tensors]
+            layer: [(self._address_of(tensor), tensor.n_bytes // pages.n_experts) for tensor in tensors]
             for layer, tensors in pages.layers.items()
         }
 
@@ -85,7 +86,7 @@ class ExpertWeights(library.Closing):
         self._is_streaming = False
         self._memory.close()
 
-    def _address_of(self, tensor: ExpertTensor) -> int:
+    def _address_of(self, tensor: TensorInfo) -> int:
         pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)
         return self._memory.address_of(pages) + tensor.offset - pages.offset
 

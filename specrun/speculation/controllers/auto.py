@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specrun.speculation.controllers.arm import Arm
-from specrun.speculation.controllers.expected import ExpectedPlan
-from specrun.speculation.controllers.purse import Purse
+from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
+from specrun.speculation.controllers.purse import Checks, Purse
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers.
@@ -25,7 +23,6 @@ _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is l
 # pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
 _TRIED_EVERY = 16
 _HOPELESS = 0.6  # a plan with a smaller prior is never tried
-_CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # passes without the draft model after which it has so much to read that the next pass tells nothing
@@ -37,7 +34,7 @@ class Auto:
     What passes win or lose, compared with plain decoding, is kept in a purse. A plan may be tried while it can pay for
     the plan's next pass, and is left when it is empty and the plan was not seen to win. Trees that pay for themselves
     by more than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on
-    this.
+    this. What was seen in one text is the first estimate for another.
 
     expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
@@ -47,19 +44,14 @@ class Auto:
 
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
         self.guide: Guide = guide
-        plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
-        arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
-        self._off = Arm(OFF.plan(), 1.0, 0.0)
-        self._arms = [self._off, *sorted(arms, key=lambda arm: arm.plan.caution)]
-        self._held = self._off
-        for arm in self._arms[1:]:
-            is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)
-            if arm.plan == first or (first is None and is_faster):
-                self._held = arm
+        self._arms = arms_of(expected)
+        self._off = self._arms[0]
+        self._held = most_promising(self._arms)
+        if first is not None:
+            self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
         self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and not guide.learned)
         self._is_check = False
-        self._checks = [*_CHECKS]
-        self._since_check = 0
+        self._checks = Checks()
         self._since_change = 0
         self._without_draft = 0
         self._looks = 0
@@ -136,9 +128,6 @@ class Auto:
             return f"{self._held.plan}, {self.source}"
         return f"off, {self.source}" + (", because nothing else pays on this text" if self.is_tried else "")
 
-    def begin(self, temperature: float) -> None:
-        """Changes nothing: what was seen in one text is the first estimate for another."""
-
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._read()
         self.guide.read_prompt(n_tokens, seconds)
@@ -173,8 +162,8 @@ class Auto:
             self._judge(record)
         elif not self._is_check and self.guide.knows_plain and not self._can_pay(self._held.plan):
             self._change(self._off)
-        self._since_check = 0 if len(record.tree) == 1 else self._since_check + 1
-        self._is_check = not self.is_off and self._is_check_due()
+        self._checks.passed(len(record.tree) == 1, self._is_check)
+        self._is_check = not self.is_off and self._checks.are_due and self._held.estimate(self._plain())[0] <= _NEAR
         self._next = self._sized(self._held)
 
     def _shared(self) -> Plan:
@@ -184,7 +173,7 @@ class Auto:
         """
         self._read()
         plain = self._plain()
-        arms = [arm for arm in self._arms if _can_shrink(arm.plan)]
+        arms = [arm for arm in self._arms if arm.plan.can_shrink]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
     def _judge(self, record: PassRecord) -> None:
@@ -260,12 +249,12 @@ class Auto:
 
     def _can_pay(self, plan: Plan) -> bool:
         """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
-        smallest = self._cost(_smallest(plan))
+        smallest = self._cost(plan.smallest)
         if not plan.method.needs_draft:
             return smallest <= self._purse.balance
         looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
         # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
-        is_bounded = _can_shrink(plan) and not self.guide.learned
+        is_bounded = plan.can_shrink and not self.guide.learned
         return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
 
     def _change(self, arm: Arm) -> None:
@@ -290,7 +279,7 @@ class Auto:
         rate, error = arm.estimate(plain)
         is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
-        if is_known or not _can_shrink(plan) or not plan.method.needs_draft:
+        if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
         level = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
         if max(self._looks, self.guide.calibration.n_counted) < _LOOKS:
@@ -298,7 +287,7 @@ class Auto:
             if self._cost(tree) > self._purse.balance:
                 self._is_looking = True
                 self.guide.most_lost_ms = -math.inf
-                return _smallest(plan)
+                return plan.smallest
         return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / level))))
 
     def _cost(self, plan: Plan) -> float:
@@ -309,17 +298,3 @@ class Auto:
     def _plain(self) -> float:
         """Seconds of a plain pass."""
         return self.guide.plain_ms(self._ctx) * 1e-3
-
-    def _is_check_due(self) -> bool:
-        if self._since_check < self._checks[0] or self._held.estimate(self._plain())[0] > _NEAR:
-            return False
-        self._checks = self._checks[1:] or self._checks
-        return True
-
-
-def _can_shrink(plan: Plan) -> bool:
-    return plan.drafts and plan.shape is None and (plan.method.is_adaptive or not plan.method.needs_draft)
-
-
-def _smallest(plan: Plan) -> Plan:
-    return replace(plan, budget=2, depth=1) if _can_shrink(plan) else plan

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.sampling import Candidates
+from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
-from specrun.speculation.tree import ROOT
+from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.tree import ROOT, TokenTree
 
 N_RANKS = 16
 _LEVEL_MS = 2.0  # of a draft pass
@@ -153,7 +152,6 @@ class Run:
 def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: int = 100, place: int = 0) -> Run:
     """Write `n_tokens` tokens of the text from `place` on, after a prompt of so many tokens."""
     done = Run()
-    plans.begin(0.0)
     plans.read_prompt(prompt, machine.ms(prompt) / 1e3)
     while done.n_tokens < n_tokens:
         plan = plans.plan()
@@ -171,7 +169,7 @@ def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machi
     source = _Draft(of, place)
     guesses = _Guesses(of, place) if plan.method.sources else None
     drafter = Drafting(plan, 0.0, source, guide, guesses).drafter()
-    draft = Draft.nothing(ROOT)
+    draft = Draft(TokenTree.root_only(ROOT))
     if drafter:
         draft = drafter.draft([ROOT] * ctx, DraftLimits(plan.budget, plan.depth, plan.width, 256))
     tree = draft.tree

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.engine.request import chat_template, prompt_tokens, single_turn_tokens
+from specrun.engine.prompt_tokens import chat_template, prompt_tokens, single_turn_tokens
 from specrun.errors import ModelFileError, PromptError
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import ChatTemplate, Message
