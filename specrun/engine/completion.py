@@ -111,7 +111,7 @@ class Completion:
     def end(self) -> str:
         """The rest of the text, when there will be no further pass."""
         self.is_over = True
-        rest = "" if self._text_stream.stopped else self._text_stream.finish()
+        rest = self._text_stream.finish()
         self.text += rest
         return rest
 

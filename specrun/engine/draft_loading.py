@@ -42,8 +42,8 @@ def checked_head(options: RunOptions) -> Head | None:
         for fact in (HIDDEN_STATES, ARCHITECTURES):
             if why := why_not(fact, options.settings):
                 raise LlamaError(fact.notice(why))
-    if head and not head.is_own:
-        check_head(target, file, head)
+        if not head.is_own:
+            check_head(target, file, head)
     return head
 
 

@@ -11,9 +11,8 @@ from weakref import WeakSet
 
 from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
-from specrun.engine.engine import Engine
+from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
-from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.placing import expert_growth
@@ -104,7 +103,6 @@ class Model:
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             draft = pair.drafts[i] if pair.drafts else None
             engines.append(Engine(target, draft, pair.ctx_size, own, options.overlap))
-            pair.resources.callback(engines[-1].close)
         return Lanes(engines)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:

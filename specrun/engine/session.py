@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specrun.engine.completion import Completion
-from specrun.engine.prompt_tokens import template_of_chats
+from specrun.engine.prompt_tokens import WrittenTexts, template_of_chats
 from specrun.engine.request import Request
-from specrun.engine.written_texts import WrittenTexts
 from specrun.errors import PromptError
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message

@@ -33,9 +33,9 @@ def is_faster(ms: float, than: float, margin: float = CLEARLY) -> bool:
     return ms * margin < than
 
 
-def is_time(seconds: float, run: Run, clock: Callable[[], float] = time.perf_counter) -> bool:
-    """Whether so many seconds pass before the run's deadline. clock: gives the time as `Run.deadline` does."""
-    return clock() + seconds <= run.deadline
+def is_time(seconds: float, run: Run) -> bool:
+    """Whether so many seconds pass before the run's deadline."""
+    return time.perf_counter() + seconds <= run.deadline
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ def best_of(
     run: Run | None = None,
     first: Found | None = None,
     seconds: Callable[[Candidate], float] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome[Candidate, Found]:
     """Measure the candidates in their order. The first one is the best until another one is clearly better.
 
@@ -67,10 +66,10 @@ def best_of(
     candidates before must be left.
     """
     run = run or Run()
-    started, best, tried = clock(), first, list[Found]()
+    started, best, tried = time.perf_counter(), first, list[Found]()
     for i, candidate in enumerate(candidates):
-        usual = _WORTH_BEGINNING * (clock() - started) / max(len(tried), 1)
-        if best is not None and not is_time(seconds(candidate) if seconds else usual, run, clock):
+        usual = _WORTH_BEGINNING * (time.perf_counter() - started) / max(len(tried), 1)
+        if best is not None and not is_time(seconds(candidate) if seconds else usual, run):
             return Outcome(best, tried, candidates[i:])
         found = measure(candidate, best)
         if found is None:

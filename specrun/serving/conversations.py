@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from specrun.engine import saved_caches
-from specrun.engine.engine import Engine
-from specrun.engine.saved_caches import SavedCaches
+from specrun.engine.engine import Engine, SavedCaches
 from specrun.errors import LlamaError
 from specrun.llama.batch import common_prefix
 
@@ -81,7 +79,7 @@ class Conversations:
         if kept is None or not comes_back:
             return
         try:
-            saved_caches.restore(engine, kept)
+            engine.restore(kept)
         except LlamaError:
             engine.reset()
             return
@@ -101,7 +99,7 @@ class Conversations:
         if not self._most_bytes or held.n_cached < _FEWEST:
             return
         copies = [(copy, len(copy.held.tokens), common_prefix(copy.held.tokens, held.tokens)) for copy in self._kept]
-        n_bytes = saved_caches.size(engine)
+        n_bytes = engine.n_saved_bytes
         if n_bytes > self._most_bytes or any(shared == len(held.tokens) for _, _, shared in copies):
             return
         # A copy from when the same conversation was shorter has no use any more.
@@ -109,7 +107,7 @@ class Conversations:
         while self.n_bytes + n_bytes > self._most_bytes:
             del self._kept[0]
         try:
-            saved = saved_caches.save(engine)
+            saved = engine.save()
         except (LlamaError, MemoryError):
             return
         if saved:

@@ -59,7 +59,7 @@ async def props(service: Service, _request: Request) -> Response:
     return JSONResponse(
         {
             "default_generation_settings": {"params": service.defaults.settings(), "n_ctx": ctx_size},
-            "total_slots": len(loaded.model.lanes),
+            "total_slots": len(loaded.model.lanes.engines),
             "model_alias": loaded.name,
             "model_path": str(model.path),
             "modalities": {"vision": False, "audio": False},

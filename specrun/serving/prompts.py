@@ -9,8 +9,7 @@ from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import prompt_tokens, template_of_chats
-from specrun.engine.written_texts import WrittenTexts
+from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens, template_of_chats
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.serving.api_error import ApiError

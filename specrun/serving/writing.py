@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from specrun.engine import saved_caches
 from specrun.engine.completion import Completion
-from specrun.engine.engine import Engine
+from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.generation import Generation
-from specrun.engine.saved_caches import SavedCaches
 from specrun.engine.statistics import Pass
 from specrun.errors import LlamaError
 from specrun.sampling.sampler import TokenLogprob
@@ -100,7 +98,7 @@ class Writing:
         target = self.engine.target
         self._text = list(target.tokens)
         with suppress(LlamaError, MemoryError):
-            self._saved = None if target.n_portion else saved_caches.save(self.engine)
+            self._saved = None if target.n_portion else self.engine.save()
         self.engine.reset()
         self.waits = True
 
@@ -110,7 +108,7 @@ class Writing:
         saved, self._saved = self._saved, None
         if saved:
             with suppress(LlamaError):
-                saved_caches.restore(self.engine, saved)
+                self.engine.restore(saved)
                 return
         self.engine.target.begin_prompt(self._text)
 

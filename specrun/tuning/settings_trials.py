@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.engine.attention_trial import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.default_settings import keeps_bits
+from specrun.engine.kernel_trials import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import CLEARLY, best_of, is_faster

@@ -52,7 +52,7 @@ def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
 def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CellLedger, "make_room", lambda ledger, _: ledger.free_dead())
     with Model(options(parallel=2)) as model:
-        assert len(model.lanes) == 1
+        assert len(model.lanes.engines) == 1
         assert model.notices == [
             "requests are answered one at a time, because this llama.cpp puts tokens into other cells than specrun "
             "knows"
