@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -97,17 +97,17 @@ def make_draft(
     if output:
         _check_output(output.absolute(), target)
     try:
-        with _Workplace(folder) as workplace:
+        with _workplace(folder) as (written, best_written):
             outcomes = _sized(file, types, shares, run)
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
             reference = read_target(target, run)
-            outcomes, best = _tried(file, outcomes, reference, workplace, run)
+            outcomes, best = _tried(file, outcomes, reference, written, best_written, run)
             rival: Quality | None = None
             if usual:
                 with suppress(PairError, LlamaError, ModelFileError):  # it cannot draft for the target
                     rival = measure(usual, reference, run.labelled(usual.name))
             path = output.absolute() if output else folder / best.candidate.file_name
-            workplace.best.replace(path)
+            best_written.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
             made.forget_fastest(target)  # it was not compared with this draft
     except OSError as error:
@@ -115,30 +115,26 @@ def make_draft(
     return Result(file, reference.plain_ms, outcomes, best, path, rival)
 
 
-class _Workplace:
-    """Paths of two files in the draft's folder: the current candidate and the best candidate so far. On exit both files
-    are deleted, and the folder too if it was created here.
+@contextmanager
+def _workplace(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Paths of two files in the draft's folder: the current candidate and the best candidate so far. In the end both
+    files are deleted, and the folder too if it was created here.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.candidate, self.best = (folder / f"{_UNFINISHED}{os.getpid()}.{i}" for i in range(2))
-
-    def __enter__(self) -> _Workplace:
-        self._was_created = not self._folder.exists()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in self._folder.glob(f"{_UNFINISHED}*"):
-            process = unfinished.name.removeprefix(_UNFINISHED).partition(".")[0]
-            if process.isdigit() and not psutil.pid_exists(int(process)):  # it was killed
-                unfinished.unlink(missing_ok=True)
-        self.candidate.touch()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.candidate.unlink(missing_ok=True)
-        self.best.unlink(missing_ok=True)
-        if self._was_created and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+    was_created = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    for unfinished in folder.glob(f"{_UNFINISHED}*"):
+        process = unfinished.name.removeprefix(_UNFINISHED).partition(".")[0]
+        if process.isdigit() and not psutil.pid_exists(int(process)):  # it was killed
+            unfinished.unlink(missing_ok=True)
+    candidate, best = (folder / f"{_UNFINISHED}{os.getpid()}.{i}" for i in range(2))
+    candidate.touch()
+    try:
+        yield candidate, best
+    finally:
+        candidate.unlink(missing_ok=True)
+        best.unlink(missing_ok=True)
+        if was_created and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _check_output(output: Path, target: Path) -> None:
@@ -179,9 +175,9 @@ def _size(file: GgufFile, candidate: Candidate, run: Run) -> Outcome:
 
 
 def _tried(
-    file: GgufFile, planned: Sequence[Outcome], reference: Reference, workplace: _Workplace, run: Run
+    file: GgufFile, planned: Sequence[Outcome], reference: Reference, written: Path, best_written: Path, run: Run
 ) -> tuple[list[Outcome], Outcome]:
-    """Write and measure all candidates that are not skipped. The best is left at `workplace.best`."""
+    """Write and measure all candidates that are not skipped. The best is left at `best_written`."""
     outcomes: list[Outcome] = []
     best: Outcome | None = None
     started, done, fastest_so_far = time.perf_counter(), 0, 0.0
@@ -193,10 +189,10 @@ def _tried(
             seconds = (time.perf_counter() - started) * (to_try - done) / done if done else None
             shown = run if seconds is None else run.expected_to_take(seconds)
             done += outcome.n_bytes
-            outcome = _try(file, outcome, reference, workplace.candidate, shown.labelled(label))
+            outcome = _try(file, outcome, reference, written, shown.labelled(label))
             if outcome.quality and outcome.quality.speedup > fastest_so_far:
                 best, fastest_so_far = outcome, outcome.quality.speedup
-                workplace.candidate.replace(workplace.best)
+                written.replace(best_written)
         outcomes.append(outcome)
     if best is None:
         last = next(o for o in reversed(outcomes) if o.reason)

@@ -78,7 +78,11 @@ class Verifier:
             about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name)
             about = replace(about, is_lossy=not method.lossless)
             if method.samples and sampling.temperature > 0:
-                yield self._over_seeds(about, tokens, sampling, plans, stage)
+                n_seeds = self._settings.n_seeds
+                test, passes = seed_test(self._model, tokens, sampling, n_seeds, plans, name, stage)
+                n_drafted = sum(len(done.tree) > 1 for done in passes)
+                n_tokens = sum(len(done.tokens) for done in passes)
+                yield replace(about, n_tokens=n_tokens, n_passes=len(passes), n_drafted=n_drafted, test=test)
                 continue
             if plain is None:
                 stage.show("writing plainly")
@@ -115,18 +119,6 @@ class Verifier:
             text.n_drafted += len(done.tree) > 1
             n_pending = len(done.accepted.path) - n_in_order(done.accepted.path)
         return text
-
-    def _over_seeds(
-        self, about: Finding, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser, stage: Run
-    ) -> Finding:
-        n_seeds = self._settings.n_seeds
-
-        def show(n_done: int) -> None:
-            stage.show(f"{about.plan}, seed {n_done + 1} of {n_seeds}")
-
-        test, passes = seed_test(self._model, prompt, sampling, n_seeds, plans, show)
-        n_tokens, n_drafted = sum(len(done.tokens) for done in passes), sum(len(done.tree) > 1 for done in passes)
-        return replace(about, n_tokens=n_tokens, n_passes=len(passes), n_drafted=n_drafted, test=test)
 
     def _divergence(
         self, prompt: list[int], sampling: SamplingParameters, plain: _Text, text: _Text, at: int
