@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import wide_mixture
 import widened_check as check
+from any_widening import AnyWiderModel
 from widening_checks import WideningError, checked
 
 from specrun.errors import SpecrunError
@@ -71,7 +72,7 @@ def widen(options: argparse.Namespace) -> int:
     if is_mixture:
         wide_mixture.check_superblocks(target, options.type)
     kind = wide_mixture.unrounded_kind(source) if is_mixture else options.type
-    model = WiderModel(options.source, given, kind, options.seed)
+    model = AnyWiderModel(options.source, given, kind, options.seed)
     check_destination(options.source, options.destination, options.force)
     check_space(options.destination.parent, model.n_bytes * (2 if is_mixture else 1))
     kept = not is_mixture and keeps_weights(model)

@@ -38,12 +38,6 @@ def encode(values: Floats, kind: Type) -> Blocks:
     return encoded.view(np.uint8).reshape(len(values), -1, unit_bytes(kind))
 
 
-def decode(blocks: Blocks, kind: Type) -> Floats:
-    """The inverse of `encode`."""
-    values: Floats = gguf.quants.dequantize(np.ascontiguousarray(blocks).reshape(len(blocks), -1), kind)
-    return values
-
-
 def read(tensor: gguf.ReaderTensor, kind: Type) -> Blocks:
     """A file's matrix as blocks of `kind`; its own bytes if it already has that type."""
     data = np.ascontiguousarray(tensor.data)

@@ -1,4 +1,4 @@
-"""Sizes of a llama-architecture model, and where the heads of a smaller model go in a larger one."""
+"""Sizes of a llama-architecture model, and a file that can be widened."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ class Shape:
     kv_heads: int
     head_dim: int
     vocab: int
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one key/value head."""
-        return self.heads // self.kv_heads
 
 
 @dataclass(frozen=True)
@@ -65,24 +60,3 @@ def read_source(path: Path) -> Source:
         vocab=len(fields[TOKENS].data),
     )
     return Source(path, shape, {tensor.name: tensor for tensor in reader.tensors}, fields)
-
-
-def key_copies(source: Shape, target: Shape) -> int:
-    """Into how many key/value heads of the target a head of the source is copied: several where groups are smaller."""
-    return -(-source.group // target.group)
-
-
-def query_slots(source: Shape, target: Shape) -> list[int]:
-    """Where each query head of the source goes, so that it reads a copy of its own key/value head."""
-    slots = []
-    for head in range(source.heads):
-        kv_head, member = divmod(head, source.group)
-        copy, place = divmod(member, target.group)
-        slots.append((kv_head * key_copies(source, target) + copy) * target.group + place)
-    return slots
-
-
-def kv_slots(source: Shape, target: Shape) -> list[tuple[int, int]]:
-    """(key/value head of the target, head of the source that it copies), for all heads that are not noise."""
-    copies = key_copies(source, target)
-    return [(head * copies + copy, head) for head in range(source.kv_heads) for copy in range(copies)]
