@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 import specrun
+from specrun.bench.row_plans import OFF_ROW, BenchSettings
 from specrun.bench.rows import Row
-from specrun.bench.settings import OFF_ROW, BenchSettings
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.model import Model
 from specrun.hardware.machine import Machine

@@ -18,9 +18,8 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import recall, remember
 from specrun.profiles.codec import converter
-from specrun.profiles.profile import Profile
+from specrun.profiles.profile import Profile, TriedRing, TriedSettings
 from specrun.profiles.profile_files import folder
-from specrun.profiles.tuning_rows import TriedRing, TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
 from specrun.speculation.planning.pass_sizes import PassSizes

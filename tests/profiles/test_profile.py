@@ -18,8 +18,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
-from specrun.profiles.profile import Acceptance, Profile, TunedPlan
-from specrun.profiles.tuning_rows import TriedRing
+from specrun.profiles.profile import Acceptance, Profile, TriedRing, TunedPlan
 from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
