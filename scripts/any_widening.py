@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.making.widening import blocks
-from specrun.making.widening.blocks import Blocks
-from specrun.making.widening.shape import UNIT, Shape
-from specrun.making.widening.wider_model import Tensor, WiderModel
+from specrun.making.widening.blocks import UNIT, Blocks
+from specrun.making.widening.wider_model import Shape, Tensor, WiderModel
 
 
 class AnyWiderModel(WiderModel):

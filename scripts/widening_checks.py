@@ -11,7 +11,8 @@ import gguf
 from any_widening import group, key_copies
 
 from specrun.errors import UsageError
-from specrun.making.widening.shape import EPSILON, MATRICES, NORMS, TOKENS, UNIT, Shape, Source, read_source
+from specrun.making.widening.blocks import UNIT
+from specrun.making.widening.wider_model import EPSILON, MATRICES, NORMS, TOKENS, Shape, Source, read_source
 
 
 class WideningError(UsageError):

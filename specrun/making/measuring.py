@@ -47,8 +47,7 @@ class Passage:
     n_vocab: int  # of the target
     prompt: list[int]  # token ids
     written: list[int]  # token ids behind the prompt, n of them
-    best: NDArray[np.int64]  # [n], the target's likeliest token at each position of `written`
-    tokens: NDArray[np.int64]  # [n, k], the target's k likeliest tokens at each position, in any order
+    tokens: NDArray[np.int64]  # [n, k], the target's k likeliest tokens at each position of `written`, the best first
     probabilities: NDArray[np.float64]  # [n, k], the target's probabilities of `tokens` at TEMPERATURE
 
 
@@ -111,7 +110,7 @@ def measure(path: Path, reference: Reference, run: Run) -> Quality:
         for passage in reference.passages:
             run.show("comparing")
             rows = _read(draft, passage)
-            ranks.append((rows > np.take_along_axis(rows, passage.best[:, None], axis=1)).sum(axis=1))
+            ranks.append((rows > np.take_along_axis(rows, passage.tokens[:, :1], axis=1)).sum(axis=1))
             probabilities = np.take_along_axis(_softmax(rows), passage.tokens, axis=1)
             shared.append(np.minimum(probabilities, passage.probabilities).sum(axis=1))
         if not all(np.isfinite(sums).all() for sums in shared):
@@ -181,19 +180,18 @@ def _written(model: Model, prompt: list[int], count: int, run: Run, label: str) 
     sampler = Sampler(SamplingParameters(temperature=TEMPERATURE), target.n_vocab)
     target.set_prompt(prompt)
     written: list[int] = []
-    best, tokens, probabilities = [], [], []
+    tokens, probabilities = [], []
     while len(written) < count and not (written and model.llama_model.is_end_of_generation(written[-1])):
         run.show(label)
         root = TokenTree.root_only(target.tokens[-1])
         logits = target.score(root)[0]
         distribution = _softmax(logits[None])[0]
-        kept = np.argpartition(-distribution, min(_KEPT, len(distribution)) - 1)[:_KEPT]
-        best.append(int(logits.argmax()))
+        kept = np.argsort(-distribution, kind="stable")[:_KEPT]
         tokens.append(kept)
         probabilities.append(distribution[kept])
         written.append(sampler.sample(logits, len(target.tokens), []))
         target.commit(root, [0], written[-1])
-    return Passage(target.n_vocab, prompt, written, np.array(best), np.stack(tokens), np.stack(probabilities))
+    return Passage(target.n_vocab, prompt, written, np.stack(tokens), np.stack(probabilities))
 
 
 def _read(draft: TargetContext, passage: Passage) -> NDArray[np.float32]:

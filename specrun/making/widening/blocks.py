@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.widening.shape import UNIT
+UNIT = 32  # weights of a quantized block; all sizes are multiples, so that blocks move as they are
 
 Blocks = NDArray[np.uint8]
 Floats = NDArray[np.float32]
