@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.making.widening import blocks
-from specrun.making.widening.blocks import UNIT, Blocks
+from specrun.making.widening.blocks import UNIT, Blocks, Type
 from specrun.making.widening.wider_model import Shape, Tensor, WiderModel
+
+TYPES: dict[str, Type] = {
+    name: getattr(Type, name.upper())
+    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4")
+}
 
 
 class AnyWiderModel(WiderModel):

@@ -18,12 +18,11 @@ from typing import NoReturn
 
 import wide_mixture
 import widened_check as check
-from any_widening import AnyWiderModel
+from any_widening import TYPES, AnyWiderModel
 from widening_checks import WideningError, checked
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
-from specrun.making.widening.blocks import TYPES
 from specrun.making.widening.wider_model import WiderModel
 
 USAGE_EXIT_CODE = 2

@@ -17,11 +17,6 @@ Blocks = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Type: TypeAlias = gguf.GGMLQuantizationType
 
-TYPES: dict[str, Type] = {
-    name: getattr(Type, name.upper())
-    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4")
-}
-
 _NOISE_UNITS = 1 << 15
 _NOISE_SCALE = 0.02
 

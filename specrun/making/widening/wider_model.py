@@ -49,11 +49,6 @@ class Source:
     tensors: dict[str, gguf.ReaderTensor]
     fields: dict[str, gguf.ReaderField]
 
-    @property
-    def name(self) -> str:
-        """`general.name`, or the file's name."""
-        return str(self.fields["general.name"].contents() if "general.name" in self.fields else self.path.stem)
-
 
 def read_source(path: Path) -> Source:
     """Open the GGUF file of a plain llama whose sizes are multiples of 32. Nothing is checked."""
@@ -100,14 +95,14 @@ class WiderModel:
     path: the source, a llama-architecture GGUF file.
     sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can
         be; nothing here does.
-    kind: the type of the matrices, a key of `TYPES`.
+    kind: the type of the matrices, a name of `blocks.Type` in small letters.
     seed: of the weights that have no effect.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, int], kind: str, seed: int = 0) -> None:
         self.source = source = read_source(path)
         self.target = target = replace(source.shape, **sizes)
-        self.kind = blocks.TYPES[kind]
+        self.kind = getattr(blocks.Type, kind.upper())
         self._noise = blocks.Noise(self.kind, seed)
         self._is_marked = target.vocab > source.shape.vocab
         share = self._residual_width() / target.embd
@@ -178,15 +173,9 @@ class WiderModel:
     def _matrix_shape(self, name: str) -> tuple[int, int]:
         target = self.target
         queries, keys = target.heads * target.head_dim, target.kv_heads * target.head_dim
-        return {
-            "attn_q": (queries, target.embd),
-            "attn_k": (keys, target.embd),
-            "attn_v": (keys, target.embd),
-            "attn_output": (target.embd, queries),
-            "ffn_gate": (target.ff, target.embd),
-            "ffn_up": (target.ff, target.embd),
-            "ffn_down": (target.embd, target.ff),
-        }[name]
+        rows = {"attn_q": queries, "attn_k": keys, "attn_v": keys, "ffn_gate": target.ff, "ffn_up": target.ff}
+        columns = {"attn_output": queries, "ffn_down": target.ff}
+        return rows.get(name, target.embd), columns.get(name, target.embd)
 
     def _place(self, matrix: Blocks, full_name: str) -> None:
         """Put the source's weights where the wider model uses them."""
@@ -263,8 +252,9 @@ class WiderModel:
         for key, size in sizes.items():
             _set(writer, key, size, vtype.UINT32)
         _set(writer, EPSILON, self._epsilon, vtype.FLOAT32)
+        name = self.source.fields["general.name"].contents() if "general.name" in self.source.fields else ""
         label = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
-        _set(writer, "general.name", f"{self.source.name} widened to {label}", vtype.STRING)
+        _set(writer, "general.name", f"{name or self.source.path.stem} widened to {label}", vtype.STRING)
         _set(writer, "general.size_label", label, vtype.STRING)
 
     def _with_added_tokens(self, key: str, value: Any) -> Any:
