@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.bench.row_plans import RowPlans
+from specrun.bench.row_plans import AUTO_ROW, OFF_ROW, BenchSettings, RowPlans
 from specrun.bench.rows import Row, rate, summarise
-from specrun.bench.settings import AUTO_ROW, OFF_ROW, BenchSettings
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone

@@ -86,11 +86,11 @@ class Learner:
     @property
     def earlier(self) -> Profile | None:
         """What earlier runs with the same settings have kept; None for nothing."""
-        fingerprint = machine.fingerprint(self.identity)
+        path = profile_files.learned_path_of(machine.fingerprint(self.identity))
         try:
-            learned = profile_files.find_learned(fingerprint)
+            learned = profile_files.find(path)
         except DamagedProfileError as error:
-            aside = set_aside(profile_files.learned_path_of(fingerprint))
+            aside = set_aside(path)
             self.note(f"{error}, and {aside}; what earlier runs learned of this pair is learned again")
             return None
         except ProfileError:
@@ -107,7 +107,7 @@ class Learner:
         self._kept_at = time.monotonic()
         try:
             if learned := self._profile({t: auto for t, auto in choosers.items() if auto.has_learned}):
-                profile_files.save_learned(learned)
+                profile_files.export(learned, profile_files.learned_path_of(learned.fingerprint))
         except ProfileError as error:
             self.note(f"what this run learned is not kept: {error}")
 

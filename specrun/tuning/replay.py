@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.llama import TargetContext
-from specrun.profiles.tuning_rows import PredictionRow
+from specrun.profiles.profile import PredictionRow
 from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.method import Drafting, Plan

@@ -28,7 +28,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.processes import child_process
 from specrun.profiles.codec import converter
-from specrun.profiles.tuning_rows import TriedSettings
+from specrun.profiles.profile import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_rate, is_free, tokens_of

@@ -12,8 +12,7 @@ from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.long_run import Run
-from specrun.profiles.profile import Acceptance, TunedPlan
-from specrun.profiles.tuning_rows import ValidationRow
+from specrun.profiles.profile import Acceptance, TunedPlan, ValidationRow
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.controllers.chooser import FixedPlan

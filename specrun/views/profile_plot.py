@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specrun.profiles.profile import Profile, TunedPlan
-from specrun.profiles.tuning_rows import PredictionRow, best_by_size
+from specrun.profiles.profile import PredictionRow, Profile, TunedPlan, best_by_size
 from specrun.speculation.method import OFF
 from specrun.speculation.registry import METHODS
 from specrun.views.plot_file import label_tree_sizes, new_figure, save

@@ -21,7 +21,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.guide import PassRecord
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.engines import Written, chooser, code_prompts, engine, first_difference, next_token, write, written_by
 from tests.models import random_gemma3, random_llama
 

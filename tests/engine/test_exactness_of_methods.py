@@ -27,7 +27,7 @@ from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.engines import chooser, code_prompts, write
 
 MATCHING = [method for method in METHODS.values() if not method.samples and method.name != "off"]

@@ -111,7 +111,8 @@ def test_a_damaged_tuned_profile_is_set_aside_and_named(here: SpecrunHere, optio
 def test_what_was_learned_with_other_settings_is_not_begun_with() -> None:
     written()
     (kept,) = learned()
-    profile_files.save_learned(replace(kept, settings=replace(kept.settings, repack=True)))
+    other = replace(kept, settings=replace(kept.settings, repack=True))
+    profile_files.export(other, profile_files.learned_path_of(kept.fingerprint))
     _, model = written()
     assert not model.plans.auto(0.0).guide.knows_plain  # type: ignore[union-attr]
 

@@ -38,14 +38,12 @@ class Machine:
         return candidate if math.isfinite(candidate) else None
 
 
-def tried(
-    candidates: Sequence[float], deadline: float = math.inf, first: float | None = None
-) -> tuple[Outcome[float, float], list[float]]:
+def tried(candidates: Sequence[float], deadline: float = math.inf) -> tuple[Outcome[float, float], list[float]]:
     """The outcome, and what was measured."""
     machine = Machine()
     run = Run(deadline=deadline)
     with machine.clock():
-        return best_of(candidates, machine.measure, is_faster, run, first), machine.measured
+        return best_of(candidates, machine.measure, is_faster, run), machine.measured
 
 
 def test_a_candidate_must_be_clearly_faster_than_the_best_so_far() -> None:
@@ -92,20 +90,6 @@ def test_half_of_a_usual_measurement_must_fit_before_the_deadline(deadline: floa
 
 def test_after_impossible_ones_there_is_a_best_one_even_so() -> None:
     assert tried([math.inf, math.inf, 3.0, 2.0], deadline=-1)[0] == Outcome(3.0, [3.0], [2.0])
-
-
-@pytest.mark.parametrize(("deadline", "n_measured"), [(9, 0), (10, 1), (19, 1), (20, 2)])
-def test_where_the_time_of_a_measurement_is_known_all_of_it_must_fit(deadline: float, n_measured: int) -> None:
-    machine = Machine()
-    with machine.clock():
-        outcome = best_of([2.0, 1.0], machine.measure, is_faster, Run(deadline=deadline), 3.0, lambda _: 10.0)
-    assert len(machine.measured) == n_measured
-    assert outcome.best == [3.0, 2.0, 1.0][n_measured]
-
-
-def test_what_is_best_before_any_candidate_is_not_measured() -> None:
-    assert tried([100.0, 90.0], first=95.0)[0] == Outcome(90.0, [100.0, 90.0], ())
-    assert tried([100.0], first=95.0)[0].best == 95.0
 
 
 def test_is_time_compares_with_the_deadline() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.hardware.residency import RingSettings
@@ -16,8 +18,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
-from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest
-from specrun.profiles.tuning_rows import TriedRing
+from specrun.profiles.profile import Acceptance, Profile, TriedRing, TunedPlan, nearest
 from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
@@ -83,8 +84,8 @@ def test_a_profile_is_read_back_as_it_was_written() -> None:
     path = storage.save(made())
     assert json.dumps(profile_to_json(storage.load(path))) == json.dumps(profile_to_json(made()))
     assert storage.load(path).plans[0].expected == made().plans[0].expected
-    assert storage.find("abc") is not None
-    assert storage.find("abd") is None
+    assert storage.find(storage.path_of("abc")) is not None
+    assert storage.find(storage.path_of("abd")) is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
 
 
@@ -187,15 +188,19 @@ def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> Non
         storage.export(made(), data_dir / "x.json")
 
 
-def test_profiles_with_a_threshold_of_offloading_are_found_newest_first(data_dir: Path) -> None:
-    assert storage.with_offload_min_batch() == []
-    storage.save(made("a"))
-    storage.save(made("b", settings=LlamaSettings(offload_min_batch=8), identity={"files": ["b"]}))
-    later = made("c", settings=LlamaSettings(offload_min_batch=16), identity={"files": ["c"]}, created="2026-02")
-    storage.save(later)
+def test_the_newest_profile_with_a_threshold_of_offloading_tells_it(data_dir: Path) -> None:
+    subject = lookup.Subject(GgufFile.read(embedded.TARGET), None, 512, LlamaSettings(), LlamaSettings(), exact=False)
+    identity = lookup.identify(subject)
+    assert lookup.offload_min_batch(subject) is None
+    storage.save(made("a", identity=identity))
+    storage.save(made("b", identity=identity, settings=LlamaSettings(offload_min_batch=8)))
+    other = made("d", identity={"files": ["d"]}, settings=LlamaSettings(offload_min_batch=64), created="2026-03")
+    storage.save(other)
     for i, text in enumerate(("", "[]", '{"settings": 1}', '{"settings": {"offload_min_batch": "x"}}', "\xff")):
         (data_dir / "profiles" / f"damaged{i}.json").write_text(text, encoding="latin-1")
-    assert storage.with_offload_min_batch() == [({"files": ["c"]}, 16), ({"files": ["b"]}, 8)]
+    assert lookup.offload_min_batch(subject) == 8
+    storage.save(made("c", identity=identity, settings=LlamaSettings(offload_min_batch=16), created="2026-02"))
+    assert lookup.offload_min_batch(subject) == 16
 
 
 def test_forgetting_deletes_it() -> None:

@@ -29,7 +29,7 @@ from specrun.speculation.papers.walk import is_typical
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.trees import random_tree
 
 SAMPLE_AND_MATCH, GREEDY = "sample and match", "greedy"

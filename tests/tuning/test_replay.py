@@ -14,9 +14,8 @@ from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.profiles.profile import Acceptance
+from specrun.profiles.profile import Acceptance, TriedSettings
 from specrun.profiles.profile_files import folder
-from specrun.profiles.tuning_rows import TriedSettings
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import DraftLimits

@@ -48,7 +48,7 @@ class Purse:
         self._debt = 0.0
 
     def end_plan(self, sources_go_on: bool) -> None:
-        """A plan that does not win is left. sources_go_on: whether its draft sources go on alone, if they lose nothing."""
+        """A plan that does not win is left. sources_go_on: whether its sources go on alone, while they do not lose."""
         self.balance = 0.0 if sources_go_on else min(self.balance, 0.0) - self._debt
 
 

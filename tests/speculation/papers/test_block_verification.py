@@ -7,7 +7,7 @@ import pytest
 
 from specrun.speculation.papers.node_rules import draw, multi_step
 from specrun.speculation.papers.walk import block_verification, by_node, walk_block
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length
 from tests.speculation.papers.toy import Target, chain, tables

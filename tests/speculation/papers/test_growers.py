@@ -26,7 +26,7 @@ from specrun.speculation.papers.sampled import DrawnDraft, SampledDrafter
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.drafters.test_drafters import GREEDY, N_VOCAB, TableDraft, guide, limits, paths_of
 
 HOT = SamplingParameters(temperature=1.0, top_k=0, top_p=1, min_p=0)

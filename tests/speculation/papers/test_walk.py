@@ -13,7 +13,7 @@ from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.sampled import Proposal
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
 from specrun.speculation.tree import ROOT, TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (
     Tables,
