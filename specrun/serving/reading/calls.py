@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Container, Generator, Mapping
 from typing import Any, NoReturn
 
-from specrun.serving.reading.deltas import CallDelta, Delta
+from specrun.serving.reading.deltas import CallDelta, Delta, Reader
 
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
-_FUNCTION = re.compile(r"\s*<function=([^<>\n]{1,200})>")
+_TAG = "<function="
+_FUNCTION = re.compile(rf"\s*{_TAG}([^<>\n]{{1,200}})>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,200})>\n?")
 _PARAMETER_END, _END = "</parameter>", re.compile(r"\s*</function>")
 _LONGEST_TAG = 300  # characters; a longer beginning is no tag
 
 
-class Call:
+class Call(ABC):
     """A call that is read in pieces.
 
     name: the tool's; None as long as it is not known.
     is_complete: whether the call has ended.
     is_none: whether the text turned out to be no call.
-    is_told: whether its beginning was given out.
     text: everything that was read; it is a part of the answer if this is no call.
     """
 
@@ -32,13 +33,12 @@ class Call:
         self.name: str | None = None
         self.is_complete = False
         self.is_none = False
-        self.is_told = False
         self.text = ""
         self._arguments = ""  # their JSON text that was read since the last call of `arguments`
 
+    @abstractmethod
     def push(self, text: str) -> str:
         """Read more text. Returns what follows the call, or the place where the text turned out to be no call."""
-        raise NotImplementedError
 
     def arguments(self) -> str:
         """The JSON text of the arguments that was read since the last call of this method."""
@@ -47,10 +47,14 @@ class Call:
 
 
 class JsonCall(Call):
-    """Reads {"name": ..., "arguments": {...}}, or "parameters". An object without a name is no call."""
+    """Reads {"name": ..., "arguments": {...}}, or "parameters". An object without a name is no call.
 
-    def __init__(self) -> None:
+    names: those that calls may have; None for any.
+    """
+
+    def __init__(self, names: Container[str] | None = None) -> None:
         super().__init__()
+        self._names = names
         self._depth = 0
         self._in_string = False
         self._is_escaped = False
@@ -84,7 +88,8 @@ class JsonCall(Call):
             self._depth -= 1
             if self._depth == 0:
                 self._end_value()
-                self.is_complete, self.is_none = self.name is not None, self.name is None
+                self.is_none = self.is_none or self.name is None
+                self.is_complete = not self.is_none
                 if not self._has_arguments:
                     self._arguments = "{}"
             else:
@@ -107,6 +112,7 @@ class JsonCall(Call):
     def _end_value(self) -> None:
         if self._key in _NAMES and self.name is None:
             self.name = self._string()
+            self.is_none = not (self.name is None or self._names is None or self.name in self._names)
         elif self._key in _ARGUMENTS and not self._has_arguments:
             # Some models write the object as a string.
             self._has_arguments, self._arguments = True, self._string() or self._part.strip()
@@ -130,44 +136,33 @@ class XmlCall(Call):
         super().__init__()
         self._tools = tools
         self._held = ""
-        self._n_arguments = 0
+        self._has_arguments = False
 
     def push(self, text: str) -> str:
         self.text += text
         self._held += text
-        while self._step():
-            pass
-        if not self.is_complete:
-            return ""
-        rest, self._held = self._held, ""
-        return rest
-
-    def _step(self) -> bool:
-        """Read one tag. Returns whether there may be another."""
-        if self.is_complete or self.is_none:
-            return False
         if self.name is None:
             found = _FUNCTION.match(self._held)
-            if found:
-                self.name, self._held, self._arguments = found[1], self._held[found.end() :], "{"
-            elif len(self._held.strip()) > _LONGEST_TAG or not _may_begin(self._held, "<function="):
-                self.is_none = True
-            return found is not None
+            if not found:
+                begun = self._held.lstrip()
+                may_begin = begun.startswith(_TAG) or _TAG.startswith(begun)
+                self.is_none = len(begun) > _LONGEST_TAG or not may_begin
+                return ""
+            self.name, self._held, self._arguments = found[1], self._held[found.end() :], "{"
+        while parameter := _PARAMETER.match(self._held):
+            value, closed, rest = self._held[parameter.end() :].partition(_PARAMETER_END)
+            if not closed:
+                return ""
+            name, self._held = parameter[1], rest
+            pair = f"{json.dumps(name, ensure_ascii=False)}: {self._value(name, value.removesuffix(chr(10)))}"
+            self._arguments += (", " if self._has_arguments else "") + pair
+            self._has_arguments = True
         end = _END.match(self._held)
-        if end:
-            self._arguments += "}"
-            self.is_complete, self._held = True, self._held[end.end() :]
-            return False
-        parameter = _PARAMETER.match(self._held)
-        value, closed, rest = self._held[parameter.end() :].partition(_PARAMETER_END) if parameter else ("", "", "")
-        if not parameter or not closed:
-            return False
-        name = parameter[1]
-        pair = f"{json.dumps(name, ensure_ascii=False)}: {self._value(name, value.removesuffix(chr(10)))}"
-        self._arguments += (", " if self._n_arguments else "") + pair
-        self._n_arguments += 1
-        self._held = rest
-        return True
+        if not end:
+            return ""
+        self._arguments += "}"
+        self.is_complete = True
+        return self._held[end.end() :]
 
     def _value(self, name: str, text: str) -> str:
         """An argument as JSON: the text itself if the schema asks for a text, or if it is no JSON."""
@@ -183,27 +178,34 @@ class XmlCall(Call):
         return json.dumps(text, ensure_ascii=False)
 
 
-class Calls:
-    """Numbers the calls of an answer. n: how many have begun."""
+class CallReader(Reader):
+    """What the readers of calls share: calls are numbered, and told while they are read."""
 
     def __init__(self) -> None:
-        self.n = 0
+        super().__init__()
+        self._n_calls = 0
 
-    def read(self, call: Call) -> list[Delta]:
-        """What was read of a call since the last time; nothing before its name is known."""
-        if call.name is None:
-            return []
-        begun = [] if call.is_told else [self.begin(call.name)]
-        call.is_told = True
-        return begun + self.more(call.arguments())
+    def _begin(self, name: str) -> Delta:
+        self._n_calls += 1
+        return Delta(call=CallDelta(self._n_calls - 1, id=f"call_{secrets.token_hex(12)}", name=name))
 
-    def begin(self, name: str) -> Delta:
-        self.n += 1
-        return Delta(call=CallDelta(self.n - 1, id=f"call_{secrets.token_hex(12)}", name=name))
-
-    def more(self, arguments: str) -> list[Delta]:
+    def _more(self, arguments: str) -> list[Delta]:
         """The latest call has more arguments."""
-        return [Delta(call=CallDelta(self.n - 1, arguments))] if arguments else []
+        return [Delta(call=CallDelta(self._n_calls - 1, arguments))] if arguments else []
+
+    def _read_call(self, call: Call) -> Generator[Delta | None, None, bool]:
+        """Tell a call, from the time when its name is known. Returns False if it was none."""
+        is_told = False
+        while True:
+            self._held = call.push(self._held)
+            if call.name is not None and not call.is_none:
+                if not is_told:
+                    yield self._begin(call.name)
+                is_told = True
+                yield from self._more(call.arguments())
+            if call.is_complete or call.is_none or self._has_ended:
+                return is_told
+            yield None
 
 
 def whole_characters(text: str) -> str:
@@ -214,8 +216,3 @@ def whole_characters(text: str) -> str:
 def _refuse(constant: str) -> NoReturn:
     """NaN and infinities are Python's, not JSON's."""
     raise ValueError(constant)
-
-
-def _may_begin(text: str, tag: str) -> bool:
-    text = text.lstrip()
-    return text.startswith(tag) or tag.startswith(text)
