@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specrun.engine.completion import Completion
@@ -137,23 +137,16 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
         raise of_model(error) from error
 
 
-class _EventStream(Response):
+class _EventStream(StreamingResponse):
     """Sends frames as they come. A client that goes away cancels the job."""
 
-    media_type = "text/event-stream"
-
     def __init__(self, job: Job, frames: AsyncIterator[bytes]) -> None:
-        super().__init__(headers=_HEADERS)
-        del self.headers["content-length"]
+        super().__init__(frames, headers=_HEADERS, media_type="text/event-stream")
         self._job = job
-        self._frames = frames
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with _cancelled_on_disconnect(self._job, receive):
-            async for data in self._frames:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self.stream_response(send)
 
 
 @contextlib.asynccontextmanager

@@ -21,11 +21,11 @@ from specrun.engine.completion import Completion
 from specrun.serving.answers import Answer, Shape, frame, response_of
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
-from specrun.serving.chat_completions import begin, chat_prompt, read_chat
 from specrun.serving.messages import MOST_MESSAGES, joined
+from specrun.serving.openai_endpoints import read_chat
 from specrun.serving.reading.calls import whole_characters
 from specrun.serving.reading.deltas import Delta
-from specrun.serving.request_fields import Streaming
+from specrun.serving.request_fields import Sending
 from specrun.serving.service import Service, cached_tokens
 from specrun.serving.tools import MOST_TOOLS
 
@@ -95,18 +95,17 @@ class _AnthropicFields(Fields):
 async def anthropic_messages(service: Service, request: Request) -> Response:
     loaded = service.loaded
     body = await read_json(request)
-    is_streamed = parsed(Streaming, body).stream
-    chat = await run_in_threadpool(lambda: read_chat(service, openai_body(body)))
-    job, new_reader = await begin(service, chat)
-    shape = AnthropicShape(loaded.name, len(job.asked[0].prompt.tokens))
-    return await response_of(request, job, new_reader, shape, is_streamed)
+    sending = parsed(Sending, body)
+    (prompt,), asked, new_reader = await run_in_threadpool(lambda: read_chat(service, openai_body(body), sending))
+    job = service.submit([prompt], asked, 1, not sending.cache_prompt)
+    shape = AnthropicShape(loaded.name, len(prompt.tokens))
+    return await response_of(request, job, new_reader, shape, sending.stream)
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
-    """The endpoint that tells how many tokens the prompt of a request has. Raises ApiError."""
+    """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
     body = await read_json(request)
-    chat = await run_in_threadpool(lambda: read_chat(service, openai_body(body, needs_length=False)))
-    prompt = await chat_prompt(service, chat)
+    (prompt,), _, _ = await run_in_threadpool(lambda: read_chat(service, openai_body(body, False), Sending()))
     return JSONResponse({"input_tokens": len(prompt.tokens)})
 
 
