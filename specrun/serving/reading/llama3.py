@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from specrun.serving.reading.calls import CallReader, JsonCall
+from specrun.serving.reading.calls import CallReader
 from specrun.serving.reading.deltas import Delta
 
 PYTHON_TAG = "<|python_tag|>"
@@ -25,9 +25,7 @@ class Llama3Reader(CallReader):
             if self._held.lstrip().startswith(PYTHON_TAG):
                 self._skip(PYTHON_TAG)
                 continue
-            call = JsonCall(self._tools)
-            if not (yield from self._read_call(call)):
-                self._held = call.text + self._held
+            if not (yield from self._read_json(self._tools)):
                 break
             yield from self._skip_blanks("; \n")
         yield from self._tell_all()
