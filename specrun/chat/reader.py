@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -33,15 +32,6 @@ _HINT = ("ansibrightblack", "a message, or /help")
 
 # It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
 logging.getLogger("prompt_toolkit").addHandler(logging.NullHandler())
-
-
-class MessageReader(Protocol):
-    """Gives the user's next message.
-
-    Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending where nobody is there to go on.
-    """
-
-    def read(self) -> str: ...
 
 
 class TerminalReader:

@@ -17,7 +17,7 @@ from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
 from specrun.sampling.logprobs import TokenLogprob
 from specrun.serving.api_error import ApiError, of_model
-from specrun.serving.job import Answered, Job, Piece
+from specrun.serving.job import Job, Piece
 from specrun.serving.reading.deltas import Delta, Reader
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
@@ -123,13 +123,13 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
                 yield None
                 continue
             if isinstance(event, Piece):
-                addition = Answer(index, reader.push(event.text) if event.text else [], event.logprobs)
+                addition = Answer(index, reader.push(event.text), event.logprobs)
             else:
-                addition = Answer(index, reader.finish(), completion=event.completion)
+                addition = Answer(index, reader.finish(), completion=event)
             has_calls = has_calls or any(delta.call for delta in addition.deltas)
-            if isinstance(event, Answered):
+            if isinstance(event, Completion):
                 # An interrupted answer is cut short, as a long answer is.
-                is_cut = event.completion.finish_reason != "stop"
+                is_cut = event.finish_reason != "stop"
                 addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
                 index, reader, has_calls = index + 1, new_reader(), False
             yield addition

@@ -73,7 +73,7 @@ async def _answered(
     # In a thread, because texts and schemas may be large.
     prompts, asked, new_reader = await run_in_threadpool(read, service, body, sending)
     job = service.submit(prompts, asked, sending.n, not sending.cache_prompt)
-    return await response_of(request, job, new_reader, shape(loaded, sending, job.asked), sending.stream)
+    return await response_of(request, job, new_reader, shape(loaded, sending), sending.stream)
 
 
 def read_chat(service: Service, body: Mapping[str, Any], sending: Sending) -> Read:
