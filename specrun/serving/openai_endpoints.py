@@ -19,7 +19,7 @@ from specrun.serving.expected import read_expected
 from specrun.serving.messages import read_messages
 from specrun.serving.openai_shapes import ChatShape, CompletionShape, OpenAiShape
 from specrun.serving.prompts import Prompt
-from specrun.serving.reading.deltas import PlainReader
+from specrun.serving.reading.deltas import Reader
 from specrun.serving.request_fields import MOST_LOGPROBS, Sending, read_request
 from specrun.serving.service import Service
 
@@ -111,4 +111,4 @@ def _read_completion(service: Service, body: Mapping[str, Any], sending: Sending
     several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
     anew = not sending.cache_prompt
     made = [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]
-    return made, replace(request, logprobs=given.logprobs), PlainReader
+    return made, replace(request, logprobs=given.logprobs), Reader

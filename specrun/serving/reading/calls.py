@@ -18,15 +18,14 @@ class JsonCall:
     names: those that calls may have; None for any.
     name: the tool's; None as long as it is not known.
     arguments: the JSON text of the arguments; who reads it may take it away.
-    is_complete: whether the call has ended.
-    is_none: whether the text turned out to be no call.
+    is_call: whether the text is a call; None as long as it goes on.
     text: everything that was read.
     """
 
     def __init__(self, names: Container[str] | None = None) -> None:
         self.name: str | None = None
         self.arguments = ""
-        self.is_complete = self.is_none = False
+        self.is_call: bool | None = None
         self.text = ""
         self._names = names
         self._has_arguments = False
@@ -36,7 +35,7 @@ class JsonCall:
     def push(self, text: str) -> str:
         """Read more text. Returns what follows the call, or the place where the text turned out to be no call."""
         n_read = 0
-        while n_read < len(text) and not (self.is_complete or self.is_none):
+        while n_read < len(text) and self.is_call is None:
             self._reading.send(text[n_read])
             n_read += 1
         self.text += text[:n_read]
@@ -46,7 +45,9 @@ class JsonCall:
         """Reads an object from its characters. Each `yield` waits for the next."""
         while (character := (yield)).isspace():
             pass
-        self.is_none = character != "{"
+        if character != "{":
+            self.is_call = False
+            yield  # for ever
         end = ","
         while end == ",":
             key, end = yield from self._part(":,}")
@@ -54,8 +55,7 @@ class JsonCall:
             if end == ":":
                 value, end = yield from self._part(",}", is_arguments=_string(key) in _ARGUMENTS)
             self._add(_string(key), value)
-        self.is_none = self.is_none or self.name is None
-        self.is_complete = not self.is_none
+        self.is_call = self.name is not None
         if not self._has_arguments:
             self.arguments = "{}"
         yield
@@ -87,8 +87,11 @@ class JsonCall:
 
     def _add(self, key: str | None, value: str) -> None:
         if key in _NAMES and self.name is None:
-            self.name = _string(value)
-            self.is_none = not (self.name is None or self._names is None or self.name in self._names)
+            name = _string(value)
+            if self._names is None or name in self._names:
+                self.name = name
+            else:
+                self.is_call = False
         elif key in _ARGUMENTS and not self._has_arguments:
             # Some models write the object as a string.
             self._has_arguments, self.arguments = True, _string(value) or value.strip()
@@ -117,12 +120,12 @@ class CallReader(Reader):
         call, is_told = JsonCall(names), False
         while True:
             self._held = call.push(self._held)
-            if call.name is not None and not call.is_none:
+            if call.name is not None:
                 if not is_told:
                     yield self._begin(call.name)
                 yield from self._more(call.arguments)
                 is_told, call.arguments = True, ""
-            if call.is_complete or call.is_none or self._has_ended:
+            if call.is_call is not None or self._has_ended:
                 break
             yield None
         if not is_told:

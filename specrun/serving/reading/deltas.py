@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
@@ -40,8 +39,8 @@ def reasoning(text: str) -> list[Delta]:
     return [Delta(reasoning=text)] if text else []
 
 
-class Reader(ABC):
-    """Reads an answer.
+class Reader:
+    """Reads an answer, which is all of the text; other readers find more in it.
 
     _read: reads the held text from the answer's beginning to its end. It yields what it tells, and None where it needs
         more text. _held: the text that came and was not read yet. _has_ended: whether nothing follows it.
@@ -52,8 +51,10 @@ class Reader(ABC):
         self._has_ended = False
         self._told = self._read()
 
-    @abstractmethod
-    def _read(self) -> Iterator[Delta | None]: ...
+    def _read(self) -> Iterator[Delta | None]:
+        while True:
+            yield from content(self._take(len(self._held)))
+            yield None
 
     def push(self, text: str) -> list[Delta]:
         """What `text`, the next piece of the answer, adds."""
@@ -104,16 +105,3 @@ class Reader(ABC):
             if at is not None or self._has_ended:
                 return at is not None
             yield None
-
-    def _tell_all(self) -> Iterator[Delta | None]:
-        """All text that follows is the answer."""
-        while True:
-            yield from content(self._take(len(self._held)))
-            yield None
-
-
-class PlainReader(Reader):
-    """All text is the answer."""
-
-    def _read(self) -> Iterator[Delta | None]:
-        return self._tell_all()

@@ -28,4 +28,4 @@ class Llama3Reader(CallReader):
             if not (yield from self._read_json(self._tools)):
                 break
             yield from self._skip_blanks("; \n")
-        yield from self._tell_all()
+        yield from super()._read()
