@@ -17,7 +17,6 @@ from specrun.catalog.resolve import local_models
 from specrun.chat import commands, conversation_file, lists
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import without_echo
-from specrun.chat.set_command import ChatSettings
 from specrun.display_text import one_line, visible, without_secrets
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
@@ -72,7 +71,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         self._target = target
         self._answers = self._around.answers(target)
         self._notices = answer_report.Notices(model)
-        self._settings = ChatSettings(model, self._session)
+        self._settings = commands.ChatSettings(model, self._session)
 
     def __exit__(self, *_: object) -> None:
         self.model.close()

@@ -19,7 +19,6 @@ from prompt_toolkit.output import create_output
 from specrun import interrupts
 from specrun.catalog.resolve import local_models
 from specrun.chat import commands
-from specrun.chat import set_command as settings
 from specrun.chat.typed_history import TypedHistory
 from specrun.display_text import one_line
 from specrun.errors import PromptError, SpecrunError
@@ -146,7 +145,7 @@ def _completions(document: Document) -> list[Completion]:
     elif name == "/model":
         helps, typed = {model.name: "" for model in local_models()}, rest
     elif name == "/set" and " " not in rest:
-        helps, typed = dict.fromkeys(settings.NAMES, ""), rest
+        helps, typed = dict.fromkeys(commands.SETTINGS, ""), rest
     else:
         return []
     return [

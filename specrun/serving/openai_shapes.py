@@ -54,7 +54,8 @@ class OpenAiShape(Shape):
         raise NotImplementedError
 
     def _numbers(self, completion: Completion) -> Json:
-        return {"timings": _timings(completion)}
+        tree = {"last_tree": _last_tree(completion)} if self._sending.last_tree else {}
+        return {"timings": _timings(completion), **tree}
 
     def _frame(self, choices: list[Json], further: Json | None = None) -> bytes:
         return frame({"object": self._chunk, **self._head, "choices": choices, **(further or {})})
@@ -100,9 +101,6 @@ class ChatShape(OpenAiShape):  # /v1/chat/completions
     ) -> Json:
         told = _chat_logprobs(logprobs, self._token_bytes) if logprobs else None
         return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
-
-    def _numbers(self, completion: Completion) -> Json:
-        return super()._numbers(completion) | (_last_tree(completion) if self._sending.last_tree else {})
 
 
 def _usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
@@ -190,14 +188,14 @@ def _completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_byt
     }
 
 
-def _last_tree(completion: Completion) -> Json:
+def _last_tree(completion: Completion) -> Json | None:
     """The tree of the last pass that had a tree: its tokens, their parents (-1 for the root), the accepted path."""
     drafted = completion.last_drafted
     if drafted is None:
-        return {"last_tree": None}
+        return None
     tokens = [_text(completion.token_bytes(int(token))) for token in drafted.tree.tokens]
     path = [int(node) for node in drafted.accepted.path]
-    return {"last_tree": {"tokens": tokens, "parents": drafted.tree.parents.tolist(), "path": path}}
+    return {"tokens": tokens, "parents": drafted.tree.parents.tolist(), "path": path}
 
 
 def _text(data: bytes) -> str:
