@@ -84,7 +84,7 @@ def test_copies_stay_within_their_bound() -> None:
             bounded.take_up(engine, prompt)
             engine.target.set_prompt(prompt)
             assert bounded.n_bytes <= 3 * one
-        assert len(bounded) >= 2
+        assert bounded.n_bytes > one
 
 
 def test_a_prompt_that_shares_most_of_what_is_there_copies_nothing(server: Server) -> None:
