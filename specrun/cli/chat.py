@@ -77,7 +77,7 @@ def chat(
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
     keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
-    around = Surroundings(reader, lambda name: _view(name, how.plain), output.stderr, open_target, keep)
+    around = Surroundings(reader.read, lambda name: _view(name, how.plain), output.stderr, open_target, keep)
     with ChatLoop(target, request, around) as loop:
         loop.begin(last.messages if last else [], how.system)
         if on_terminal:

@@ -35,9 +35,6 @@ class Conversations:
     def n_bytes(self) -> int:
         return sum(copy.n_bytes for copy in self._kept)
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def lane_for(self, prompt: list[int], busy: Collection[Engine]) -> Engine:
         """The engine that shall write the answer to `prompt`. busy: engines that write others, and not all of them.
 

@@ -14,7 +14,7 @@ from specrun.errors import LlamaError
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
-from specrun.serving.job import Answered, Asked, Job, Piece
+from specrun.serving.job import Asked, Job, Piece
 from specrun.serving.service import Service
 
 
@@ -78,7 +78,7 @@ class Writing:
         self._send(completion.end())
         self._service.totals.add(completion)
         self._service.loaded.prompts.keep(self._asked.prompt, completion)
-        self.job.emit(Answered(completion))
+        self.job.emit(completion)
         self._n_answered += 1
         is_interrupted = completion.finish_reason == "interrupted"
         if is_interrupted:
