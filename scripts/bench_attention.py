@@ -3,7 +3,7 @@
     python scripts/bench_attention.py [-t THREADS] [--repeat N]
 
 Prints a Markdown table: milliseconds that one layer's attention takes of a prompt of 500 tokens and an answer of 256
-(specrun/engine/attention_trial.py), the median of N trials, and what an untuned target with such heads does.
+(specrun/engine/kernel_trials.py), the median of N trials, and what an untuned target with such heads does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import statistics
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.attention_trial import measured, prefers_without
-from specrun.engine.layer_trial import Heads
+from specrun.engine.kernel_trials import Heads, attention_ms, prefers_without
 
 MODELS = {
     "Llama 3.1 8B": Heads(32, 8, 128),
@@ -35,7 +34,7 @@ def main() -> None:
     print("| heads of | heads, of K and V, size | with, ms | without, ms | without / with | flash attention |")
     print("| --- | --- | ---: | ---: | ---: | --- |")
     for name, heads in models.items():
-        trials = [measured(heads, options.threads) for _ in range(options.repeat)]
+        trials = [attention_ms(heads, options.threads) for _ in range(options.repeat)]
         ms = {kind: statistics.median(trial[kind] for trial in trials) for kind in trials[0]}
         shape = f"{heads.n_heads}, {heads.n_kv_heads}, {heads.size}"
         chosen = "off" if prefers_without(ms) else "on"

@@ -31,6 +31,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits
 from specrun.speculation.drafters.chain import ChainDrafter
@@ -42,10 +43,8 @@ from specrun.speculation.papers.growers import OptTreeDrafter
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 from specrun.speculation.registry import METHODS
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.tuning.acceptance_meter import AcceptanceMeter
@@ -133,7 +132,7 @@ def of_sequoias_rule(
     engine: Engine, prompts: list[list[int]], sampling: SamplingParameters, found: Acceptance, n: int, n_tokens: int
 ) -> float:
     """Tokens a pass of Sequoia whole, which writes texts of its own: as many behind each prompt."""
-    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(found.sampled, n, DEPTH))
+    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(found.positional, n, DEPTH))
     tokens, passes = 0, 0
     for i, prompt in enumerate(prompts):
         engine.reset()

@@ -1,10 +1,13 @@
 """The headline tables: specrun beside llama.cpp's own speculation, by type of the weights, in RAM and streamed.
 
-    python scripts/bench_headline.py --work DIR [--types LIST] [--places LIST] [--temps LIST] [--rows FILE.json]
+    python scripts/bench_headline.py --work DIR [--pair real|embedded] [--types LIST] [--places LIST] [--temps LIST]
+                                     [--rows FILE.json]
     python scripts/bench_headline.py --rows FILE.json --print
 
-Widens the embedded target to a billion parameters in each type (docs/widening.md). At each place (all weights in RAM;
-streamed, under a memory cap of half the file) the pair is tuned, once for each --work folder. Then these run in turn on
+The real pair is that of scripts/real_pair.py, which writes English and Python; it gets a prompt of each kind of
+`specrun bench` through its chat template. The embedded pair is the embedded target, widened to a billion parameters
+(docs/widening.md), and continues code. At each place (all weights in RAM; streamed, under a memory cap of half the
+file) the pair is tuned, once for each --work folder. Then these run in turn on
 the same prompts: llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile,
 specrun with it, and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain
 decoding, of which the mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a
@@ -24,11 +27,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import real_pair
 import widen_gguf
 
+from specrun.bench import bench_prompts
 from specrun.catalog import embedded
 
 TYPES = ("q4_k_m", "q8_0", "f16")
+PAIRS = ("real", "embedded")
 PLACES = ("ram", "streamed")
 SHAPE = ["--embd", "2048", "--layers", "22", "--ff", "5632", "--heads", "64", "--kv-heads", "8", "--vocab", "32000"]
 # llama.cpp's tools want a draft with the target's own vocabulary.
@@ -55,6 +61,12 @@ class Row:
     rate: float
     tokens_per_pass: float
     predicted: float = 0.0
+    pair: str = "embedded"
+
+    @property
+    def table(self) -> tuple[str, str, str, float]:
+        """What the rows of a table have in common."""
+        return self.pair, self.weights, self.place, self.temperature
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,7 @@ class Bench:
     n_tokens: int = 0  # of each text; 0 is as many as the place has
     lengths: str = ""  # of llama.cpp's chains; "" are those of the place
     methods: str = "chain,tree,auto"  # of specrun with a profile
+    pair: str = "embedded"
 
     @property
     def _length(self) -> str:
@@ -83,6 +96,8 @@ class Bench:
         """Make the profile, if there is none yet."""
         temps = ",".join(f"{t:g}" for t in temperatures)
         options = ["--show"] if self.tuned.exists() else ["--temp", temps]
+        if self.pair == "embedded":
+            options.append("--raw")
         report = json.loads(self.specrun(self.tuned, "tune", *options, "--json"))
         settings = {name: value for name, value in report["settings"].items() if value is not None}
         print(f"{self.weights}, {self.place}: settings {settings}", file=sys.stderr)
@@ -111,8 +126,9 @@ class Bench:
             predicted = found[0].get("predicted_tokens_per_second", 0.0) if plan == "auto" else 0.0
             described = found[0].get("plan", plan)
             return Row(
-                self.weights, self.place, temperature, name, described, rate, found[0]["tokens_per_pass"], predicted
-            )
+                self.weights, self.place, temperature, name, described, rate, found[0]["tokens_per_pass"], predicted,
+                self.pair,
+            )  # fmt: skip
 
         yield row("llama.cpp, plain", "off", plain)
         default = [one for one in chains if _length_and_p_min(one) == DEFAULT]
@@ -126,8 +142,8 @@ class Bench:
 
     def _peers(self, p_min: str, lengths: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
         command = [
-            SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, "--kinds", "code", "-o", "json",
-            "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
+            SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, *self._prompts(warm_up=False),
+            "-o", "json", "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
             "-n", self._length, *sampling,
             # Re-ordered weights would have to lie in RAM.
             *(["--no-repack"] if self.place == "streamed" else []),
@@ -138,16 +154,26 @@ class Bench:
     def _bench(self, data: Path, methods: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(
             self.specrun(
-                data, "bench", "--kinds", "code", "--methods", methods, "--repeat", "1", "-o", "json",
-                "-n", self._length, *sampling,
+                data, "bench", "--raw", *self._prompts(warm_up=True), "--methods", methods, "--repeat", "1",
+                "-o", "json", "-n", self._length, *sampling,
             )
         )  # fmt: skip
         return found
 
+    def _prompts(self, warm_up: bool) -> list[str]:
+        """The options for the prompts. warm_up: whether the first of each kind is for `specrun bench` to choose on."""
+        if self.pair == "embedded":
+            return ["--kinds", "code"]
+        path = self.work / f"prompts-{'with' if warm_up else 'without'}-warm-up.jsonl"
+        by_kind = [bench_prompts.shipped((kind,)) for kind in bench_prompts.USUAL]
+        prompts = [by_kind[0][0]] * warm_up + [of_kind[1] for of_kind in by_kind]
+        path.write_text("".join(json.dumps({"prompt": real_pair.chat(prompt.text)}) + "\n" for prompt in prompts))
+        return ["--prompts", str(path)]
+
     def specrun(self, data: Path, command: str, *options: str) -> str:
         """The standard output of a command that keeps its data in `data`."""
         data.mkdir(exist_ok=True)
-        models = ["--target", self.target, "--draft", self.draft, "--raw"]
+        models = ["--target", self.target, "--draft", self.draft]
         return self._run(["-m", "specrun", command, *models, *options], {**os.environ, "SPECRUN_DATA_DIR": str(data)})
 
     def _run(self, arguments: Sequence[object], environment: Any) -> str:
@@ -165,8 +191,11 @@ def _length_and_p_min(peer: dict[str, Any]) -> tuple[str, str]:
     return words[words.index("--spec-draft-n-max") + 1], words[words.index("--spec-draft-p-min") + 1]
 
 
-def ensure_models(work: Path, weights: str) -> tuple[Path, Path]:
+def ensure_models(work: Path, weights: str, pair: str = "embedded") -> tuple[Path, Path]:
     """The target with weights of this type and the draft, made in `work` if they are not there."""
+    if pair == "real":
+        folder = work / f"real-{weights}"
+        return real_pair.files(folder) or real_pair.make(folder, weights, agreement=70)
     work.mkdir(parents=True, exist_ok=True)
     target, draft = work / f"target-{weights}.gguf", work / "draft.gguf"
     for source, path, shape in (
@@ -181,11 +210,15 @@ def ensure_models(work: Path, weights: str) -> tuple[Path, Path]:
 def as_tables(rows: Sequence[Row]) -> str:
     """A Markdown table for each type, place and temperature."""
     lines = []
-    for key in dict.fromkeys((row.weights, row.place, row.temperature) for row in rows):
-        weights, place, temperature = key
-        own = [row for row in rows if (row.weights, row.place, row.temperature) == key]
+    for key in dict.fromkeys(row.table for row in rows):
+        pair, weights, place, temperature = key
+        own = [row for row in rows if row.table == key]
         where = "in RAM" if place == "ram" else "streamed"
-        lines += [f"## {weights.upper()}, {where}, {'greedy' if temperature == 0 else f'T={temperature:g}'}", ""]
+        sampling = "greedy" if temperature == 0 else f"T={temperature:g}"
+        lines += [
+            f"## {pair.capitalize()} pair, {weights.upper()}, {where}, {sampling}",
+            "",
+        ]
         lines += ["| row | plan | tokens/s | ratio to llama.cpp plain | tokens a pass | predicted |"]
         lines += ["| --- | --- | --- | --- | --- | --- |"]
         for row in own:
@@ -200,6 +233,7 @@ def as_tables(rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, help="folder for the models and profiles, some gigabytes")
+    parser.add_argument("--pair", choices=PAIRS, default=PAIRS[0])
     parser.add_argument("--types", default=",".join(TYPES), metavar="LIST")
     parser.add_argument("--places", default=",".join(PLACES), metavar="LIST")
     parser.add_argument("--temps", default="0,0.8", metavar="LIST")
@@ -220,15 +254,17 @@ def main() -> None:
             parser.error("--work is missing")
         temperatures = [float(t) for t in options.temps.split(",")]
         for weights in options.types.split(","):
-            target, draft = ensure_models(options.work, weights)
+            target, draft = ensure_models(options.work, weights, options.pair)
             for place in options.places.split(","):
-                extent = options.n, options.lengths, options.methods
-                for row in Bench(weights, place, target, draft, options.work, *extent).rows(temperatures):
-                    key = (row.weights, row.place, row.temperature, row.name)
-                    kept = [one for one in kept if (one.weights, one.place, one.temperature, one.name) != key] + [row]
+                extent = options.n, options.lengths, options.methods, options.pair
+                for row in Bench(weights, place, target, draft, target.parent, *extent).rows(temperatures):
+                    key = (row.table, row.name)
+                    kept = [one for one in kept if (one.table, one.name) != key] + [row]
                     if options.rows:
                         options.rows.write_text(json.dumps([asdict(one) for one in kept], indent=1) + "\n")
-    kept.sort(key=lambda row: (TYPES.index(row.weights), -PLACES.index(row.place), row.temperature))
+    kept.sort(
+        key=lambda row: (PAIRS.index(row.pair), TYPES.index(row.weights), -PLACES.index(row.place), row.temperature)
+    )
     print(as_tables(kept))
 
 

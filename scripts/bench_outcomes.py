@@ -25,7 +25,7 @@ from specrun.catalog import embedded
 from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
-from specrun.engine.overlap import LEAST_CHANCE
+from specrun.engine.overlap import LEAST_CHANCE, likeliest
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
@@ -39,7 +39,6 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.growth import ModelCandidates, TreeGrowth
 from specrun.speculation.method import Drafting, Plan
-from specrun.speculation.planning.outcomes import likeliest
 from specrun.speculation.shape import MAX_LEAVES
 from specrun.speculation.tree import ROOT, TokenTree
 

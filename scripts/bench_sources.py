@@ -24,17 +24,15 @@ from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.codec import converter
-from specrun.profiles.profile import Acceptance
+from specrun.profiles.profile import Acceptance, nearest
 from specrun.sampling import SamplingParameters
-from specrun.speculation.controllers.by_temperature import nearest
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 # Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
 PLANS = {

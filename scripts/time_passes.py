@@ -24,7 +24,6 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import TargetContext
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -54,9 +53,9 @@ def disk_rate(path: Path) -> float | None:
         with mmap.mmap(-1, N_READERS * REQUEST) as memory, ThreadPoolExecutor(N_READERS) as pool:
 
             def read(reader: int) -> None:
-                into, buffer = memoryview(memory)[reader * REQUEST : (reader + 1) * REQUEST], ReadBuffer(REQUEST)
+                into = memoryview(memory)[reader * REQUEST : (reader + 1) * REQUEST]
                 for offset in range(reader * REQUEST, n_bytes, N_READERS * REQUEST):
-                    file.read(into, offset, buffer)
+                    file.read(into, offset)
                 into.release()
 
             started = time.perf_counter()

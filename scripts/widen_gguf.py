@@ -18,11 +18,11 @@ from typing import NoReturn
 
 import wide_mixture
 import widened_check as check
+from any_widening import TYPES, AnyWiderModel
 from widening_checks import WideningError, checked
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
-from specrun.making.widening.blocks import TYPES
 from specrun.making.widening.wider_model import WiderModel
 
 USAGE_EXIT_CODE = 2
@@ -71,7 +71,7 @@ def widen(options: argparse.Namespace) -> int:
     if is_mixture:
         wide_mixture.check_superblocks(target, options.type)
     kind = wide_mixture.unrounded_kind(source) if is_mixture else options.type
-    model = WiderModel(options.source, given, kind, options.seed)
+    model = AnyWiderModel(options.source, given, kind, options.seed)
     check_destination(options.source, options.destination, options.force)
     check_space(options.destination.parent, model.n_bytes * (2 if is_mixture else 1))
     kept = not is_mixture and keeps_weights(model)

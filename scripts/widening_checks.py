@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+from any_widening import group, key_copies
 
 from specrun.errors import UsageError
-from specrun.making.widening.shape import EPSILON, MATRICES, NORMS, TOKENS, UNIT, Shape, Source, key_copies, read_source
+from specrun.making.widening.blocks import UNIT
+from specrun.making.widening.wider_model import EPSILON, MATRICES, NORMS, TOKENS, Shape, Source, read_source
 
 
 class WideningError(UsageError):
@@ -85,8 +87,8 @@ def _check_sizes(source: Shape, target: Shape) -> None:
     needed = source.kv_heads * key_copies(source, target)
     if needed > target.kv_heads:
         raise WideningError(
-            f"--heads {target.heads} and --kv-heads {target.kv_heads} leave {target.group} query heads to a key/value "
-            f"head where the source has {source.group}; give more --heads, or {needed} --kv-heads"
+            f"--heads {target.heads} and --kv-heads {target.kv_heads} leave {group(target)} query heads to a key/value "
+            f"head where the source has {group(source)}; give more --heads, or {needed} --kv-heads"
         )
     if target.vocab > source.vocab and target.embd == source.embd:
         raise WideningError(f"--vocab needs a spare width; give --embd {source.embd + UNIT} or more")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from specrun.interrupts import never
@@ -15,10 +15,9 @@ def unseen(_text: str) -> None:
     """The display of what nobody watches."""
 
 
-@contextmanager
-def unwatched() -> Iterator[Callable[[str], None]]:
-    """Yields a display that shows nothing."""
-    yield unseen
+def unwatched() -> AbstractContextManager[Callable[[str], None]]:
+    """A block with a display that shows nothing."""
+    return nullcontext(unseen)
 
 
 def left_text(seconds: float) -> str:

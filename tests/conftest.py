@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,9 +207,22 @@ class Specrun:
         return pexpect.spawn(command[0], command[1:], encoding="utf-8", timeout=TIMEOUT_S, dimensions=(40, 90))
 
 
+@pytest.fixture(scope="session")
+def checked_facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a process keeps what it found out about this build of llama.cpp."""
+    data = tmp_path_factory.mktemp("checked")
+    check = "from specrun.llama.facts.relied_on import FACTS, why_not; [why_not(fact) for fact in FACTS]"
+    subprocess.run([sys.executable, "-c", check], env=os.environ | {"SPECRUN_DATA_DIR": str(data)}, check=True)
+    return data / "facts"
+
+
 @pytest.fixture
-def specrun() -> Iterator[Specrun]:
-    """The command, run in processes of its own. What a failed test leaves running is killed."""
+def specrun(checked_facts: Path, tmp_path: Path) -> Iterator[Specrun]:
+    """The command, run in processes of its own. What a failed test leaves running is killed.
+
+    It finds llama.cpp checked, as on every machine after the first command. Half a second, each time, would be lost.
+    """
+    shutil.copytree(checked_facts, tmp_path / "data" / "facts")
     command = Specrun()
     yield command
     for process in command.started:

@@ -1,22 +1,55 @@
-"""Which rows a benchmark has for a pair, and with which plans. Nothing is measured here."""
+"""What a benchmark measures: its settings, and the rows that it has for a pair, with their plans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from specrun.bench import settings as bench_settings
-from specrun.bench.settings import AUTO_ROW, CHAIN_ROW, OFF_ROW, OVERLAP, TREE_ROW, BenchSettings, method_of
 from specrun.catalog.heads import article
 from specrun.engine import growth_maps
 from specrun.engine.model import Model
 from specrun.engine.overlap import why_no_overlap
 from specrun.llama import AnyHead
+from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method, Plan
+from specrun.speculation.registry import ALIASES, METHODS
+from specrun.speculation.shape import TreeShape
+
+# Sizes among which the best chain and the best tree are chosen: depths, and (budget, depth).
+CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
+TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
+SWEEP_BUDGETS = (4, 8, 16, 24, 32, 48, 64)
+SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
 
 _DEEP = 16  # least depth for a method that ends its trees by itself
+
+# Names of rows: "chain" and "tree" have the best size, "auto" is what runs without options.
+OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW = "off", "chain", "tree", "auto"
+ROWS = (OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW)
+ALL = (*METHODS, AUTO_ROW)
+OVERLAP = "+overlap"  # ends the name of a row that drafts while the target's passes run
+NAMES = tuple(dict.fromkeys((*ROWS, *ALL, *(name + OVERLAP for name, method in METHODS.items() if method.can_overlap))))
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What to measure."""
+
+    sampling: SamplingParameters
+    max_tokens: int  # tokens of every answer; text goes on past its end, so that all rows write the same count
+    repetitions: int
+    methods: tuple[str, ...] = ROWS  # names of rows beside `off`
+    budgets: tuple[int, ...] = SWEEP_BUDGETS  # of the grid
+    depths: tuple[int, ...] = SWEEP_DEPTHS  # of the grid
+    growth_map: TreeShape | None = None  # the shape of trees that have the same one in every pass
+    raw: bool = False  # continue the prompts as they are, without the chat template
+
+    def largest_plan(self, is_sweep: bool) -> Plan:
+        """The plan for whose trees the contexts must have room."""
+        sizes = [*self.budgets, *(d + 1 for d in self.depths)] if is_sweep else [budget for budget, _ in TREE_SIZES]
+        return SPECEXEC.plan(max(*sizes, self.growth_map.n_nodes if self.growth_map else 1), 16)
 
 
 class RowPlans:
@@ -30,12 +63,12 @@ class RowPlans:
         self._settings = settings
         self._note = note
         self._is_one_path = model.engine.target.max_leaves == 1 and model.llama_model.is_recurrent
+        self._runnable = self._find_runnable()
 
     @property
     def n_rows(self) -> int:
         """Rows of the result for each kind, plain decoding included."""
-        methods = [method for name in self._settings.methods if (method := method_of(name)) and method is not OFF]
-        return 1 + sum(not self._lacking(method) for method in methods) + (AUTO_ROW in self._settings.methods)
+        return 1 + len(self._runnable) + (AUTO_ROW in self._settings.methods)
 
     def candidates(self) -> dict[str, list[Plan]]:
         """The plans among which the best chain and the best tree are chosen, and plain decoding, by row."""
@@ -45,20 +78,20 @@ class RowPlans:
         if (AUTO_ROW in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
             wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, `auto` is expected to reach the best rate
         if self._model.engine.draft and CHAIN_ROW in wanted:
-            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in bench_settings.CHAIN_DEPTHS]
+            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
         if self._model.engine.draft and TREE_ROW in wanted and not self._is_one_path:
-            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in bench_settings.TREE_SIZES]
+            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
         return candidates
 
     def named(self, best: dict[str, Plan]) -> dict[str, Plan]:
         """The plans of the other rows. best: those of the best chain and the best tree, by row."""
-        runnable = {name: method for name, method in self._runnable().items() if name not in best}
-        return self._finished({name: self._sized(method, best) for name, method in runnable.items()})
+        others = {name: method for name, method in self._runnable.items() if name not in best}
+        return self._finished({name: self._sized(method, best) for name, method in others.items()})
 
     def grid(self) -> dict[str, Plan]:
         """Plain decoding, and the methods of the rows at every budget and depth of the grid, by row."""
         plans: dict[str, Plan] = {OFF_ROW: OFF.plan()}
-        for name, method in self._runnable().items():
+        for name, method in self._runnable.items():
             plans |= self._finished(self._sizes(name, method))
         return plans
 
@@ -74,7 +107,7 @@ class RowPlans:
         )
         return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
 
-    def _runnable(self) -> dict[str, Method]:
+    def _find_runnable(self) -> dict[str, Method]:
         """The methods of the rows. Rows whose method needs something that this run does not have are left out."""
         runnable: dict[str, Method] = {}
         for name in self._settings.methods:
@@ -132,4 +165,10 @@ class RowPlans:
 def _sized_by_the_best(name: str) -> bool:
     """Whether the row's plan is as large as the best chain or tree, which then has to be chosen first."""
     method = method_of(name)
-    return method is not None and method.needs_draft and not method.is_adaptive and name not in bench_settings.ROWS
+    return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS
+
+
+def method_of(row: str) -> Method | None:
+    """The method that a row names; None for `auto`."""
+    plain = row.removesuffix(OVERLAP)
+    return METHODS.get(ALIASES.get(plain, plain))

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.bench.row_plans import RowPlans
+from specrun.bench.row_plans import AUTO_ROW, OFF_ROW, BenchSettings, RowPlans
 from specrun.bench.rows import Row, rate, summarise
-from specrun.bench.settings import AUTO_ROW, OFF_ROW, BenchSettings
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
@@ -103,7 +102,7 @@ class Bench:
             name: self._model.plans.fixed(plan, settings.sampling.temperature) for name, plan in plans.items()
         }
         if AUTO_ROW in settings.methods:  # without a draft model, it has the draft sources
-            choosers[AUTO_ROW] = self._model.plans.auto()
+            choosers[AUTO_ROW] = self._model.plans.auto(settings.sampling.temperature)
         samples: dict[str, list[list[Statistics]]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(settings.repetitions):

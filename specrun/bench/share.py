@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 import specrun
+from specrun.bench.row_plans import OFF_ROW, BenchSettings
 from specrun.bench.rows import Row
-from specrun.bench.settings import OFF_ROW, BenchSettings
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.model import Model
 from specrun.hardware.machine import Machine
@@ -110,15 +110,9 @@ def _checkout_commit(root: Path) -> str | None:
     """The commit of the clone that this package lies in, or None."""
     if not (root / ".git").exists():
         return None
-    commit = _git(root, "rev-parse", f"--short={_DIGITS}", "HEAD")
-    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit}, changed" if commit and changes else commit
-
-
-def _git(root: Path, *arguments: str) -> str | None:
+    mark = ("--always", "--exclude=*", f"--abbrev={_DIGITS}", "--dirty=, changed")
+    command = ["git", "-C", str(root), "describe", *mark]
     try:
-        command = ["git", "-C", str(root), *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() if result.returncode == 0 else None

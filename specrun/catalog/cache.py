@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog.file_names import models_among, shards, with_quantization
-from specrun.catalog.hub import client
-from specrun.catalog.hub.settings import cache_dir
+from specrun.catalog.hub import cache_dir, client
 from specrun.catalog.names import HubName
 from specrun.errors import HubError
 from specrun.locations import whole_file

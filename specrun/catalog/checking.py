@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specrun.catalog.entries import Entry
+from specrun.catalog.hub import is_offline
 from specrun.catalog.hub.look_up import look_up
-from specrun.catalog.hub.settings import is_offline
 from specrun.catalog.names import of_entry
 from specrun.display_text import size_text
 from specrun.errors import HubError

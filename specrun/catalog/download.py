@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from specrun.catalog import cache
-from specrun.catalog.hub import client
+from specrun.catalog.hub import address, cache_dir, client, max_http_bytes
 from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.catalog.hub.look_up import look_up as look_up_once
-from specrun.catalog.hub.settings import address, cache_dir, max_http_bytes
 from specrun.catalog.names import HubName
 from specrun.display_text import size_text
 from specrun.errors import HubError
@@ -97,19 +96,20 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
     if file.bytes > max_http_bytes():
         why = f"{file.name} has {size_text(file.bytes)}, and the hub sends files of this size only to its own client"
         raise HubError(f"{why}; run `hf download {model.repo} {file.name}`, then this again")
-    partial = _partial(model, file)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(model, file, progress):
+    unfinished = _partial(model, file)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    lock = cache_dir() / ".locks" / cache.folder(model.repo).name / f"{file.blob}.lock"
+    with client.locked(lock, partial(progress.note, f"another process is fetching {file.name}; waiting for it")):
         if _blob(model, file).exists():
             return
-        if file_bytes(partial) > file.bytes:
-            partial.unlink()
-        progress.start(name, file.bytes, file_bytes(partial))
-        _fetch(model, file, partial, progress)
+        if file_bytes(unfinished) > file.bytes:
+            unfinished.unlink()
+        progress.start(name, file.bytes, file_bytes(unfinished))
+        _fetch(model, file, unfinished, progress)
         progress.check(name, file.bytes)
-        _check(file, partial, progress)
+        _check(file, unfinished, progress)
         progress.checked(name)
-        partial.replace(_blob(model, file))
+        unfinished.replace(_blob(model, file))
 
 
 def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progress) -> None:
@@ -158,18 +158,6 @@ def _wait(error: HubError, attempt: int, progress: Progress) -> None:
     wait_s = min(error.wait_s * 2**attempt, max(error.wait_s, _MAX_WAIT_S))
     progress.note(f"{str(error).partition(';')[0]}; trying again in {wait_s:.0f} s")
     time.sleep(wait_s)
-
-
-@contextmanager
-def _locked(model: RemoteModel, file: RemoteFile, progress: Progress) -> Iterator[None]:
-    path = cache_dir() / ".locks" / cache.folder(model.repo).name / f"{file.blob}.lock"
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(client.lock(path, timeout_s=1))
-        except TimeoutError:
-            progress.note(f"another process is fetching {file.name}; waiting for it")
-            stack.enter_context(client.lock(path))
-        yield
 
 
 def _blob(model: RemoteModel, file: RemoteFile) -> Path:

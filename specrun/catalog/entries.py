@@ -17,18 +17,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# The keys that models.toml may have, and the types of their values where these are no texts.
-_FAMILY_KEYS = ("about", "companions", "architecture", "licence", "context", "trees", "vocabulary", "tied")
-_MODEL_KEYS = (
-    *_FAMILY_KEYS,
-    *("family", "repo", "revision", "file", "quantization", "bytes", "drafts", "shape", "verified"),
-)
-_TYPES: dict[str, type] = {
-    **dict.fromkeys(("companions", "drafts"), list),
-    **dict.fromkeys(("context", "vocabulary", "bytes"), int),
-    **dict.fromkeys(("trees", "tied", "verified"), bool),
-    "shape": dict,
-}
+# The keys that models.toml may have in its tables, and the types of their values.
+_FAMILY_KEYS: dict[str, type] = {
+    "about": str, "companions": list, "architecture": str, "licence": str, "context": int, "trees": bool,
+    "vocabulary": int, "tied": bool,
+}  # fmt: skip
+_MODEL_KEYS = _FAMILY_KEYS | {
+    "family": str, "repo": str, "revision": str, "file": str, "quantization": str, "bytes": int, "drafts": list,
+    "shape": dict, "verified": bool,
+}  # fmt: skip
 _SHAPE_KEYS = ("parameters", "active", "layers", "width", "kv", "experts", "experts_used")
 # What can draft for a family besides the text itself; models.toml explains each.
 COMPANIONS = ("sibling", "mtp", "eagle3", "dflash", "dspark")
@@ -165,15 +162,14 @@ def _check_table(path: Path, table: str, value: Any) -> None:
         raise UsageError(f"{path}: {table} must be a table; got {value!r}")
 
 
-def _check_keys(path: Path, table: str, keys: dict[str, Any], allowed: tuple[str, ...]) -> None:
+def _check_keys(path: Path, table: str, keys: dict[str, Any], allowed: dict[str, type]) -> None:
     for key, value in keys.items():
         if key not in allowed:
             dot = '; a name with a dot must be quoted, as in [models."qwen-0.5b"]' if isinstance(value, dict) else ""
             raise UsageError(f"{path}: {key} in {table} is unknown; keys are {', '.join(allowed)}{dot}")
         is_valid = not isinstance(value, list) or all(isinstance(item, str) for item in value)
-        kind = _TYPES.get(key, str)
-        if type(value) is not kind or not is_valid:
-            raise UsageError(f"{path}: {key} in {table} must be a {kind.__name__}; got {value!r}")
+        if type(value) is not allowed[key] or not is_valid:
+            raise UsageError(f"{path}: {key} in {table} must be a {allowed[key].__name__}; got {value!r}")
     if unknown := set(keys.get("companions", ())) - set(COMPANIONS):
         raise UsageError(f"{path}: {min(unknown)} in {table} is no companion; those are {', '.join(COMPANIONS)}")
     if "shape" in keys:

@@ -60,20 +60,15 @@ def _pair(target: Model, draft: Model, recommended: bool) -> Pair:
     if target.path is None or draft.path is None:
         return pair
     try:
-        difference, warnings = _compared(target.path, draft.path)
+        ours, theirs, file = _read(target.path)[1], _read(draft.path)[1], GgufFile.read(draft.path)
+        if head := heads.head_in(file):
+            difference = heads.difference_of(GgufFile.read(target.path), file, head)
+            return replace(pair, checked=True, difference=difference)
     except ModelFileError as error:
-        difference, warnings = str(error), ()
+        return replace(pair, checked=True, difference=str(error))
+    difference = pairs.first_difference(ours, theirs)
+    warnings = () if difference else pairs.warnings(ours, theirs)
     return replace(pair, checked=True, difference=difference, warnings=warnings)
-
-
-def _compared(target: Path, draft: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Why the draft cannot draft for the target, or else why it may guess badly. Raises ModelFileError."""
-    target_vocabulary, draft_vocabulary = _read(target)[1], _read(draft)[1]
-    file = GgufFile.read(draft)
-    if head := heads.head_in(file):
-        return heads.difference_of(GgufFile.read(target), file, head), ()
-    difference = pairs.first_difference(target_vocabulary, draft_vocabulary)
-    return difference, () if difference else pairs.warnings(target_vocabulary, draft_vocabulary)
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def check_model(metadata: Metadata, name: str) -> None:
     for key, value in _present(metadata, _TOKEN_IDS):
         if not _is_count(value):
             raise broken(name, f"{key} is no number of a token")
-    if "tokenizer.ggml.tokens" in metadata and not metadata.is_list_of_strings("tokenizer.ggml.tokens"):
+    if "tokenizer.ggml.tokens" in metadata and metadata.n_strings("tokenizer.ggml.tokens") is None:
         raise broken(name, "tokenizer.ggml.tokens is no list of texts")
     for key, value in _present(metadata, tuple(f"{architecture}.{number}" for number in _NUMBERS)):
         if not all(map(_is_count, value if isinstance(value, list) else (value,))):

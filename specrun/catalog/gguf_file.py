@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,7 @@ from specrun.display_text import one_line
 from specrun.errors import ModelFileError
 
 _IDENTITY_BYTES = 2**20  # hashed at the beginning and at the end of a file
-
-
-@dataclass(frozen=True)
-class TypeShare:
-    """The part of a model that is stored in one ggml type."""
-
-    n_bytes: int
-    n_parameters: int
+_SETTLED_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -50,16 +44,11 @@ class GgufFile:
     @classmethod
     def read(cls, path: Path) -> GgufFile:
         """Read the headers, not the weights, of the model at `path`, in milliseconds. Raises ModelFileError."""
-        known = _recent.get(path)
-        if known and known[0] == _signature(known[1].shards):
-            return known[1]
-        header = read_header(path)
-        check_model(header.metadata, str(path))
-        paths = _shard_paths(path, header)
-        parts = (header, *map(read_header, paths[1:]))
-        file = cls(path, paths, header.metadata, tuple(tensor for part in parts for tensor in part.tensors))
-        _remember(file)
-        return file
+        signature = _signature(path)
+        changed = max((changed for *_, changed in signature), default=math.inf)
+        # A file that was written to just now may be written to again without a later time stamp.
+        is_settled = changed < (time.time() - _SETTLED_S) * 1e9
+        return _read(path, signature) if is_settled else _read.__wrapped__(path, signature)
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -96,8 +85,8 @@ class GgufFile:
     @cached_property
     def n_vocab(self) -> int:
         """Number of tokens."""
-        n = self.metadata.length("tokenizer.ggml.tokens") or self.number("vocab_size")
-        return n or next((tensor.shape[-1] for tensor in self.tensors if tensor.name == EMBEDDING), 0)
+        n = self.metadata.n_strings("tokenizer.ggml.tokens") or self.number("vocab_size")
+        return n or (self.by_name[EMBEDDING].shape[-1] if EMBEDDING in self.by_name else 0)
 
     @property
     def n_experts(self) -> int:
@@ -116,18 +105,9 @@ class GgufFile:
 
     @property
     def n_ff(self) -> int:
-        """Largest width of a dense feed-forward block."""
-        return self.number("feed_forward_length")
-
-    @property
-    def n_ff_expert(self) -> int:
-        """Width of one expert's feed-forward block; 0 if the model is not a mixture of experts or does not say."""
-        return self.number("expert_feed_forward_length", self.n_ff if self.n_experts else 0)
-
-    @property
-    def sliding_window(self) -> int | None:
-        """Width in tokens of sliding-window attention, or None if no layer has it."""
-        return self.number("attention.sliding_window") or None
+        """Largest width of a feed-forward block: of a dense block, or of all experts together that a token uses."""
+        dense = self.number("feed_forward_length")
+        return max(dense, self.n_experts_used * self.number("expert_feed_forward_length", dense))
 
     def value(self, key: str) -> Any:
         """A value of the architecture's metadata, such as `context_length`; None if the file does not have it."""
@@ -143,6 +123,11 @@ class GgufFile:
     # --- sizes -----------------------------------------------------------------------------------------------------
 
     @cached_property
+    def by_name(self) -> dict[str, TensorInfo]:
+        """The tensors by their names."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
     def n_parameters(self) -> int:
         """Number of weights."""
         return sum(tensor.n_parameters for tensor in self.tensors)
@@ -153,13 +138,14 @@ class GgufFile:
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @cached_property
-    def types(self) -> dict[str, TypeShare]:
-        """The quantization mix: bytes and parameters by ggml type, the type with the most bytes first."""
-        shares: dict[str, TypeShare] = {}
+    def types(self) -> dict[str, dict[str, int]]:
+        """The quantization mix: `bytes` and `parameters` by ggml type, the type with the most bytes first."""
+        shares: dict[str, dict[str, int]] = {}
         for tensor in self.tensors:
-            before = shares.get(tensor.type, TypeShare(0, 0))
-            shares[tensor.type] = TypeShare(before.n_bytes + tensor.n_bytes, before.n_parameters + tensor.n_parameters)
-        return dict(sorted(shares.items(), key=lambda item: -item[1].n_bytes))
+            share = shares.setdefault(tensor.type, {"bytes": 0, "parameters": 0})
+            share["bytes"] += tensor.n_bytes
+            share["parameters"] += tensor.n_parameters
+        return dict(sorted(shares.items(), key=lambda item: -item[1]["bytes"]))
 
     @property
     def quantization(self) -> str:
@@ -210,7 +196,7 @@ class GgufFile:
         return self.n_bytes - sum(self.layer_bytes) - self.embedding_bytes - self._bytes_of(OUTPUT)
 
     def _bytes_of(self, name: str) -> int:
-        return sum(tensor.n_bytes for tensor in self.tensors if tensor.name == name)
+        return self.by_name[name].n_bytes if name in self.by_name else 0
 
 
 def file_identity(paths: Sequence[Path]) -> str:
@@ -229,26 +215,22 @@ def file_identity(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-# The files that were read last. A command needs a model's header in several places, and skipping a vocabulary takes a
-# tenth of a second.
-_recent: dict[Path, tuple[tuple[tuple[int, ...], ...], GgufFile]] = {}
-_MOST_RECENT = 2  # a target and its draft
-_SETTLED_S = 3.0  # a file that was written to just now may be written to again without a later time stamp
+@lru_cache(maxsize=2)  # a target and its draft; skipping a vocabulary takes a tenth of a second
+def _read(path: Path, _version: tuple[tuple[int, ...], ...]) -> GgufFile:
+    header = read_header(path)
+    check_model(header.metadata, str(path))
+    paths = _shard_paths(path, header)
+    others = [replace(tensor, file=i) for i, p in enumerate(paths[1:], 1) for tensor in read_header(p).tensors]
+    return GgufFile(path, paths, header.metadata, (*header.tensors, *others))
 
 
-def _remember(file: GgufFile) -> None:
-    signature = _signature(file.shards)
-    if signature and max(changed for *_, changed in signature) < (time.time() - _SETTLED_S) * 1e9:
-        _recent[file.path] = (signature, file)
-        for path in list(_recent)[:-_MOST_RECENT]:
-            del _recent[path]
-
-
-def _signature(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
-    """Facts that differ once a file was written to or replaced, its time of change last; empty if a file is gone."""
+def _signature(path: Path) -> tuple[tuple[int, ...], ...]:
+    """Facts that differ once one of a model's files was written to or replaced, its time of change last; empty if a
+    file is missing.
+    """
     try:
-        stats = [path.stat() for path in paths]
-    except OSError:
+        stats = [path.with_name(name).stat() for name in shards(path.name)]
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return ()
     return tuple((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
 

@@ -65,6 +65,7 @@ class TensorInfo:
     type: str  # ggml's name of the element type, e.g. `Q4_K`
     n_bytes: int
     offset: int  # of its weights in the file, in bytes
+    file: int = 0  # index of the file in `GgufFile.shards`
 
     @property
     def n_parameters(self) -> int:
@@ -84,7 +85,7 @@ def is_expert(tensor: str) -> bool:
 
 
 class Metadata(Mapping[str, Any]):
-    """A file's metadata by key. Values are decoded on access; `length` counts an array without decoding it."""
+    """A file's metadata by key. Values are decoded on access; `n_strings` counts an array without decoding it."""
 
     def __init__(self, data: bytes, offsets: Mapping[str, tuple[int, int]]) -> None:
         self._data = data
@@ -103,15 +104,11 @@ class Metadata(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def length(self, key: str) -> int:
-        """Number of elements of the array `key`; 0 if it is missing or not an array."""
+    def n_strings(self, key: str) -> int | None:
+        """Number of strings in the array `key`, which is not decoded; None if it is missing or no array of strings."""
         kind, offset = self._offsets.get(key, (-1, 0))
-        return int(_TYPE_AND_NUMBER.unpack_from(self._data, offset)[1]) if kind == _ARRAY else 0
-
-    def is_list_of_strings(self, key: str) -> bool:
-        """Whether the value of `key` is an array of strings; it is not decoded."""
-        kind, offset = self._offsets[key]
-        return kind == _ARRAY and _TYPE.unpack_from(self._data, offset)[0] == _STRING
+        item, length = _TYPE_AND_NUMBER.unpack_from(self._data, offset) if kind == _ARRAY else (-1, 0)
+        return int(length) if item == _STRING else None
 
     def has_string(self, text: str) -> bool:
         """Whether `text` is a string of the file, or an item of an array of strings; nothing is decoded."""

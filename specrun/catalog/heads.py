@@ -42,11 +42,6 @@ class Head:
         """The kind's name for people."""
         return HEADS[self.kind]
 
-    @property
-    def article(self) -> str:
-        """The article of the name."""
-        return article(self.kind)
-
 
 def article(kind: HeadKind) -> str:
     """The article of the kind's name, for people."""
@@ -55,7 +50,7 @@ def article(kind: HeadKind) -> str:
 
 def head_in(file: GgufFile) -> Head | None:
     """The head that a file holds, and nothing else; None for a model. Raises ModelFileError for an unusable head."""
-    if _mtp_layers(file) and "blk.0.attn_norm.weight" not in _names(file):
+    if _mtp_layers(file) and "blk.0.attn_norm.weight" not in file.by_name:
         return Head("mtp", (), file.n_embd)
     if file.architecture not in ("eagle3", "dflash"):
         return None
@@ -66,9 +61,9 @@ def head_in(file: GgufFile) -> Head | None:
         if len(layers) != _EAGLE3_LAYERS:
             raise ModelFileError(f"{file.path} is broken: its target_layers are not {_EAGLE3_LAYERS} numbers")
         return Head("eagle3", tuple(layers), file.number("target_hidden_size") or file.n_embd)
-    if file.metadata.get("dflash.rope.dimension_sections") or "selector_hidden.weight" in _names(file):
+    if file.metadata.get("dflash.rope.dimension_sections") or "selector_hidden.weight" in file.by_name:
         raise ModelFileError(f"{file.path} is a DFlash head of a kind (M-RoPE or DFlash 2) that specrun cannot run")
-    fused = next((tensor for tensor in file.tensors if tensor.name == "fc.weight"), None)
+    fused = file.by_name.get("fc.weight")
     return Head("dflash", tuple(layers), fused.shape[0] // len(layers) if fused and fused.shape else 0)
 
 
@@ -81,7 +76,7 @@ def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
         raise ModelFileError(f"{file.path} is broken: it names no mask token")
     if not 1 < size <= _MOST_BLOCK:
         raise ModelFileError(f"{file.path} is broken: its blocks have {size} tokens")
-    is_dspark = MARKOV_BEFORE in _names(file)
+    is_dspark = MARKOV_BEFORE in file.by_name
     # A DSpark's first row is already that of the token behind the root, unless the file says otherwise.
     first = 0 if is_dspark and file.metadata.get("dflash.sample_from_anchor", True) else 1
     return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))
@@ -106,18 +101,13 @@ def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:
 def _mtp_layers(file: GgufFile) -> int:
     """Number of MTP layers in a file, which come last. Some files without them still count them in their metadata."""
     n = file.number("nextn_predict_layers")
-    names = _names(file)
-    return sum(f"blk.{file.n_layers - 1 - i}.nextn.eh_proj.weight" in names for i in range(n))
-
-
-def _names(file: GgufFile) -> set[str]:
-    return {tensor.name for tensor in file.tensors}
+    return sum(f"blk.{file.n_layers - 1 - i}.nextn.eh_proj.weight" in file.by_name for i in range(n))
 
 
 def check_no_head(file: GgufFile) -> None:
     """Raise ModelFileError for a head where a model is expected that can write text."""
     if head := head_in(file):
-        what = f"{head.article} {head.name}, which writes nothing by itself"
+        what = f"{article(head.kind)} {head.name}, which writes nothing by itself"
         raise ModelFileError(f"{file.path} is {what}; give it as --draft")
 
 
@@ -144,7 +134,7 @@ def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | Non
     n_layers = target.n_computed_layers
     if outside := [layer for layer in head.target_layers if not 0 <= layer < n_layers]:
         return f"it reads the state before layer {outside[0]}, and the target has {n_layers} layers"
-    if not {EMBEDDING, OUTPUT} <= _names(file) and file.n_embd != target.n_embd:
+    if not {EMBEDDING, OUTPUT} <= file.by_name.keys() and file.n_embd != target.n_embd:
         return f"it uses the target's embedding or output matrix, but its own states have {file.n_embd} numbers"
     if file.n_vocab != target.n_vocab:
         return f"it has {file.n_vocab} tokens, and the target {target.n_vocab}"

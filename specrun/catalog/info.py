@@ -56,7 +56,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         "parameters": file.n_parameters,
         "bytes": file.n_bytes,
         "quantization": file.quantization,
-        "types": {name: {"bytes": s.n_bytes, "parameters": s.n_parameters} for name, s in file.types.items()},
+        "types": file.types,
         "bits_per_weight": round(8 * file.n_bytes / file.n_parameters, 2) if file.n_parameters else None,
         "layers": file.n_layers,
         "layer_bytes": list(file.layer_bytes),
@@ -64,7 +64,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         "experts_used": file.n_experts_used,
         "embedding_bytes": file.embedding_bytes,
         "context": file.n_ctx_train,
-        "sliding_window": file.sliding_window,
+        "sliding_window": file.number("attention.sliding_window") or None,
         "tokenizer": {name: metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre")}
         | {"tokens": file.n_vocab},
         "chat_template": metadata.get("tokenizer.chat_template"),

@@ -9,13 +9,13 @@ IDENTITY is a hash of the target's content, so a target keeps its draft when its
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.errors import ModelFileError
-from specrun.locations import data_dir, parse_json, write_json
+from specrun.locations import data_dir, recall, write_json
 
 _ENTRY, _FASTEST = "draft.json", "fastest.json"
 _IDENTITY_DIGITS = 16  # of the 64 hex digits
@@ -49,29 +49,21 @@ def home(target: Path) -> Path:
 
 def find(target: Path) -> MadeDraft | None:
     """The draft made from `target`, or None. If its description is damaged, it is the only draft beside that."""
-    value = _read_entry(target, _ENTRY)
-    try:
-        path, how = value["path"], str(value["how"])
-        return MadeDraft(home(target) / path, how)
-    except (KeyError, TypeError):  # damaged, or None
-        return _undescribed(target) if any(folder().glob(f"*/{_ENTRY}")) else None
-
-
-def _undescribed(target: Path) -> MadeDraft | None:
-    try:
-        drafts = list(home(target).glob("draft-*.gguf")) if (home(target) / _ENTRY).exists() else []
-    except ModelFileError:  # a target that is not here has no draft
+    entry = _entry(target, _ENTRY)
+    if entry is None:
         return None
-    return MadeDraft(drafts[0], drafts[0].stem.removeprefix("draft-")) if len(drafts) == 1 else None
+    draft = recall(entry, lambda value: MadeDraft(entry.parent / value["path"], str(value["how"])))
+    drafts = list(entry.parent.glob("draft-*.gguf"))
+    if draft is None and len(drafts) == 1:
+        return MadeDraft(drafts[0], drafts[0].stem.removeprefix("draft-"))
+    return draft
 
 
 def find_fastest(target: Path) -> FastestDraft | None:
     """The fastest draft of `target`, or None. The draft's file may have been deleted since."""
-    try:
-        value = _read_entry(target, _FASTEST)
-        return FastestDraft(value["name"], Path(value["path"]) if value["path"] else None) if value else None
-    except (KeyError, TypeError):
-        return None
+    if entry := _entry(target, _FASTEST):
+        return recall(entry, lambda it: FastestDraft(it["name"], Path(it["path"]) if it["path"] else None))
+    return None
 
 
 def keep_fastest(target: Path, draft: FastestDraft) -> None:
@@ -85,14 +77,13 @@ def forget_fastest(target: Path) -> None:
     _remove_entry(target, _FASTEST)
 
 
-def _read_entry(target: Path, name: str) -> Any:
-    """What the JSON file `name` in the home of `target` says; None if there is none that can be read."""
+def _entry(target: Path, name: str) -> Path | None:
+    """The file `name` in the home of `target`; None if there is none, or no such target."""
     if not any(folder().glob(f"*/{name}")):
         return None  # saves reading the target
-    try:
-        return parse_json((home(target) / name).read_bytes())
-    except (OSError, ModelFileError, ValueError):
-        return None
+    with suppress(ModelFileError):
+        return path if (path := home(target) / name).exists() else None
+    return None
 
 
 def _remove_entry(target: Path, name: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import TensorInfo, read_header
+from specrun.catalog.gguf_header import TensorInfo
 from specrun.errors import ModelFileError
 
 Floats = NDArray[np.float32]
@@ -39,16 +39,11 @@ class MatrixRows:
 
 def matrix_in(file: GgufFile, name: str) -> MatrixRows | None:
     """The matrix with this name; None if the file has none. Raises ModelFileError as `MatrixRows`."""
-    found = _find(file, name)
-    return MatrixRows(*found) if found else None
+    found = file.by_name.get(name)
+    return MatrixRows(file.shards[found.file], found) if found else None
 
 
 def whole_numbers_in(file: GgufFile, name: str) -> NDArray[np.int64] | None:
     """int64[n]: the list of whole numbers with this name; None if the file has none."""
-    found = _find(file, name)
-    return np.memmap(found[0], "<i8", "r", found[1].offset, found[1].shape) if found else None
-
-
-def _find(file: GgufFile, name: str) -> tuple[Path, TensorInfo] | None:
-    found = ((shard, tensor) for shard in file.shards for tensor in read_header(shard).tensors if tensor.name == name)
-    return next(found, None)
+    found = file.by_name.get(name)
+    return np.memmap(file.shards[found.file], "<i8", "r", found.offset, found.shape) if found else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of, read_header
+from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of
 
 
 @dataclass(frozen=True, order=True)
@@ -51,30 +52,20 @@ def weight_pages(file: GgufFile, page: int, with_mtp: bool = False) -> WeightPag
     """
     layers: list[list[PageRange]] = [[] for _ in range(file.n_computed_layers)]
     others: list[PageRange] = []
-    for index, path in enumerate(file.shards):
-        for layer, start, end in _runs(read_header(path).tensors):
-            if layer is not None and layer >= file.n_computed_layers and not with_mtp:
-                continue
-            first, last = -(-start // page) * page, end // page * page  # the whole pages
-            if layer is None or layer >= file.n_computed_layers or last <= first:
-                others.append(_outer(index, start, end, page))
-                continue
-            layers[layer].append(PageRange(index, first, last - first))
-            edges = ((start, first), (last, end))
-            others += [_outer(index, begin, stop, page) for begin, stop in edges if stop > begin]
+    in_order = sorted(file.tensors, key=lambda tensor: (tensor.file, tensor.offset))
+    for (index, layer), run in groupby(in_order, lambda tensor: (tensor.file, layer_of(tensor.name))):
+        if layer is not None and layer >= file.n_computed_layers and not with_mtp:
+            continue
+        tensors = list(run)
+        start, end = tensors[0].offset, tensors[-1].offset + tensors[-1].n_bytes
+        first, last = -(-start // page) * page, end // page * page  # the whole pages
+        if layer is None or layer >= file.n_computed_layers or last <= first:
+            others.append(_outer(index, start, end, page))
+            continue
+        layers[layer].append(PageRange(index, first, last - first))
+        edges = ((start, first), (last, end))
+        others += [_outer(index, begin, stop, page) for begin, stop in edges if stop > begin]
     return WeightPages(file.shards, tuple(map(tuple, layers)), merged(others))
-
-
-def _runs(tensors: Sequence[TensorInfo]) -> list[tuple[int | None, int, int]]:
-    """(layer, start, end) for tensors of one layer (None: of no layer) that follow each other in the file."""
-    runs: list[tuple[int | None, int, int]] = []
-    for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
-        layer, end = layer_of(tensor.name), tensor.offset + tensor.n_bytes
-        if runs and runs[-1][0] == layer:
-            runs[-1] = (layer, runs[-1][1], end)
-        else:
-            runs.append((layer, tensor.offset, end))
-    return runs
 
 
 def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
@@ -89,21 +80,13 @@ def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
 
 
 @dataclass(frozen=True)
-class ExpertTensor:
-    """A tensor that holds the same matrix of every expert of a layer, expert after expert."""
-
-    file: int  # index of the file in `ExpertPages.files`
-    offset: int  # in bytes
-    n_bytes: int  # of one expert
-
-
-@dataclass(frozen=True)
 class ExpertPages:
     """A mixture of experts on disk."""
 
     files: tuple[Path, ...]
     n_experts: int  # of each layer
-    layers: dict[int, tuple[ExpertTensor, ...]]  # the experts of those layers that have any
+    # Of those layers that have experts the tensors that hold a matrix of every expert, expert after expert.
+    layers: dict[int, list[TensorInfo]]
     dense: tuple[PageRange, ...]  # all pages that hold something else, which every token uses
     experts: tuple[PageRange, ...]  # all pages that hold experts; those at the edges may be dense as well
 
@@ -113,28 +96,22 @@ def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPag
 
     with_mtp: as in `weight_pages`; the experts of MTP layers count as what every token uses.
     """
-    layers: dict[int, list[ExpertTensor]] = {}
+    layers: dict[int, list[TensorInfo]] = {}
     dense: list[PageRange] = []
     experts: list[PageRange] = []
-    for index, path in enumerate(file.shards):
-        for tensor in read_header(path).tensors:
-            pages = _outer(index, tensor.offset, tensor.offset + tensor.n_bytes, page)
-            layer = layer_of(tensor.name)
-            is_mtp = layer is not None and layer >= file.n_computed_layers
-            if is_mtp and not with_mtp:
-                continue
-            if is_mtp or layer is None or not is_expert(tensor.name) or not _is_of_all(tensor, file.n_experts):
-                dense.append(pages)
-                continue
-            experts.append(pages)
-            layers.setdefault(layer, []).append(ExpertTensor(index, tensor.offset, tensor.n_bytes // file.n_experts))
-    by_layer = {layer: tuple(tensors) for layer, tensors in sorted(layers.items())}
-    return ExpertPages(file.shards, file.n_experts, by_layer, merged(dense), merged(experts))
-
-
-def _is_of_all(tensor: TensorInfo, n_experts: int) -> bool:
-    """Whether a tensor holds a matrix of each expert; biases and scales are small, and old files split experts."""
-    return len(tensor.shape) == 3 and tensor.shape[-1] == n_experts
+    for tensor in file.tensors:
+        pages, layer = _outer(tensor.file, tensor.offset, tensor.offset + tensor.n_bytes, page), layer_of(tensor.name)
+        is_mtp = layer is not None and layer >= file.n_computed_layers
+        if is_mtp and not with_mtp:
+            continue
+        # Biases and scales of experts are small, and old files split experts.
+        is_of_all = len(tensor.shape) == 3 and tensor.shape[-1] == file.n_experts
+        if is_mtp or layer is None or not is_expert(tensor.name) or not is_of_all:
+            dense.append(pages)
+            continue
+        experts.append(pages)
+        layers.setdefault(layer, []).append(tensor)
+    return ExpertPages(file.shards, file.n_experts, dict(sorted(layers.items())), merged(dense), merged(experts))
 
 
 def _outer(file: int, start: int, end: int, page: int) -> PageRange:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_ALIGNMENT = 32  # bytes, of tensors in a GGUF file
+from specrun.catalog.gguf_header import parse_header
 
 
 def write_dense(
@@ -62,18 +62,15 @@ def write_zeros(
     writer.add_tokenizer_model("none")
     norms = ["output_norm.weight"]
     norms += [f"blk.{i}.{norm}.weight" for i in range(metadata["block_count"]) for norm in ("attn_norm", "ffn_norm")]
-    n_bytes = 0
     every = {**shapes, **dict.fromkeys(norms, (metadata["embedding_length"],))}
     for name, shape in every.items():
         kind = gguf.GGMLQuantizationType[types.get(name, "F32")]
         n_weights, block = gguf.GGML_QUANT_SIZES[kind]
         size = int(np.prod(shape)) // n_weights * block
         writer.add_tensor_info(name, tuple(reversed(shape)), np.dtype(np.float32), size, raw_dtype=kind)
-        n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.close()
-    start = -(-path.stat().st_size // _ALIGNMENT) * _ALIGNMENT
-    os.truncate(path, start + n_bytes)
+    os.truncate(path, parse_header(path.read_bytes(), str(path)).n_file_bytes)
     return path

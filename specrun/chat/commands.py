@@ -1,6 +1,19 @@
-"""The names and helps of the commands of a chat."""
+"""The commands of a chat, and the settings that `/set` changes, which have the names of the command-line options."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_type_hints
+
+from specrun.engine.model import Model
+from specrun.engine.session import Session
+from specrun.errors import UsageError
+from specrun.options.sampling_options import settled, settled_max_tokens
+from specrun.sampling.parameters import SamplingParameters, option_name
+from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF, Plan
 
 # name -> its arguments, as /help shows them, and what it does
 COMMANDS = {
@@ -18,6 +31,10 @@ COMMANDS = {
     "/exit": ("", "leave (also Ctrl-D)"),
 }
 
+# Maps a name in `/set` to the field of SamplingParameters and its type.
+_SAMPLING = {option_name(name)[2:]: (name, kind) for name, kind in get_type_hints(SamplingParameters).items()}
+SETTINGS = [*_SAMPLING, "max-tokens", "speculate", "budget", "depth"]
+
 
 def help_text() -> str:
     """One line for each command, and how to type a message of several lines."""
@@ -31,3 +48,94 @@ def help_text() -> str:
             "The arrow keys and Ctrl-R find what you typed before. `specrun chat --continue` goes on where you left.",
         ]
     )
+
+
+class ChatSettings:
+    """The settings of a conversation with a model."""
+
+    def __init__(self, model: Model, session: Session) -> None:
+        self._plans = model.plans
+        self._session = session
+
+    def values(self) -> dict[str, Any]:
+        """The present value of every setting, by its name."""
+        request, chooser = self._session.request, self._chooser()
+        return {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()} | {
+            "max-tokens": "no limit" if request.max_tokens is None else request.max_tokens,
+            "speculate": _word(chooser.plan()) if isinstance(chooser, FixedPlan) else "auto",
+            "budget": chooser.plan().budget,
+            "depth": chooser.plan().depth,
+        }
+
+    def __str__(self) -> str:
+        """One line for each setting, with its value."""
+        width = max(map(len, SETTINGS))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in self.values().items())
+
+    def change(self, name: str, value: str) -> None:
+        """Set one setting. Raises UsageError for an unknown name or an impossible value."""
+        if not value:
+            raise UsageError(f"/set {name} needs a value; give one after the name")
+        request = self._session.request
+        if name in _SAMPLING:
+            field, kind = _SAMPLING[name]
+            given = _parse(kind, name, value) if kind in (int, float) else value.split()
+            values = {field: settled(field, given)}
+            self._session.request = replace(request, sampling=replace(request.sampling, **values))
+        elif name == "max-tokens":
+            self._session.request = replace(request, max_tokens=settled_max_tokens(_parse(int, name, value), name))
+        elif name == "speculate":
+            self._session.plans = self._chooser_of(value)
+        elif name in ("budget", "depth"):
+            chooser = self._chooser()
+            number = _parse(int, name, value)
+            if not (isinstance(chooser, FixedPlan) and chooser.fixed.drafts):
+                raise UsageError(f"{name} can be set for one plan only; use /set speculate chain or tree first")
+            self._session.plans = FixedPlan(self._resized(chooser.fixed, name, number))
+        else:
+            raise UsageError(f"there is no setting {name}; /set alone lists the settings")
+
+    def _chooser(self) -> PlanChooser:
+        return self._session.plans or self._plans.at(self._session.request.sampling.temperature)
+
+    def _chooser_of(self, word: str) -> PlanChooser | None:
+        """What chooses the plans from now on; None leaves it to the model."""
+        candidates = self._plans.candidates
+        if word == "auto" and len(candidates) > 1:
+            return None
+        # Adaptive plans need the pass times that `auto` learns. Its contexts have room for a chain and a tree as well.
+        fixed = [plan for plan in (*candidates, OFF.plan()) if not plan.method.is_adaptive]
+        if any(plan.method.is_adaptive for plan in candidates):
+            largest = max(plan.budget for plan in candidates)
+            fixed += [plan for plan in (SPECEXEC.plan(), CHAIN.plan()) if plan.budget <= largest]
+        for plan in fixed:
+            if word in (plan.method.name, _word(plan)):
+                temperature = self._session.request.sampling.temperature
+                return FixedPlan(self._plans.shaped([plan], temperature)[0])
+        possible = sorted({_word(plan) for plan in fixed} | ({"auto"} if len(candidates) > 1 else set()))
+        raise UsageError(f"speculate can be {', '.join(possible)} in this chat; got {word}")
+
+    def _resized(self, plan: Plan, name: str, number: int) -> Plan:
+        largest = max(candidate.budget for candidate in self._plans.candidates)
+        if plan.shape and plan.method.wants_shape:
+            fixed = f"the trees of {plan.method.name} have a fixed shape in a chat"
+            raise UsageError(f"{fixed}; start the chat with another --{name}")
+        if plan.is_chain:
+            resized = plan.method.plan(depth=number if name == "depth" else number - 1)
+        else:
+            resized = plan.method.plan(**{"budget": plan.budget, "depth": plan.depth, name: number})
+        if resized.budget > largest:
+            raise UsageError(f"a tree has at most {largest} nodes in this chat; start the chat with a larger --budget")
+        return resized
+
+
+def _word(plan: Plan) -> str:
+    """The name of the plan's method, or `tree` as `--speculate` calls specexec."""
+    return "tree" if plan.method is SPECEXEC else plan.method.name
+
+
+def _parse(kind: type, name: str, value: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{name} must be a number; got {value}") from None

@@ -16,8 +16,7 @@ from specrun import interrupts
 from specrun.catalog.resolve import local_models
 from specrun.chat import commands, conversation_file, lists
 from specrun.chat.conversation_file import LastConversation
-from specrun.chat.reader import MessageReader, without_echo
-from specrun.chat.set_command import ChatSettings
+from specrun.chat.reader import without_echo
 from specrun.display_text import one_line, visible, without_secrets
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
@@ -33,9 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a chat talks through. The name of a target is None for the embedded pair."""
+    """What a chat talks through. The name of a target is None for the embedded pair.
 
-    reader: MessageReader  # gives the user's messages
+    read: gives the user's next message. Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending
+        where nobody is there to go on.
+    """
+
+    read: Callable[[], str]
     answers: Callable[[str | None], AnswerView]  # makes what shows the answers of the target with a name (on stdout)
     notes: Console  # for everything else (stderr)
     open_model: Callable[[str | None], Model]  # loads the target with a name
@@ -47,7 +50,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
 
     request: how answers are written; its prompt is ignored.
 
-    Making one raises the errors of `open_model`, and ModelFileError for a model without a chat template.
+    Making one raises the errors of `open_model`, and ModelFileError for a broken chat template.
     """
 
     def __init__(self, target: str | None, request: Request, around: Surroundings) -> None:
@@ -68,7 +71,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         self._target = target
         self._answers = self._around.answers(target)
         self._notices = answer_report.Notices(model)
-        self._settings = ChatSettings(model, self._session)
+        self._settings = commands.ChatSettings(model, self._session)
 
     def __exit__(self, *_: object) -> None:
         self.model.close()
@@ -86,7 +89,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             if is_ending():
                 raise Ending
             try:
-                message = self._around.reader.read()
+                message = self._around.read()
             except EOFError:
                 return
             except Ending:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -20,7 +19,6 @@ from prompt_toolkit.output import create_output
 from specrun import interrupts
 from specrun.catalog.resolve import local_models
 from specrun.chat import commands
-from specrun.chat import set_command as settings
 from specrun.chat.typed_history import TypedHistory
 from specrun.display_text import one_line
 from specrun.errors import PromptError, SpecrunError
@@ -33,15 +31,6 @@ _HINT = ("ansibrightblack", "a message, or /help")
 
 # It logs a signal that comes while it reads the history, with a traceback. The signal is raised all the same.
 logging.getLogger("prompt_toolkit").addHandler(logging.NullHandler())
-
-
-class MessageReader(Protocol):
-    """Gives the user's next message.
-
-    Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending where nobody is there to go on.
-    """
-
-    def read(self) -> str: ...
 
 
 class TerminalReader:
@@ -156,7 +145,7 @@ def _completions(document: Document) -> list[Completion]:
     elif name == "/model":
         helps, typed = {model.name: "" for model in local_models()}, rest
     elif name == "/set" and " " not in rest:
-        helps, typed = dict.fromkeys(settings.NAMES, ""), rest
+        helps, typed = dict.fromkeys(commands.SETTINGS, ""), rest
     else:
         return []
     return [

@@ -18,7 +18,7 @@ from specrun.options.speculation_options import Datastore, GrowthMap, Speculatio
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.bench.settings import BenchSettings
+    from specrun.bench.row_plans import BenchSettings
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
@@ -126,21 +126,21 @@ def compare(
 
 
 def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
-    from specrun.bench import settings
+    from specrun.bench import row_plans
 
-    methods = settings.ALL if what.methods == "all" else _listed(what.methods, settings.NAMES, "--methods")
+    methods = row_plans.ALL if what.methods == "all" else _listed(what.methods, row_plans.NAMES, "--methods")
     if what.repeat < 1 or sampling.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
     growth_map = read_growth_map(what.growth_map) if what.growth_map else None
-    if growth_map and not any(method and method.wants_shape for method in map(settings.method_of, methods)):
+    if growth_map and not any(method and method.wants_shape for method in map(row_plans.method_of, methods)):
         raise UsageError("--growth-map goes with --methods sequoia or sequoia-match")
-    return settings.BenchSettings(
+    return row_plans.BenchSettings(
         sampling_parameters(sampling, sampling.temp),
         sampling.max_tokens,
         what.repeat,
         methods,
-        _numbers(what.budgets, "--budgets", 2) if what.budgets else settings.SWEEP_BUDGETS,
-        _numbers(what.depths, "--depths", 1) if what.depths else settings.SWEEP_DEPTHS,
+        _numbers(what.budgets, "--budgets", 2) if what.budgets else row_plans.SWEEP_BUDGETS,
+        _numbers(what.depths, "--depths", 1) if what.depths else row_plans.SWEEP_DEPTHS,
         growth_map,
         what.raw,
     )

@@ -73,7 +73,8 @@ def generate(
     with opened(models, speculation, machine, sampling.temp) as model:
         output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         if model.llama_model.chat_template is None and not form.raw:
-            output.note("the model has no chat template, so the prompt is continued as it is, as with --raw")
+            reason = "the model has no chat template, so the prompt is continued as it is"
+            output.note(f"{reason}; --chat-template chatml gives it one")
         writer = AnswerWriter(model, request, form)
         if lines is not None:
             return _write_lines(lines, writer)

@@ -103,9 +103,9 @@ def _make(path: Path, name: str | None, how: DraftOptions) -> int:
     usual, usual_name = _usual_draft(name)
     # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
     with output.progress() as progress, InterruptFlag() as interrupted:
-        show = Run(progress, interrupted=interrupted).show
         try:
-            result = make.make_draft(path, type_names, shares, how.file, usual, show, output.note)
+            run = Run(progress, output.note, interrupted)
+            result = make.make_draft(path, type_names, shares, how.file, usual, run)
         except KeyboardInterrupt:
             output.note("interrupted; no draft was made, and the draft used before is still used")
             return INTERRUPTED_EXIT_CODE

@@ -78,7 +78,8 @@ def growth_map(
         plans = model.plans
         with output.progress() as show:
             show("measuring how often each child of a node is accepted")
-            shape, acceptance = growth_maps.with_acceptance(model.engine, plans.profile, plans.candidates[0], temp)
+            acceptance = growth_maps.acceptance(model.engine, plans.profile, temp)
+            shape = plans.candidates[0].shape or growth_maps.best(plans.candidates[0], acceptance, model.engine)
     output.print_table(tree_view.ShapeView(shape, acceptance))
     if save:
         try:

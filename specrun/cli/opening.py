@@ -30,6 +30,14 @@ def opened(
     return model
 
 
+def opened_for_chats(*options: Any, **further: Any) -> Model:
+    """As `opened`, with a notice about a model that has no chat template."""
+    model = opened(*options, **further)
+    if model.llama_model.chat_template is None:
+        output.note("the model has no chat template, so ChatML is used; --chat-template names another")
+    return model
+
+
 def unusable_gpu() -> Finding | None:
     """Why llama.cpp cannot use the GPU of this machine; None if no GPU is known to be there, or if it can be used."""
     driver, has_nvidia = gpu_driver(), nvidia_card()

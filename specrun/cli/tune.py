@@ -22,8 +22,8 @@ from specrun.views import output
 if TYPE_CHECKING:
     from specrun.engine.run_options import RunOptions
     from specrun.profiles.profile import Profile
+    from specrun.tuning.tune_pair import TunedDraft
     from specrun.tuning.tuner import EffortName
-    from specrun.tuning.which_draft import TunedDraft
 
 _NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
 
@@ -127,8 +127,7 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     from specrun.long_run import Run
     from specrun.profiles import profile_files
     from specrun.tuning import unfinished
-    from specrun.tuning.tune_pair import OtherProcessNeededError
-    from specrun.tuning.which_draft import fastest_of, tune_drafts
+    from specrun.tuning.tune_pair import OtherProcessNeededError, fastest_of, tune_drafts
     from specrun.views.placement_view import picture
 
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"

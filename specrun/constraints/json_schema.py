@@ -110,9 +110,8 @@ class _Converter:
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             _refuse(at, f"{pointer} is not in this file; only #/... is supported")
         if pointer not in self._references:
-            try:
-                schema = pointed_at(self._schema, pointer)
-            except KeyError:
+            schema = pointed_at(self._schema, pointer)
+            if schema is None:
                 _refuse(at, f"there is no {pointer}")
             # The name is stored before the schema is converted, because the schema may refer to itself.
             name = self._references[pointer] = f"{self._prefix}ref{len(self._references)}"

@@ -49,7 +49,7 @@ def is_of_type(value: Any, kind: str) -> bool:
 
 
 def pointed_at(root: Any, pointer: str) -> Any:
-    """The part of `root` that a pointer beginning with # names. Raises KeyError if there is none."""
+    """The part of `root` that a pointer beginning with # names; None if there is none."""
     value = root
     for part in unquote(pointer).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -58,5 +58,5 @@ def pointed_at(root: Any, pointer: str) -> Any:
         elif isinstance(value, dict) and key in value:
             value = value[key]
         else:
-            raise KeyError(pointer)
+            return None
     return value

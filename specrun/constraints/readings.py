@@ -7,7 +7,6 @@ where they contain themselves, every level of nesting doubles them again, until 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from specrun.constraints.keywords import COMBINING, KEYWORDS, pointed_at
@@ -49,7 +48,9 @@ class _Walk:
             raise UsageError(f"the schema is nested more than {_DEEPEST} times; split it with $ref")
         if not isinstance(schema, dict):
             return 1
-        self._count_repeated(schema)
+        self._n_repeated += max((schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)), default=0)
+        if self._n_repeated > MOST_REPEATED:
+            raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
         if isinstance(schema.get("$ref"), str):
             return self._of_reference(schema["$ref"], depth)
         if alternatives := _alternatives(schema):
@@ -90,7 +91,7 @@ class _Walk:
         if pointer not in self._known:
             before, self._recursive = self._recursive, set()
             self._open.add(pointer)
-            self._known[pointer] = self.readings(self._found(pointer), depth + 1)
+            self._known[pointer] = self.readings(pointed_at(self._root, pointer), depth + 1)
             self._open.discard(pointer)
             self._reached[pointer] = self._recursive
             self._recursive = before
@@ -101,19 +102,8 @@ class _Walk:
         for _ in range(_DEEPEST):
             if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
                 return schema
-            schema = self._found(schema["$ref"])
+            schema = pointed_at(self._root, schema["$ref"])
         return None
-
-    def _found(self, pointer: str) -> Any:
-        with suppress(KeyError):
-            return pointed_at(self._root, pointer)
-        return None
-
-    def _count_repeated(self, schema: Mapping[str, Any]) -> None:
-        counts = [schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)]
-        self._n_repeated += max(counts, default=0)
-        if self._n_repeated > MOST_REPEATED:
-            raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
 
 
 def _alternatives(schema: Mapping[str, Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import make_request
 from specrun.interrupts import never
 from specrun.options.sampling_options import SamplingOptions
-from specrun.speculation.controllers.by_temperature import ByTemperature
+from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF
 
@@ -100,4 +100,4 @@ class Comparison:
 
 
 def _gave_up(plans: PlanChooser) -> bool:
-    return isinstance(plans, ByTemperature) and plans.now.gave_up
+    return isinstance(plans, Auto) and plans.gave_up

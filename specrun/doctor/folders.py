@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun import locations
-from specrun.catalog import cache
-from specrun.catalog.hub import settings as hub
+from specrun.catalog import cache, hub
 from specrun.display_text import size_text
 from specrun.doctor import Finding
 from specrun.errors import ProfileError

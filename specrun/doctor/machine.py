@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
+from specrun.catalog.hub import address, is_offline
 from specrun.catalog.hub.client import ask_whether_there
-from specrun.catalog.hub.settings import address, is_offline
 from specrun.display_text import size_text
 from specrun.doctor import Finding
 from specrun.errors import HubError

@@ -98,8 +98,7 @@ def _build() -> dict[str, Any]:
 
 
 def _facts() -> dict[str, Any]:
-    from specrun.llama.facts.fact import why_not
-    from specrun.llama.facts.relied_on import FACTS
+    from specrun.llama.facts.relied_on import FACTS, why_not
 
     findings = []
     for fact in FACTS:

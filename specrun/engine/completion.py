@@ -11,9 +11,8 @@ from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.engine.text_stream import TextStream
 from specrun.interrupts import never
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.llama.grammar import Grammar, TriggeredGrammar
+from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 
 
@@ -112,7 +111,7 @@ class Completion:
     def end(self) -> str:
         """The rest of the text, when there will be no further pass."""
         self.is_over = True
-        rest = "" if self._text_stream.stopped else self._text_stream.finish()
+        rest = self._text_stream.finish()
         self.text += rest
         return rest
 

@@ -6,15 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import attention_trial, order_trial
+from specrun.engine import kernel_trials
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.errors import ModelFileError
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import room_for_weights
 from specrun.llama import tiled_kernels
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import EXACT_TYPES
+from specrun.llama.facts.relied_on import EXACT_TYPES, why_not
 from specrun.llama_settings import LlamaSettings
 
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
@@ -51,33 +49,35 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and reading hides what it takes longer for a few tokens.
+
+    Raises ModelFileError for a file that cannot be read.
     """
-    try:
-        file = GgufFile.read(options.target)
-        keeps = keeps_bits(options.target)
-        if keeps and not file.n_experts:
-            return options
-        gpus = gpus_of(options)
-        placement = place(placement_request(options, gpus))
-        on_cpu = not placement.n_gpu_layers
-    except ModelFileError:
-        return options  # loading the file says what is wrong with it
+    file, decided = GgufFile.read(options.target), options.settings
+    keeps = keeps_bits(options.target)
+    if keeps and not file.n_experts:
+        return options
+    placement = place(placement_request(options, gpus_of(options)))
+    on_cpu = not placement.n_gpu_layers
     reads_experts = bool(placement.ram.parts.get("experts")) and _has_room_twice(placement)
     in_memory = LlamaSettings(load_mode="none" if reads_experts else None)
     if keeps:
         defaults = LlamaSettings()
     elif options.exact:
-        is_streamed = placement.regime == "streamed" and on_cpu and not options.settings.repack
+        is_streamed = placement.regime == "streamed" and on_cpu and not decided.repack
         one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
         defaults = LlamaSettings(tiled="always" if one_kernel else None)
     else:
         repack = True if placement.can_repack else None
-        defaults = LlamaSettings(type_v=None if options.settings.type_k else "f16", repack=repack)
+        defaults = LlamaSettings(type_v=None if decided.type_k else "f16", repack=repack)
         if on_cpu and _fits_without_flash_attention(options, placement):
-            defaults = attention_of(file, options.settings).over(defaults)
-        if repack and _has_room_twice(placement):
-            defaults = order_of(file, options.settings).over(defaults)
-    return replace(options, settings=options.settings.over(defaults).over(in_memory))
+            defaults = attention_of(file, decided).over(defaults)
+        # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
+        # fewer tokens than a pass has, so nothing was tried for them.
+        is_mapped = decided.load_mode in (None, "auto", "mmap")
+        lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
+        if lies_twice and _has_room_twice(placement):
+            defaults = replace(defaults, file_order_from=kernel_trials.file_order_from(file, decided.threads))
+    return replace(options, settings=decided.over(defaults).over(in_memory))
 
 
 def _has_room_twice(placement: Placement) -> bool:
@@ -88,7 +88,7 @@ def _has_room_twice(placement: Placement) -> bool:
 
 def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> bool:
     """Whether the weights still lie in RAM, re-ordered if they are now, beside the larger buffers of attention."""
-    settings = options.settings.over(attention_trial.WITHOUT)
+    settings = options.settings.over(kernel_trials.WITHOUT_FLASH)
     without = place(placement_request(replace(options, settings=settings), ()))
     return placement.regime == without.regime == "in RAM" and placement.can_repack == without.can_repack
 
@@ -96,15 +96,6 @@ def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> 
 def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     """Settings that turn flash attention off where that is faster on this CPU and the user left it open."""
     is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
-    if is_open and attention_trial.is_faster_without(file, decided.threads):
-        return attention_trial.WITHOUT
+    if is_open and kernel_trials.is_faster_without_flash(file, decided.threads):
+        return kernel_trials.WITHOUT_FLASH
     return LlamaSettings()
-
-
-def order_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
-    """Settings with which large passes take re-ordered weights from the file, where that is faster on this CPU."""
-    # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
-    # fewer tokens than a pass has, so nothing was tried for them.
-    if decided.repack is False or decided.load_mode not in (None, "auto", "mmap") or file.n_experts:
-        return LlamaSettings()
-    return LlamaSettings(file_order_from=order_trial.file_order_from(file, decided.threads))

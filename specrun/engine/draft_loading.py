@@ -13,16 +13,12 @@ from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, PairError
-from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, draft_of
+from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, drafts_of
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
-from specrun.llama.draft import draft_lanes
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES
+from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
-from specrun.llama.heads.dflash import Block, BlockContext, dflash_draft
-from specrun.llama.heads.head_context import HeadContext
-from specrun.llama.heads.level_drafts import eagle3_draft, mtp_draft
-from specrun.llama.heads.markov import markov_part
+from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, markov_part
+from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.method import HEADS, Plan
 
@@ -42,12 +38,12 @@ def checked_head(options: RunOptions) -> Head | None:
         what = f"{article(wanted)} {HEADS[wanted]}"
         raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
     if head:
-        bindings.check()
+        bindings.functions()  # this build may lack some
         for fact in (HIDDEN_STATES, ARCHITECTURES):
             if why := why_not(fact, options.settings):
                 raise LlamaError(fact.notice(why))
-    if head and not head.is_own:
-        check_head(target, file, head)
+        if not head.is_own:
+            check_head(target, file, head)
     return head
 
 
@@ -75,7 +71,7 @@ def make_drafts(
         return [_make_head(model, head, target, config, n_vocab, deepest, resources)]
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
-    return [*draft_lanes(context, n_vocab, config.lanes)] if config.lanes else [draft_of(context, n_vocab)]
+    return [*drafts_of(context, n_vocab)]
 
 
 def _make_head(
@@ -88,22 +84,18 @@ def _make_head(
     resources: ExitStack,
 ) -> AnyHead:
     """deepest: drafted tokens on a path, at most. A block is no longer than that, as in llama.cpp's own tools."""
+    draft: AnyHead
     if head.kind == "dflash":
         file = GgufFile.read(model.path)
         whole = Block(*block_of(file))
         block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
         of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
-        blocks = BlockContext(model, of_block, target.context, block.is_causal)
-        resources.enter_context(blocks)
-        markov = markov_part(file)
-        block_draft, target.states = dflash_draft(blocks, target.context, head.target_layers, n_vocab, block, markov)
-        return block_draft
-    is_mtp = head.kind == "mtp"
-    setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)
-    context = HeadContext(model, config, setup)
-    resources.enter_context(context)
-    if is_mtp:
-        draft, target.states = mtp_draft(context, target.context, n_vocab)
+        blocks = resources.enter_context(BlockContext(model, of_block, head=HeadSetup(target.context, 0)))
+        draft = BlockDraft(blocks, target.context, head.target_layers, n_vocab, block, markov_part(file))
     else:
-        draft, target.states = eagle3_draft(context, target.context, head.target_layers, n_vocab)
+        is_mtp = head.kind == "mtp"
+        setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)
+        context = resources.enter_context(LlamaContext(model, config, head=setup))
+        draft = HeadDraft(context, setup, head.target_layers, n_vocab)
+    target.states = draft.states
     return draft

@@ -1,41 +1,56 @@
-"""The engine that writes texts: a target, what drafts for it, and room for a text."""
+"""What writes texts: a target, what drafts for it, and the room for a text or for several in one pair of contexts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, DraftContext, TargetContext
+from specrun.llama.draft import SavedDraft
+from specrun.llama.lane_cells import CellLedger, LaneCells
+from specrun.llama.rollback import HeldText, SavedText
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
+# Dead cells from which the texts are moved together, if there are more of them than of the texts' own: each row of
+# attention has to skip them. By hand: moving a text costs a copy of its cache.
+_MANY_DEAD = 256
 
+
+@dataclass(frozen=True, eq=False)
+class SavedCaches:
+    """A copy in memory of a text as both models hold it, so that texts go on in turn without being read again."""
+
+    target: SavedText
+    # None without a draft model, and for a head or a draft with recurrent layers, which read the text again.
+    draft: SavedDraft | None
+
+    @property
+    def held(self) -> HeldText:
+        """What the target holds."""
+        return self.target.held
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory."""
+        return self.target.n_bytes + (self.draft.state.nbytes if self.draft else 0)
+
+
+@dataclass(eq=False)
 class Engine:
-    """What writes texts, one at a time (`Generation`). Close it before its contexts.
+    """What writes texts, one at a time (`Generation`)."""
 
-    target: the target's context.
-    draft: the draft's context; None without a draft model.
-    ctx_size: most tokens of prompt and completion together. The contexts have further cells for a tree.
-    sources: the draft sources, for methods that use them.
-    overlap: whether to draft while the target's passes run; None does as the plan says.
-    """
+    target: TargetContext
+    draft: AnyDraft | None  # None without a draft model
+    ctx_size: int  # most tokens of prompt and completion together. The contexts have further cells for a tree.
+    sources: SourceSet | None = None  # the draft sources, for methods that use them
+    wants_overlap: bool | None = None  # whether to draft while the target's passes run; None does as the plan says
 
-    def __init__(
-        self,
-        target: TargetContext,
-        draft: AnyDraft | None,
-        ctx_size: int,
-        sources: SourceSet | None = None,
-        overlap: bool | None = None,
-    ) -> None:
-        self.target = target
-        self.draft = draft
-        self.sources = sources
-        self.ctx_size = ctx_size
+    def __post_init__(self) -> None:
         # Drafting ahead goes back and forth between texts, for which a recurrent draft keeps too few states. And a head
         # needs the states that the pass gives.
-        self.overlap = Overlap(target, draft) if isinstance(draft, DraftContext) else None
-        self.wants_overlap = overlap
+        self.overlap = Overlap(self.target, self.draft) if isinstance(self.draft, DraftContext) else None
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
         """Let a head draft anywhere along a text that the target did not write just now: the target reads the text for
@@ -56,6 +71,49 @@ class Engine:
         if self.draft:
             self.draft.reset()
 
-    def close(self) -> None:
-        if self.overlap:
-            self.overlap.close()
+    @property
+    def n_saved_bytes(self) -> int:
+        """About the bytes that `save` would take now."""
+        return self.target.n_saved_bytes + (self.draft.n_saved_bytes if isinstance(self.draft, DraftContext) else 0)
+
+    def save(self) -> SavedCaches | None:
+        """A copy of what the caches hold between texts; None after a pass that failed. Raises LlamaError."""
+        target = self.target.save()
+        if target is None:
+            return None
+        return SavedCaches(target, self.draft.save() if isinstance(self.draft, DraftContext) else None)
+
+    def restore(self, saved: SavedCaches) -> None:
+        """Let the caches hold what this engine saved. Raises LlamaError."""
+        self.target.restore(saved.target)
+        if saved.draft and isinstance(self.draft, DraftContext):
+            self.draft.restore(saved.draft)
+
+
+class Lanes:
+    """The engines that share contexts. The first has room for larger trees than the others."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = tuple(engines)
+        cells = self.engines[0].target.cells
+        self._ledger: CellLedger | None = cells.ledger if isinstance(cells, LaneCells) else None
+
+    def has_room(self, n: int) -> bool:
+        """Whether `n` cells are free. A text without others always has room: its context is large enough for it."""
+        return self._ledger is None or self._ledger.n_free >= n
+
+    def make_room(self, n: int) -> None:
+        """Move the texts together if that gives `n` free cells which there are not, or if many cells are dead.
+
+        Raises LlamaError if llama.cpp fails; then the texts are in no cache any more.
+        """
+        ledger = self._ledger
+        if ledger is None:
+            return
+        n_alive = sum(engine.target.n_cached for engine in self.engines)
+        if ledger.n_dead > max(n_alive, _MANY_DEAD) or ledger.n_free < n <= ledger.n_free + ledger.n_dead:
+            targets = sorted((engine.target for engine in self.engines), key=lambda target: target.cells.last)
+            with ledger.changing():
+                ledger.free_dead()
+                for target in targets:
+                    target.move_down()

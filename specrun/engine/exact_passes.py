@@ -11,8 +11,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import fingerprint
 from specrun.hardware.placement import Placement
 from specrun.llama import TargetContext, offload_threshold, tiled_kernels
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import BOUNDARIES
+from specrun.llama.facts.relied_on import BOUNDARIES, why_not
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
 from specrun.locations import data_dir, recall, remember

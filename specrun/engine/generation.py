@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from specrun.engine.engine import Engine
 from specrun.engine.request import Request
@@ -13,56 +13,40 @@ from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
-from specrun.sampling.logprobs import TokenLogprob, logprob
-from specrun.speculation.accept import accept
+from specrun.sampling.sampler import TokenLogprob, logprob
+from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import n_in_order
+from specrun.speculation.tree import TokenTree, n_in_order
 
 
+@dataclass(eq=False)
 class Generation:
     """One text. `passes.write_alone` writes it alone; `passes.Passes` writes several texts in the same passes.
 
-    The tokens depend only on the request, the constraint and the target, not on `plans`. (With methods that draw their
-    trees at random, only the distribution of the tokens is the same.) Where the constraint allows no token, the text
-    ends.
-
-    target: the target with this text.
-    statistics: complete when the text is over.
-    interrupted: asked after every pass whether the text shall end.
-    is_over: whether no pass follows.
+    The tokens depend only on the request, the constraint and the target, not on the plans. (With methods that draw
+    their trees at random, only the distribution of the tokens is the same.) Where the constraint allows no token, the
+    text ends.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        plans: PlanChooser,
-        constraint: Constraint | None = None,
-        interrupted: Callable[[], bool] = never,
-    ) -> None:
-        self.engine = engine
-        self.target = engine.target
-        self.statistics = Statistics(prompt_tokens=len(request.prompt))
-        self.interrupted = interrupted
-        self.is_over = False
-        self.sampler = Sampler(request.sampling, engine.target.n_vocab, constraint, len(request.prompt))
-        self._request = request
-        self._plans = plans
-        self._clock: Clock | None = None  # from the first pass on
-        self._started = 0.0
-        self._reading_seconds = 0.0
+    engine: Engine
+    request: Request
+    plans: PlanChooser
+    constraint: InitVar[Constraint | None] = None
+    interrupted: Callable[[], bool] = never  # asked after every pass whether the text shall end
+    is_over: bool = field(default=False, init=False)  # whether no pass follows
+    _clock: Clock | None = field(default=None, init=False)  # from the first pass on
+    _started: float = field(default=0.0, init=False)
+    _reading_seconds: float = field(default=0.0, init=False)
 
-    @property
-    def plans(self) -> PlanChooser:
-        """What chooses the plans, set to this text's temperature."""
-        self._plans.begin(self._request.sampling.temperature)
-        return self._plans
+    def __post_init__(self, constraint: Constraint | None) -> None:
+        request, self.target = self.request, self.engine.target
+        self.statistics = Statistics(prompt_tokens=len(request.prompt))  # complete when the text is over
+        self.sampler = Sampler(request.sampling, self.target.n_vocab, constraint, len(request.prompt))
 
     @property
     def is_reading(self) -> bool:
@@ -82,7 +66,7 @@ class Generation:
 
     def begin(self) -> None:
         """Let the target take up the prompt. Raises PromptError if it is empty or leaves no room in the context."""
-        n_prompt, ctx_size = len(self._request.prompt), self.engine.ctx_size
+        n_prompt, ctx_size = len(self.request.prompt), self.engine.ctx_size
         if n_prompt == 0:
             raise PromptError("the prompt is empty; give some text")
         if n_prompt >= ctx_size:
@@ -92,7 +76,7 @@ class Generation:
         if self.engine.overlap:
             self.engine.overlap.forget()
         self._started = time.perf_counter()
-        self.statistics.prompt_tokens_decoded = self.target.begin_prompt(self._request.prompt)
+        self.statistics.prompt_tokens_decoded = self.target.begin_prompt(self.request.prompt)
 
     def has_read(self, seconds: float) -> None:
         """Note how long a portion of the prompt took."""
@@ -108,9 +92,9 @@ class Generation:
         plans, statistics, draft = self.plans, self.statistics, self.engine.draft
         plans.read_prompt(statistics.prompt_tokens_decoded, self._reading_seconds)
         if is_alone and draft and plans.needs_draft and self.target.has_states:
-            draft.start(self._request.prompt)
+            draft.start(self.request.prompt)
         statistics.prefill_seconds = time.perf_counter() - self._started
-        self._clock = Clock(self.target, draft, self.engine.overlap)
+        self._clock = Clock(self.engine)
 
     def draft(self, plan: Plan, budget: int | None = None, guide: Guide | None = None) -> Turn:
         """This text's part in the next step, with the tree that `plan` drafts.
@@ -129,10 +113,16 @@ class Generation:
         )
         sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        drafting = Drafting(plan, self._request.sampling.temperature, candidates, guide or self._plans.guide, sources)
-        overlap = self.engine.overlap if budget is None and limits.depth >= 1 and limits.budget >= 2 else None
-        turn = Turn(self, drafting, limits, sources, overlap.take(plan, limits) if overlap else None)
-        turn.draft = turn.ready or self._drafted(drafting, limits)
+        drafting = Drafting(plan, self.request.sampling.temperature, candidates, guide or self.plans.guide, sources)
+        has_room = limits.depth >= 1 and limits.budget >= 2
+        overlap = self.engine.overlap if budget is None and has_room else None
+        ready = overlap.take(plan, limits) if overlap else None
+        # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
+        can_draft = has_room and (self.target.has_states or not plan.method.needs_draft)
+        drafter = drafting.drafter() if can_draft and not ready else None
+        tokens = self.target.tokens
+        turn = Turn(self, drafting, limits, sources, ready)
+        turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1])))
         turn.draft_seconds = time.perf_counter() - started
         return turn
 
@@ -157,13 +147,13 @@ class Generation:
     def ends_text(self, token: int) -> bool:
         """Whether the text ends with this token."""
         return token == NO_TOKEN or (
-            not self._request.ignore_eos and self.target.context.model.is_end_of_generation(token)
+            not self.request.ignore_eos and self.target.context.model.is_end_of_generation(token)
         )
 
     @property
     def tokens_left(self) -> int:
         """Tokens that may still be written."""
-        left, max_tokens = self.engine.ctx_size - len(self.target.tokens), self._request.max_tokens
+        left, max_tokens = self.engine.ctx_size - len(self.target.tokens), self.request.max_tokens
         return left if max_tokens is None else min(left, max_tokens - self.statistics.completion_tokens)
 
     def _sources_of(self, plan: Plan) -> SourceSet | None:
@@ -175,21 +165,15 @@ class Generation:
         sources.follow(self.target.tokens, names, permitted, self.sampler.noise)
         return sources
 
-    def _drafted(self, drafting: Drafting, limits: DraftLimits) -> Draft:
-        # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
-        can_draft = self.target.has_states or not drafting.plan.method.needs_draft
-        drafter = drafting.drafter() if limits.depth >= 1 and limits.budget >= 2 and can_draft else None
-        return drafter.draft(self.target.tokens, limits) if drafter else Draft.nothing(self.target.tokens[-1])
-
     def _finish(self, n_new: int) -> FinishReason | None:
-        max_tokens = self._request.max_tokens
+        max_tokens = self.request.max_tokens
         if max_tokens is not None and self.statistics.completion_tokens + n_new >= max_tokens:
             return "length"
         return "context" if len(self.target.tokens) >= self.engine.ctx_size else None
 
     def _logprobs(self, turn: Turn, tokens: list[int]) -> tuple[TokenLogprob, ...]:
         """The log-probabilities of `tokens`, which were chosen along the accepted path, if the request asks for any."""
-        n_top = self._request.logprobs
+        n_top = self.request.logprobs
         if n_top is None:
             return ()
         along = zip(turn.accepted.path, tokens, strict=False)
@@ -242,12 +226,3 @@ class Turn:
             accepted = accepted.first(n_in_order(accepted.path))
         ends = (i for i, token in enumerate(accepted.tokens, start=1) if self.text.ends_text(token))
         self.accepted = accepted.first(next(ends, len(accepted.tokens)))
-
-    def learn(self) -> None:
-        """Let the draft sources learn from the target's logits."""
-        if self.sources:
-            self.sources.learn(self.draft.tree, self.rows, self.accepted)
-
-    def commit(self) -> None:
-        """Commit the accepted path and the target's own token."""
-        self.text.target.commit(self.draft.tree, self.accepted.path, self.accepted.tokens[-1])

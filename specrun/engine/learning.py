@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -17,10 +17,8 @@ from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.locations import set_aside
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.by_temperature import ByTemperature
-from specrun.speculation.controllers.chooser import PlanChooser
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
@@ -33,14 +31,14 @@ _TEMPERATURES = (0.0, 0.8)
 _SECONDS_BETWEEN = 60.0  # after so long the next text in the same process begins by keeping what was learned
 
 
-def chooser(
+def choosers(
     plans: Sequence[Plan],
     begin_with: Profile | None,
     padding: PassSizes = ANY_SIZE,
     prompt_pass: int = DEFAULT_UBATCH,
     experts: ExpertGrowth | None = None,
-) -> ByTemperature:
-    """A controller of `plans`.
+) -> dict[float, Auto]:
+    """Controllers of `plans`, by temperature.
 
     begin_with: pass times, calibration and rates to begin with; None for nothing. prompt_pass: most tokens of one pass
         over a prompt. experts: those of the target; None for a dense model.
@@ -51,7 +49,7 @@ def chooser(
         costs = _costs(begin_with, padding, prompt_pass, experts)
         known = {a.temperature: a.calibration for a in begin_with.acceptance} if begin_with else {}
         guides = {t: Guide(costs, known[t].fresh() if t in known else None) for t in _TEMPERATURES}
-    return ByTemperature({t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()})
+    return {t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()}
 
 
 def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: float) -> list[ExpectedPlan]:
@@ -88,38 +86,38 @@ class Learner:
     @property
     def earlier(self) -> Profile | None:
         """What earlier runs with the same settings have kept; None for nothing."""
-        fingerprint = machine.fingerprint(self.identity)
+        path = profile_files.learned_path_of(machine.fingerprint(self.identity))
         try:
-            learned = profile_files.find_learned(fingerprint)
+            learned = profile_files.find(path)
         except DamagedProfileError as error:
-            aside = set_aside(profile_files.learned_path_of(fingerprint))
+            aside = set_aside(path)
             self.note(f"{error}, and {aside}; what earlier runs learned of this pair is learned again")
             return None
         except ProfileError:
             return None  # it is written again when this run ends
         return learned if learned and learned.settings == self.settings else None
 
-    def keep_now_and_then(self, plans: PlanChooser) -> None:
+    def keep_now_and_then(self, choosers: Mapping[float, Auto]) -> None:
         """Keep what was learned if that was not done for a minute."""
         if time.monotonic() > self._kept_at + _SECONDS_BETWEEN:
-            self.keep(plans)
+            self.keep(choosers)
 
-    def keep(self, plans: PlanChooser) -> None:
-        """Keep what was learned. If that is impossible the run goes on, with a notice."""
+    def keep(self, choosers: Mapping[float, Auto]) -> None:
+        """Keep what the choosers of each temperature learned. If that is impossible the run goes on, with a notice."""
         self._kept_at = time.monotonic()
         try:
-            if isinstance(plans, ByTemperature) and (learned := self._profile(plans)):
-                profile_files.save_learned(learned)
+            if learned := self._profile({t: auto for t, auto in choosers.items() if auto.has_learned}):
+                profile_files.export(learned, profile_files.learned_path_of(learned.fingerprint))
         except ProfileError as error:
             self.note(f"what this run learned is not kept: {error}")
 
-    def _profile(self, plans: ByTemperature) -> Profile | None:
-        """What the runs taught, as a profile; None if they were too short to teach anything."""
-        controllers = {t: auto for t, auto in plans.controllers.items() if auto.has_learned}
-        learned = plans.guide.learned
-        if not controllers or learned is None:
+    def _profile(self, choosers: Mapping[float, Auto]) -> Profile | None:
+        """What the runs taught, as a profile; None if they taught nothing, or not without a profile."""
+        guide = next((auto.guide for auto in choosers.values()), None)
+        if guide is None or guide.learned is None:
             return None
-        table = learned.draft.table(plans.guide.plain_ms(0)) if self.options.draft else None
+        learned = guide.learned
+        table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             fingerprint=machine.fingerprint(self.identity),
             identity=self.identity,
@@ -132,15 +130,15 @@ class Learner:
             exact_sizes=PLAIN_ONLY,  # more is not known
             pads=False,
             costs=CostModel(CostTable(learned.target.times), table),
-            acceptance=[_acceptance(t, auto) for t, auto in controllers.items()],
-            plans=[_plan(t, auto) for t, auto in controllers.items()],
+            acceptance=[_acceptance(t, auto) for t, auto in choosers.items()],
+            plans=[_plan(t, auto) for t, auto in choosers.items()],
             origin="learned",
         )
 
 
 def _acceptance(temperature: float, auto: Auto) -> Acceptance:
     calibration = auto.guide.calibration.with_run()
-    return Acceptance(temperature, calibration, [], [], calibration.n_counted)
+    return Acceptance(temperature, calibration, [], calibration.n_counted)
 
 
 def _plan(temperature: float, auto: Auto) -> TunedPlan:

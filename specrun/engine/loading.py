@@ -14,17 +14,15 @@ from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
-from specrun.engine.lanes import why_one_at_a_time
 from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
-from specrun.errors import ModelFileError, OutOfMemoryError, UsageError
+from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import Placement
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
-from specrun.llama.facts.fact import why_not
-from specrun.llama.facts.relied_on import CELLS, supported
+from specrun.llama.facts.relied_on import CELLS, supported, why_not
 from specrun.llama.target import target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
@@ -97,7 +95,8 @@ def _load(
     head = checked_head(options)
     settings, draft_settings = _settings(options, placement, head)
     streaming = plan_streaming(options, settings, with_mtp=head is not None and head.is_own)
-    states = _states(options)
+    # By the memory that is free before the target is loaded.
+    states = target_states(options, gpus_of(options))
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
     plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)
@@ -107,7 +106,7 @@ def _load(
     if not options.exact and (lost := lost_bits(options.target)):
         notices.append(lost)
     if options.parallel > 1:
-        alone = why_one_at_a_time(options, settings, model, draft_model, head) or why_not(CELLS, settings)
+        alone = _why_one_at_a_time(options, settings, model, draft_model, head) or why_not(CELLS, settings)
         if alone:
             notices.append(CELLS.notice(alone))
             options = replace(options, parallel=1)
@@ -162,6 +161,7 @@ def _models(
     is_own_head = head is not None and head.is_own
     model = LlamaModel(options.target, settings, _progress(options.target, show), with_mtp=is_own_head)
     resources.enter_context(model)
+    model.given_template = options.chat_template
     if is_own_head:
         return model, model
     if not options.drafts:
@@ -213,12 +213,23 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
     return loaded
 
 
-def _states(options: RunOptions) -> KeptStates | None:
-    """The recurrent states that the target will keep, which depend on the memory that is free before it is loaded."""
-    try:
-        return target_states(options, options.plans, gpus_of(options))
-    except ModelFileError:
-        return None  # loading the file says what is wrong with it
+def _why_one_at_a_time(
+    options: RunOptions, settings: LlamaSettings, target: LlamaModel, draft: LlamaModel | None, head: Head | None
+) -> str | None:
+    """Why texts are written one after the other; None where several can be written at the same time.
+
+    settings: those that are decided for the target. draft: the model or the head that drafts.
+    """
+    for model in (target, draft):
+        if model and model.is_recurrent:
+            return f"{model.name} has recurrent layers, which keep one state"
+        if model and model.has_window:
+            return f"{model.name} has layers that attend to a window only, whose cells are given away"
+    if head:
+        return "a head drafts from the states of one text"
+    if options.pads and settings.gpu_layers:
+        return "on a GPU a token's bits depend on the cells in front of it"
+    return None
 
 
 def _on_one_path(

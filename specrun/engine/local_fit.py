@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,12 +40,18 @@ class LocalFits:
 
         path: its file, whose header tells more than the catalog; None if it is not on this machine.
         """
-        target, used_share = _shape_of_file(path) if path else (None, 1.0)
+        target, n_experts, n_used = None, 0, 0
+        with suppress(ModelFileError):  # `specrun models info` says what is wrong with it
+            if path:
+                file = GgufFile.read(path)
+                target, n_experts, n_used = ModelShape.of(file, CELLS, UNDECIDED), file.n_experts, file.n_experts_used
         if target is None and entry:
-            target, shape = expected_shape(entry, CELLS), entry.shape
-            used_share = shape.experts_used / shape.experts if shape and shape.experts else 1.0
+            target = expected_shape(entry, CELLS)
+            if entry.shape:
+                n_experts, n_used = entry.shape.experts, entry.shape.experts_used
         if target is None:
             return None
+        used_share = n_used / n_experts if n_experts else 1.0
         return fit(target, self._draft_of(entry), self.gpus, self.ram_bytes, self.rates, used_share)
 
     def _draft_of(self, entry: Entry | None) -> ModelShape | None:
@@ -70,12 +77,3 @@ class LocalFits:
             for name, key, rate in named
         )
         return f"fits: {memory} free. tokens/s: an estimate of plain decoding, by reading {rates}"
-
-
-def _shape_of_file(path: Path) -> tuple[ModelShape | None, float]:
-    try:
-        file = GgufFile.read(path)
-    except ModelFileError:
-        return None, 1.0  # `specrun models info` says what is wrong with it
-    share = file.n_experts_used / file.n_experts if file.n_experts else 1.0
-    return ModelShape.of(file, CELLS, UNDECIDED), share

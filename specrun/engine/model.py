@@ -11,13 +11,12 @@ from weakref import WeakSet
 
 from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
-from specrun.engine.engine import Engine
+from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
-from specrun.engine.lanes import Lanes
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.placing import expert_growth
-from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
+from specrun.engine.prompt_tokens import Template, chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
@@ -26,9 +25,7 @@ from specrun.engine.session import Session
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
-from specrun.llama.chat_template import ChatTemplate
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
@@ -106,7 +103,6 @@ class Model:
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             draft = pair.drafts[i] if pair.drafts else None
             engines.append(Engine(target, draft, pair.ctx_size, own, options.overlap))
-            pair.resources.callback(engines[-1].close)
         return Lanes(engines)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
@@ -140,8 +136,8 @@ class Model:
         return self.residency.notice
 
     @cached_property
-    def _template(self) -> ChatTemplate | None:
-        """The target's chat template, compiled once for all prompts; None if it has none."""
+    def _template(self) -> Template | None:
+        """The chat template, compiled once for all prompts; None if there is none."""
         return chat_template(self.llama_model)
 
     @with_options_of(SamplingOptions)
@@ -165,7 +161,7 @@ class Model:
         """A conversation, whose `ask(text)` and `stream(text)` write the next answer.
 
         system: the system message; None for none. options: the sampling options of `specrun chat`, with underscores.
-        Raises ModelFileError for a model without a chat template.
+        Raises ModelFileError for a broken chat template.
         """
         session = self.session(make_request(ChatSamplingOptions(**options)))
         session.system = system

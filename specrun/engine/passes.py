@@ -10,7 +10,7 @@ from specrun.engine.shared_drafts import room_of
 from specrun.engine.statistics import Pass
 from specrun.engine.step import scores, step
 from specrun.speculation.controllers.sharing import Sharing
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import PassRecord
 
 
 def write_alone(generation: Generation) -> Iterator[Pass]:

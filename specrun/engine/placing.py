@@ -41,7 +41,12 @@ def plan_placement(options: RunOptions) -> Placement | None:
     gpus = gpus_of(options)
     if not gpus:
         return None
-    _check_gpus(options.settings, gpus)
+    names = ", ".join(gpu.name for gpu in gpus)
+    main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
+    if main is not None and main >= len(gpus):
+        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {main}")
+    if len(shares) > len(gpus):
+        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
     return place(placement_request(options, gpus))
 
 
@@ -51,12 +56,12 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
     A layer's results on a GPU have other last bits than on the CPU. So where texts must be bit-exact, plans with and
     without the draft, and with trees of up to `_ALIKE` nodes, leave the same room for the target's layers.
     """
-    return _request(options, gpus, target_states(options, options.plans, gpus))
+    return _request(options, gpus, target_states(options, gpus))
 
 
-def target_states(options: RunOptions, plans: Sequence[Plan], gpus: Sequence[Device]) -> KeptStates | None:
-    """The recurrent states that the target keeps to follow `plans`; None if it has no recurrent layer."""
-    file, plans = GgufFile.read(options.target), options.all_plans(plans)
+def target_states(options: RunOptions, gpus: Sequence[Device]) -> KeptStates | None:
+    """The recurrent states that the target keeps; None if it has no recurrent layer."""
+    file, plans = GgufFile.read(options.target), options.all_plans(options.plans)
     # A further plan for which there must be room may be one with a draft that is loaded later.
     has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
 
@@ -92,15 +97,6 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         draft_settings=options.draft_settings,
         states_bytes=of_head,
     )
-
-
-def _check_gpus(settings: LlamaSettings, gpus: Sequence[Device]) -> None:
-    names = ", ".join(gpu.name for gpu in gpus)
-    if settings.main_gpu is not None and settings.main_gpu >= len(gpus):
-        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {settings.main_gpu}")
-    if settings.tensor_split and len(settings.tensor_split) > len(gpus):
-        n_shares = len(settings.tensor_split)
-        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {n_shares} shares")
 
 
 def expert_growth(options: RunOptions) -> ExpertGrowth | None:

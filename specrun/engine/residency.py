@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import ExpertPages, expert_pages, n_bytes, weight_pages
+from specrun.catalog.weight_pages import expert_pages, n_bytes, weight_pages
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.errors import ModelFileError
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import place
-from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency, room_for_weights
+from specrun.hardware.residency import FEWEST_SLOTS, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
@@ -37,42 +36,39 @@ class Streaming:
 
 
 def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
-    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now."""
-    if options.residency == "off":
-        return Streaming()
-    gpus = gpus_of(options)
+    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
     pressure = Pressure.watch()
+    room = room_in_ram(options, gpus_of(options)) if options.residency != "off" else None
+    if room is None:
+        return Streaming()
     try:
-        room = room_in_ram(options, gpus)
-        if room is None:
-            return Streaming()
-        file = GgufFile.read(options.target)
         _check(settings)
-        if file.n_experts:
-            return _of_mixture(expert_pages(file, PAGE, with_mtp), file.n_experts_used, room, options.ring)
-        pages = weight_pages(file, PAGE, with_mtp)
-        # When the settings were measured there may have been more memory.
-        for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
-            plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
-            if plan:
-                break
-        if plan is None:
-            raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
-    except ModelFileError:
-        return Streaming()  # loading the file says what is wrong with it
+        return Streaming(_reader(options, with_mtp, room, pressure))
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
-    ring = replace(options.ring, n_slots=plan.n_slots)
-    return Streaming(partial(StreamedWeights, pages, plan, ring, pressure)) if plan.streamed else Streaming()
 
 
-def _of_mixture(experts: ExpertPages, n_used: int, room: int, ring: RingSettings) -> Streaming:
-    """n_used: experts of a layer that a token uses."""
-    if not experts.layers:
-        raise CannotStreamError("its experts lie in the file in an unknown way")
-    if n_bytes(experts.dense) > room:
-        raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-    return Streaming(partial(ExpertWeights, experts, n_used, ring))
+def _reader(options: RunOptions, with_mtp: bool, room: int, pressure: Pressure) -> Callable[[], Reader] | None:
+    """What makes the reader of the weights that do not fit into `room` bytes; None if none of them is streamed."""
+    file = GgufFile.read(options.target)
+    if file.n_experts:
+        experts = expert_pages(file, PAGE, with_mtp)
+        if not experts.layers:
+            raise CannotStreamError("its experts lie in the file in an unknown way")
+        if n_bytes(experts.dense) > room:
+            raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
+        return partial(ExpertWeights, experts, file.n_experts_used, options.ring)
+    pages = weight_pages(file, PAGE, with_mtp)
+    # When the settings were measured there may have been more memory.
+    for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
+        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
+        if plan:
+            ring = replace(options.ring, n_slots=plan.n_slots)
+            return partial(StreamedWeights, pages, plan, ring, pressure) if plan.streamed else None
+    raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
 
 
 def target_context(

@@ -10,7 +10,7 @@ from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.local_pair import Fetcher, local_pair
 from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
-from specrun.engine import growth_maps
+from specrun.engine import growth_maps, prompt_tokens
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
 from specrun.llama import offload_threshold
@@ -52,6 +52,7 @@ def run_options(
         datastore=speculation.datastore,
         history=speculation.history,
         overlap=speculation.overlap,
+        chat_template=prompt_tokens.given_template(models.chat_template) if models.chat_template else None,
     )
 
 
@@ -89,21 +90,24 @@ def with_profile(
     The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
     `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
     """
+    options = replace(options, follow=speculation.is_auto)
     are_saved = profile_files.are_saved()
     if options.draft is None and not are_saved:
-        return replace(options, profile=None, follow=speculation.is_auto)
+        return options
     subject = _subject(options)
     if are_saved and offload_threshold.is_open():
         offload_threshold.settle(lookup.offload_min_batch(subject))
     if options.draft is None:
-        return replace(options, profile=_of_target(subject), follow=speculation.is_auto)
+        # The newest profile of the target with any draft, so that a text is the same without a draft.
+        profile = profile_files.of_target(lookup.identify(subject))
+        return replace(options, profile=profile.without_draft() if profile else None)
     saved = lookup.find(lookup.identify(subject))
     if saved.notice and (saved.is_set_aside or speculation.is_auto or speculation.method):
         note(saved.notice)
     if speculation.method:
         plan = _with_size(options.plans[0], saved.profile, speculation, temperature)
         options = replace(options, plans=(plan,))
-    return replace(options, profile=saved.profile, follow=speculation.is_auto)
+    return replace(options, profile=saved.profile)
 
 
 def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOptions, temperature: float) -> Plan:
@@ -112,9 +116,3 @@ def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOpti
     if plan.method.is_adaptive:
         raise UsageError(f"--method {speculation.method} needs a profile of this pair; run `specrun tune` first")
     return plan
-
-
-def _of_target(subject: lookup.Subject) -> Profile | None:
-    """The newest profile of the target with any draft, so that a text is the same without a draft."""
-    profile = profile_files.of_target(lookup.identify(subject))
-    return profile.without_draft() if profile else None

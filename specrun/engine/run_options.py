@@ -43,6 +43,7 @@ class RunOptions:
     residency: ResidencyChoice = "auto"  # whether specrun streams weights that do not fit into RAM, where it can
     ring: RingSettings = field(default_factory=RingSettings)  # how it reads them; a profile has its own
     overlap: bool | None = None  # whether to draft while the target's passes run; None: as the plan says
+    chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
     parallel: int = 1  # most texts that are written at the same time, within one context
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from specrun.engine import growth_maps, learning
 from specrun.engine.engine import Engine
-from specrun.profiles.profile import Profile
+from specrun.profiles.profile import Profile, nearest
+from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import ExpertGrowth
@@ -26,27 +27,32 @@ class RunPlans:
 
     def __post_init__(self) -> None:
         self._follows_profile = self.profile is not None and self.follow
-        self.kept = self.auto()  # the chooser that `auto` keeps from one text to the next
+        self.kept = self._autos()  # the choosers that `auto` keeps from one text to the next; none for a single plan
         self._fixed: dict[float, FixedPlan] = {}
 
-    def auto(self) -> PlanChooser:
-        """A new chooser, which has seen nothing yet: by the profile, by what was learned, or among the candidates."""
+    def auto(self, temperature: float) -> PlanChooser:
+        """A new chooser for texts of this temperature, which has seen nothing yet."""
+        autos = self._autos()
+        return autos[nearest(temperature, autos)] if autos else FixedPlan(self.candidates[0])
+
+    def _autos(self) -> dict[float, Auto]:
+        """New choosers by temperature: by the profile, by what was learned, or among several candidates."""
         if self.profile and self._follows_profile:
-            return self.profile.chooser()
+            return self.profile.choosers()
         if len(self.candidates) == 1:
-            return FixedPlan(self.candidates[0])
+            return {}
         target = self.engine.target
         prompt_pass = target.context.config.settings.prompt_pass
         known = self.profile or self.learned
-        return learning.chooser(self.candidates, known, target.padding, prompt_pass, self.experts)
+        return learning.choosers(self.candidates, known, target.padding, prompt_pass, self.experts)
 
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.
 
         A single plan that needs a tree shape gets it, for which short texts may be written first.
         """
-        if len(self.candidates) > 1 or self._follows_profile:
-            return self.kept
+        if self.kept:
+            return self.kept[nearest(temperature, self.kept)]
         if temperature not in self._fixed:
             self._fixed[temperature] = self.fixed(self.shaped(self.candidates, temperature)[0], temperature)
         return self._fixed[temperature]

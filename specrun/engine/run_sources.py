@@ -19,8 +19,6 @@ from specrun.speculation.sources.source import Source
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 
-_FINGERPRINT_DIGITS = 16
-
 
 def fingerprint(model: LlamaModel) -> str:
     """16 hexadecimal digits that identify a model's tokenizer. Files of token ids are valid for one tokenizer."""
@@ -28,7 +26,7 @@ def fingerprint(model: LlamaModel) -> str:
     digest = hashlib.sha256(f"{vocabulary.kind} {vocabulary.pre}".encode())
     for token in vocabulary.tokens:
         digest.update(token + b"\0")
-    return digest.hexdigest()[:_FINGERPRINT_DIGITS]
+    return digest.hexdigest()[:16]
 
 
 class RunSources:

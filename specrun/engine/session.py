@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specrun.engine.completion import Completion
-from specrun.engine.prompt_tokens import chat_template
+from specrun.engine.prompt_tokens import WrittenTexts, template_of_chats
 from specrun.engine.request import Request
-from specrun.engine.written_texts import WrittenTexts
-from specrun.errors import ModelFileError, PromptError
+from specrun.errors import PromptError
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message
 from specrun.sampling.parameters import MAX_SEED
@@ -17,7 +16,7 @@ from specrun.speculation.controllers.chooser import PlanChooser
 
 
 class Session:
-    """The messages so far, and how the next answer is written. Raises ModelFileError for a model without a template.
+    """The messages so far, and how the next answer is written. Raises ModelFileError for a broken chat template.
 
     model: the target.
     ctx_size: most tokens of conversation and answer together.
@@ -34,15 +33,12 @@ class Session:
         complete: Callable[[Request, PlanChooser | None], Completion],
         request: Request,
     ) -> None:
-        template = chat_template(model)
-        if template is None:
-            raise ModelFileError(f"{model.path} has no chat template; use `specrun generate --raw`")
         self.request = request
         self.plans: PlanChooser | None = None
         self.messages: list[Message] = []
         self._ctx_size = ctx_size
         self._complete = complete
-        self._template = template
+        self._template = template_of_chats(model)
         self._written = WrittenTexts(model, 1)
         self._asked = ""  # the rendered conversation that the present completion answers
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from specrun.engine.generation import Generation, Turn
 from specrun.speculation.controllers.sharing import Sharing
-from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.shared_pass import node_ms, nodes_that_pay
+from specrun.speculation.method import OFF
+from specrun.speculation.planning.guide import node_ms, nodes_that_pay
 
 
 def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sharing) -> list[Turn]:
@@ -35,7 +35,7 @@ def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation]
             row = guide.target_row(text.target.n_cached)
             share = min(share, max(len(row) - 1 - n_tokens, 0))
             guide = guide.among(n_tokens - text.n_needed, rate, node_ms(row, n_tokens, len(texts)))
-            plan = plan if pays or not _follows_pass_times(plan) else OFF.plan()
+            plan = plan if pays or not plan.can_shrink else OFF.plan()
         turns.append(text.draft(plan, share + 1, guide))
         further -= len(turns[-1].draft.tree) - 1
     return _cut(turns, n_read, rate) if pays else turns
@@ -61,7 +61,7 @@ def plain_rate(texts: Sequence[Generation]) -> float:
 def _cut(turns: list[Turn], n_read: int, rate: float) -> list[Turn]:
     """The trees with as many nodes as pay in one pass; trees whose size is fixed stay."""
     guide = turns[0].text.plans.guide
-    is_sized = [turn.drafting.guide is not None and _follows_pass_times(turn.drafting.plan) for turn in turns]
+    is_sized = [turn.drafting.guide is not None and turn.drafting.plan.can_shrink for turn in turns]
     if guide is None or not any(is_sized):
         return turns
     row = guide.target_row(max(turn.text.target.n_cached for turn in turns))
@@ -72,8 +72,3 @@ def _cut(turns: list[Turn], n_read: int, rate: float) -> list[Turn]:
         if sized:
             turn.keep_nodes(n + 1)
     return turns
-
-
-def _follows_pass_times(plan: Plan) -> bool:
-    """Whether pass times, where they are known, decide how large the plan's trees are."""
-    return plan.method.is_adaptive or not plan.method.needs_draft

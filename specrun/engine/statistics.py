@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specrun.engine.overlap import Overlap
-from specrun.llama import AnyDraft, TargetContext
-from specrun.sampling.logprobs import TokenLogprob
-from specrun.speculation.sample_and_match import Accepted
+from specrun.engine.engine import Engine
+from specrun.sampling.sampler import TokenLogprob
+from specrun.speculation.accept import Accepted
 from specrun.speculation.tree import TokenTree
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
@@ -118,22 +117,24 @@ class Statistics:
 class Clock:
     """Measures the time since it was made, how much of it went into target and draft passes, and what they read."""
 
-    def __init__(self, target: TargetContext, draft: AnyDraft | None, overlap: Overlap | None) -> None:
-        self._target, self._draft, self._overlap = target.context, draft.context if draft else None, overlap
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._before = self._now()
 
     def read(self, statistics: Statistics) -> None:
-        """Set the times of `statistics`."""
-        s = statistics
-        since = (now - before for now, before in zip(self._now(), self._before, strict=True))
-        s.seconds, s.target_seconds, drafted, s.overlapped_seconds, s.wait_seconds, n_bytes = since
-        s.draft_seconds, s.bytes_read = drafted - s.overlapped_seconds, int(n_bytes)
+        """Set the times of `statistics`, and its bytes."""
+        for name, now in self._now().items():
+            setattr(statistics, name, now - self._before[name])
 
-    def _now(self) -> tuple[float, ...]:
-        """The time, all seconds so far in target passes, in draft passes, in draft passes that ran beside the target's
-        and in waiting for streamed weights, and the bytes of these. Heads have no overlap.
-        """
-        weights, draft, overlap = self._target.weights, self._draft, self._overlap
-        seconds = (time.perf_counter(), self._target.decode_seconds, draft.decode_seconds if draft else 0.0)
-        streamed = (weights.wait_seconds, weights.bytes_read) if weights else (0.0, 0)
-        return (*seconds, overlap.seconds if overlap else 0.0, *streamed)
+    def _now(self) -> dict[str, float]:
+        """The same of all texts that the engine has written, by their names in `Statistics`. Heads have no overlap."""
+        target, draft, overlap = self._engine.target.context, self._engine.draft, self._engine.overlap
+        overlapped = overlap.seconds if overlap else 0.0
+        return {
+            "seconds": time.perf_counter(),
+            "target_seconds": target.decode_seconds,
+            "draft_seconds": draft.context.decode_seconds - overlapped if draft else 0.0,
+            "overlapped_seconds": overlapped,
+            "wait_seconds": target.weights.wait_seconds if target.weights else 0.0,
+            "bytes_read": target.weights.bytes_read if target.weights else 0,
+        }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specrun.engine.generation import Generation, Turn
 from specrun.engine.shared_drafts import drafts_of_several
 from specrun.llama.context import Logits
-from specrun.llama.scoring import score_together
+from specrun.llama.target import score_together
 from specrun.speculation.controllers.sharing import Sharing
 
 
@@ -18,19 +18,16 @@ def step(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sh
     readers: texts of whose prompts the pass reads a portion besides.
     sharing: knows whether drafting pays for several texts in a pass.
     """
-    turns = drafts(texts, readers, sharing)
+    if len(texts) > 1 or readers:
+        turns = drafts_of_several(texts, readers, sharing)
+    else:
+        turns = [texts[0].draft(texts[0].plans.plan())]
     for turn, rows in zip(turns, scores(turns, readers), strict=True):
         turn.accept(rows)
-        turn.learn()
-        turn.commit()
+        if turn.sources:
+            turn.sources.learn(turn.draft.tree, rows, turn.accepted)
+        turn.text.target.commit(turn.draft.tree, turn.accepted.path, turn.accepted.tokens[-1])
     return turns
-
-
-def drafts(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sharing) -> list[Turn]:
-    """The tree of each text, by its own plan. Several texts share the room that the pass has for trees."""
-    if len(texts) > 1 or readers:
-        return drafts_of_several(texts, readers, sharing)
-    return [text.draft(text.plans.plan()) for text in texts]
 
 
 def scores(turns: Sequence[Turn], readers: Sequence[Generation] = ()) -> list[Logits]:

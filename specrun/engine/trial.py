@@ -33,9 +33,9 @@ def is_faster(ms: float, than: float, margin: float = CLEARLY) -> bool:
     return ms * margin < than
 
 
-def is_time(seconds: float, run: Run, clock: Callable[[], float] = time.perf_counter) -> bool:
-    """Whether so many seconds pass before the run's deadline. clock: gives the time as `Run.deadline` does."""
-    return clock() + seconds <= run.deadline
+def is_time(seconds: float, run: Run) -> bool:
+    """Whether so many seconds pass before the run's deadline."""
+    return time.perf_counter() + seconds <= run.deadline
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,21 @@ def best_of(
     measure: Callable[[Candidate, Found | None], Found | None],
     is_better: Callable[[Found, Found], bool],
     run: Run | None = None,
-    first: Found | None = None,
-    seconds: Callable[[Candidate], float] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome[Candidate, Found]:
     """Measure the candidates in their order. The first one is the best until another one is clearly better.
 
     measure: gets a candidate and the best so far, which it may change in one respect. It returns what it found, or None
     for a candidate that is impossible here or that the best so far makes needless.
     is_better: whether the first finding is clearly better than the second.
-    run: after its deadline nothing is measured, except that there always is a best one; None for no deadline.
-    first: the best before any candidate, which is not measured.
-    seconds: about how long a candidate takes; all of this time must be left. Without it, half of the mean time of the
-    candidates before must be left.
+    run: after its deadline nothing is measured, except that there always is a best one; None for no deadline. Half of
+    the mean time of the candidates before must be left for a further one.
     """
     run = run or Run()
-    started, best, tried = clock(), first, list[Found]()
+    best: Found | None = None
+    started, tried = time.perf_counter(), list[Found]()
     for i, candidate in enumerate(candidates):
-        usual = _WORTH_BEGINNING * (clock() - started) / max(len(tried), 1)
-        if best is not None and not is_time(seconds(candidate) if seconds else usual, run, clock):
+        usual = _WORTH_BEGINNING * (time.perf_counter() - started) / max(len(tried), 1)
+        if best is not None and not is_time(usual, run):
             return Outcome(best, tried, candidates[i:])
         found = measure(candidate, best)
         if found is None:

@@ -55,33 +55,14 @@ class Machine:
         """The devices that llama.cpp divides layers among."""
         return offload_devices(self.devices)
 
-    def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return asdict(self)
-
-    def lasting(self) -> dict[str, Any]:
-        """The fields that stay the same between runs, as JSON values: no free memory, no measured bandwidth."""
-        values = asdict(self)
-        del values["release"]
-        values["memory"] = self.memory.total_bytes // _MEMORY_STEP
-        for device in values["devices"]:
-            del device["free_bytes"]
-            if device["kind"] == "CPU":
-                del device["total_bytes"]
-        if self.storage:
-            del values["storage"]["bytes_per_second"]
-        return values
-
 
 def nvidia_card(root: Path = Path("/")) -> bool:
     """Whether this machine has an NVIDIA GPU, with or without its driver, by the files below `root`."""
     for device in (root / "sys/bus/pci/devices").glob("*"):
-        try:
+        with suppress(OSError, ValueError):
             vendor, kind = (int((device / name).read_text(), 16) for name in ("vendor", "class"))
-        except (OSError, ValueError):
-            continue
-        if vendor == _NVIDIA and kind >> 16 == _DISPLAY:
-            return True
+            if vendor == _NVIDIA and kind >> 16 == _DISPLAY:
+                return True
     return False
 
 
@@ -120,12 +101,23 @@ def identity(
 
 
 def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str, Any]:
-    """The parts of an `identity` that depend on this machine and not on the pair and its options."""
+    """The parts of an `identity` that depend on this machine and not on the pair and its options.
+
+    They stay the same between runs: no free memory, no measured bandwidth.
+    """
     # Through JSON and back, so that the result equals a result that was saved and loaded.
-    values = json.loads(json.dumps(machine.lasting()))
+    values = json.loads(json.dumps(asdict(machine)))
+    del values["release"], values["memory"]
+    devices = values.pop("devices")
+    for device in devices:
+        del device["free_bytes"]
+        if device["kind"] == "CPU":
+            del device["total_bytes"]
+    if machine.storage:
+        del values["storage"]["bytes_per_second"]
     return {
-        "memory": values.pop("memory"),
-        "devices": values.pop("devices"),
+        "memory": machine.memory.total_bytes // _MEMORY_STEP,
+        "devices": devices,
         "driver": values.pop("driver"),
         "machine": values,
         "llama.cpp": llama_build,

@@ -29,11 +29,11 @@ class Memory:
     available_bytes: int  # that can still be allocated, including memory that the page cache gives up
 
     @classmethod
-    def read(cls, proc: Path = Path("/proc/self")) -> Memory:
-        """The current state. proc: folder that describes this process."""
+    def read(cls, proc: Path = Path("/proc/self"), cgroups: Path = Path("/sys/fs/cgroup")) -> Memory:
+        """The current state. proc: folder that describes this process. cgroups: where the system mounts them."""
         memory = psutil.virtual_memory()
         total, available = int(memory.total), int(memory.available)
-        for limit, used in cgroup_limits(proc):
+        for limit, used in cgroup_limits(proc, cgroups):
             total = min(total, limit)
             available = min(available, max(limit - used, 0))
         return cls(total, available)
@@ -59,11 +59,7 @@ class Pressure:
     @classmethod
     def watch(cls) -> Pressure:
         """Watch the margin of a plan that is made now, within the limits of this machine and this process's cgroups."""
-
-        def available() -> int:
-            return Memory.read().available_bytes
-
-        return cls(margin_bytes(available()), available)
+        return cls(margin_bytes(Memory.read().available_bytes), lambda: Memory.read().available_bytes)
 
     def shortage(self) -> int:
         """Bytes to free until the margin is free; 0 while half of it is, and for 0.25 s after a look at the memory."""
@@ -82,9 +78,9 @@ _V1: _Controller = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_ina
 _V2: _Controller = ("memory.max", "memory.current", "inactive_file", "active_file")
 
 
-def cgroup_limits(proc: Path) -> Iterator[tuple[int, int]]:
+def cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
     """(limit, used without page cache) in bytes, for every cgroup with a memory limit around the process `proc`."""
-    for group, (limit_file, usage_file, *keys) in _groups(proc):
+    for group, (limit_file, usage_file, *keys) in _groups(proc, cgroups):
         limit, used = _number(_text(group / limit_file)), _number(_text(group / usage_file))
         if limit is None or used is None:
             continue
@@ -92,37 +88,19 @@ def cgroup_limits(proc: Path) -> Iterator[tuple[int, int]]:
         yield limit, max(used - sum(int(count) for key, _, count in counts if key in keys), 0)
 
 
-def _groups(proc: Path) -> Iterator[tuple[Path, _Controller]]:
+def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, _Controller]]:
     """The process's group and all groups above it up to the mount point, in every hierarchy that counts memory."""
-    mounts = _mounts(_text(proc / "mountinfo"))
     for line in _text(proc / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
-        controller = _V2 if number == "0" else _V1 if "memory" in controllers.split(",") else None
-        if controller is None or controller not in mounts:
+        if number != "0" and "memory" not in controllers.split(","):
             continue
-        mount, root = mounts[controller]
-        # In a container the path may be the host's; only groups below the mounted root are visible.
-        inside = Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path()
-        group = mount / inside
+        controller, mount = (_V2, cgroups) if number == "0" else (_V1, cgroups / "memory")
+        # In a container the path may be the host's; only groups below the mounted group are visible.
+        group = mount / path.lstrip("/")
         group = group if group.is_dir() else mount
         while group.is_relative_to(mount):
             yield group, controller
             group = group.parent
-
-
-def _mounts(mountinfo: str) -> dict[_Controller, tuple[Path, str]]:
-    """For each version of cgroups the mount point and the group that is mounted there."""
-    mounts = {}
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, file_system = left.split(), right.split()
-        if len(fields) < 5 or not file_system:
-            continue
-        if file_system[0] == "cgroup2":
-            mounts[_V2] = Path(fields[4]), fields[3]
-        elif file_system[0] == "cgroup" and "memory" in file_system[-1].split(","):
-            mounts[_V1] = Path(fields[4]), fields[3]
-    return mounts
 
 
 def _number(text: str) -> int | None:

@@ -39,7 +39,6 @@ class ModelShape:
     def of(cls, file: GgufFile, n_cells: int, settings: LlamaSettings, n_states: int = 1) -> ModelShape:
         """The shape of a model with `n_cells` tokens in its KV cache and `n_states` states in each recurrent layer."""
         n_cells = -(-n_cells // _CELLS_STEP) * _CELLS_STEP
-        widest = max(file.n_ff, file.n_ff_expert * file.n_experts_used)
         n_scored, experts = file.n_heads if settings.flash_attn == "off" else 0, (file.n_experts, file.n_experts_used)
         per_token = kv_bytes_per_token(file, settings.type_k or "f16", settings.type_v or "f16")
         return cls(
@@ -51,8 +50,8 @@ class ModelShape:
             is_tied=file.is_tied,
             largest=max((tensor.n_bytes for tensor in file.tensors if layer_of(tensor.name) is not None), default=0),
             n_vocab=file.n_vocab,
-            activations=activations(file.n_embd, widest, n_cells, n_scored),
-            gpu_activations=gpu_activations(file.n_embd, widest, *experts, n_cells, n_scored),
+            activations=activations(file.n_embd, file.n_ff, n_cells, n_scored),
+            gpu_activations=gpu_activations(file.n_embd, file.n_ff, *experts, n_cells, n_scored),
             state=file.n_embd * _FLOAT_BYTES,
         )
 

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specrun.hardware.placement_request import MARGIN_BYTES, MARGIN_SHARE, PlacementRequest, decided_units
+from specrun.hardware.placement_request import MARGIN_BYTES, MARGIN_SHARE, PlacementRequest, decided
 from specrun.hardware.target_layout import TargetLayout, lay_out
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
+Parts = Counter[PartName]  # bytes
 
 _STEP_BYTES = 256_000_000  # `step_down` raises the margin of each GPU at least by this
 
@@ -84,19 +85,19 @@ class Placement:
 def place(request: PlacementRequest) -> Placement:
     """Plan the memory of both models."""
     room = [request.budget(gpu) for gpu in range(len(request.gpus))]
-    gpu_parts: list[Counter[PartName]] = [Counter() for _ in request.gpus]
+    gpu_parts: list[Parts] = [Counter() for _ in request.gpus]
     home, n_draft_units = _place_draft(request, room)
+    draft_in_vram, ram_parts = _draft_parts(request, n_draft_units)
     draft_settings = UNDECIDED
     if n_draft_units:
-        gpu_parts[home] = Counter(_draft_parts(request, n_draft_units))
-        room[home] = max(room[home] - sum(gpu_parts[home].values()), 0)
+        gpu_parts[home] = draft_in_vram
+        room[home] = max(room[home] - draft_in_vram.total(), 0)
         # A split that gives everything to one GPU keeps the draft there in every split mode.
         split = tuple(float(gpu == home) for gpu in range(len(room))) if len(room) > 1 else None
         draft_settings = LlamaSettings(gpu_layers=n_draft_units, tensor_split=split)
     layout = lay_out(request, room)
-    _add_target_parts(request, layout, gpu_parts)
-    ram_parts = _ram_parts(request, layout, n_draft_units)
-    fits_ram = sum(ram_parts.values()) <= request.ram_bytes - MARGIN_BYTES
+    _add_target_parts(request, layout, gpu_parts, ram_parts)
+    fits_ram = ram_parts.total() <= request.ram_bytes - MARGIN_BYTES
     is_whole = layout.n_units == request.target.n_units and not (request.target.is_moe and layout.n_cpu_moe)
     regime: Regime = "in VRAM" if is_whole else "partly in VRAM" if layout.n_units else "in RAM"
     return Placement(
@@ -107,7 +108,7 @@ def place(request: PlacementRequest) -> Placement:
             Site(gpu.name, gpu.description, gpu.free_bytes, dict(+parts), gpu.is_remote)
             for gpu, parts in zip(request.gpus, gpu_parts, strict=True)
         ),
-        ram=Site("RAM", "", request.ram_bytes, ram_parts),
+        ram=Site("RAM", "", request.ram_bytes, dict(+ram_parts)),
         layer_gpus=layout.gpus,
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
@@ -121,67 +122,52 @@ def _place_draft(request: PlacementRequest, room: Sequence[int]) -> tuple[int, i
     """The draft's GPU, and the number of its layers in VRAM: all or none, unless the user gave a number."""
     if not request.draft:
         return 0, 0
-    decided = decided_units(request.draft_settings, request.draft)
+    wanted = decided(request.draft_settings.gpu_layers, request.draft.n_units)
     # Each of its many small passes would wait for the network.
-    usable = request.local_gpus() or (request.usable_gpus() if decided else [])
+    usable = request.local_gpus() or (request.usable_gpus() if wanted else [])
     if not usable:
         return 0, 0
     home, n_units = max(usable, key=lambda gpu: room[gpu]), request.draft.n_units
-    if decided is not None:
-        return home, decided
-    return home, n_units if sum(_draft_parts(request, n_units).values()) <= room[home] else 0
+    if wanted is not None:
+        return home, wanted
+    return home, n_units if _draft_parts(request, n_units)[0].total() <= room[home] else 0
 
 
-def _draft_parts(request: PlacementRequest, n_units: int) -> dict[PartName, int]:
-    """Bytes in VRAM of the draft's last `n_units` layers, the output counted as a layer."""
-    draft = request.draft
-    assert draft
-    first = draft.n_units - n_units
-    return {
-        "draft": sum(draft.layers[first:]) + sum(draft.experts[first:]) + draft.output,
-        "KV cache": sum(draft.kv[first:]),
-        "compute": draft.gpu_activations * request.n_tokens + request.gpu_logits(draft),
-    }
+def _draft_parts(request: PlacementRequest, n_units: int) -> tuple[Parts, Parts]:
+    """Bytes in VRAM and in RAM, with the draft's last `n_units` layers in VRAM, the output counted as a layer."""
+    vram: Parts = Counter()
+    ram: Parts = Counter({"draft": request.states_bytes})
+    if draft := request.draft:
+        first = draft.n_units - n_units
+        ram["draft"] += draft.embedding + sum(draft.layers[:first]) + sum(draft.experts[:first])
+        ram["KV cache"] += sum(draft.kv[:first])
+        ram["compute"] += draft.logits(request.n_rows) + (draft.activations * request.n_tokens if first else 0)
+        if n_units:
+            vram["draft"] += sum(draft.layers[first:]) + sum(draft.experts[first:]) + draft.output
+            vram["KV cache"] += sum(draft.kv[first:])
+            vram["compute"] += draft.gpu_activations * request.n_tokens + request.gpu_logits(draft)
+        elif not draft.is_tied:
+            ram["draft"] += draft.output
+    return vram, ram
 
 
-def _add_target_parts(request: PlacementRequest, layout: TargetLayout, gpu_parts: list[Counter[PartName]]) -> None:
+def _add_target_parts(
+    request: PlacementRequest, layout: TargetLayout, gpu_parts: Sequence[Parts], ram_parts: Parts
+) -> None:
+    """Add the target's weights with their KV cache, buffers and logits to the bytes on each GPU and in RAM."""
     target = request.target
+    ram_parts["target"] += target.embedding
     for index, gpu in enumerate(layout.gpus):
-        if gpu is None:
-            continue
-        parts = gpu_parts[gpu]
+        parts = ram_parts if gpu is None else gpu_parts[gpu]
         if index == len(target.layers):
-            parts["target"] += target.output
-            parts["compute"] += request.gpu_logits(target)
+            parts["target"] += 0 if gpu is None and target.is_tied else target.output
+            parts["compute"] += 0 if gpu is None else request.gpu_logits(target)
             continue
         parts["target"] += target.layers[index]
-        parts["experts"] += target.experts[index] if index >= layout.n_cpu_moe else 0
         parts["KV cache"] += target.kv[index]
+        (ram_parts if index < layout.n_cpu_moe else parts)["experts"] += target.experts[index]
     for gpu, n_bytes in enumerate(layout.compute):
         gpu_parts[gpu]["compute"] += n_bytes
-
-
-def _ram_parts(request: PlacementRequest, layout: TargetLayout, n_draft_units: int) -> dict[PartName, int]:
-    """Bytes in RAM: weights that are not in VRAM with their KV cache, and the logits of both models."""
-    parts: Counter[PartName] = Counter()
-    draft, target = request.draft, request.target
-    if draft:
-        end = draft.n_units - n_draft_units
-        output = 0 if n_draft_units or draft.is_tied else draft.output
-        parts["draft"] += draft.embedding + sum(draft.layers[:end]) + sum(draft.experts[:end]) + output
-        parts["KV cache"] += sum(draft.kv[:end])
-        parts["compute"] += draft.logits(request.n_rows) + (draft.activations * request.n_tokens if end else 0)
-    parts["draft"] += request.states_bytes
-    parts["target"] += target.embedding
-    for index, gpu in enumerate(layout.gpus):
-        if index == len(target.layers):
-            parts["target"] += target.output if gpu is None and not target.is_tied else 0
-            continue
-        if gpu is None:
-            parts["target"] += target.layers[index]
-            parts["KV cache"] += target.kv[index]
-        if gpu is None or index < layout.n_cpu_moe:
-            parts["experts"] += target.experts[index]
     in_ram = layout.gpus[0] is None or (target.is_moe and layout.n_cpu_moe > 0)
-    parts["compute"] += target.logits(request.n_rows) + (target.activations * request.n_tokens if in_ram else 0)
-    return dict(+parts)
+    activations = target.activations * request.n_tokens if in_ram else 0
+    ram_parts["compute"] += target.logits(request.n_rows) + activations

@@ -49,15 +49,6 @@ class PlacementRequest:
         return [gpu for gpu in self.usable_gpus() if not self.gpus[gpu].is_remote]
 
 
-def decided_units(settings: LlamaSettings, shape: ModelShape) -> int | None:
-    """Layers in VRAM that the user asked for, the output counted as a layer; None if the user did not say."""
-    return _decided(settings.gpu_layers, shape.n_units)
-
-
-def decided_cpu_moe(settings: LlamaSettings, shape: ModelShape) -> int | None:
-    """Number of layers whose experts the user keeps in RAM; None if the user did not say."""
-    return _decided(settings.n_cpu_moe, len(shape.layers))
-
-
-def _decided(n: int | None, most: int) -> int | None:
+def decided(n: int | None, most: int) -> int | None:
+    """The number of layers that the user decided, of `most` layers; None if the user did not say."""
     return n if n is None else most if n == ALL_LAYERS else min(n, most)

@@ -5,7 +5,7 @@ The streamed layers take turns in a few slots of memory (`specrun/llama/streamin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,30 +93,26 @@ def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int =
 
     layers: bytes of each layer. others: bytes of all weights outside the layers, which always stay.
     """
-    for n_resident in range(len(layers), -1, -1):
-        plan = _streaming(_but_some(range(len(layers)), n_resident), layers, others, n_slots)
-        if plan.held_bytes <= room:
-            return plan
-    return None
+    return next((plan for plan in _plans((), layers, others, n_slots) if plan.held_bytes <= room), None)
 
 
 def relieved(plan: ResidencyPlan, layers: Sequence[int], n_bytes: int) -> ResidencyPlan:
     """The plan with just so many fewer resident layers that `n_bytes` become free. Streamed layers stay streamed."""
-    resident = [layer for layer in range(len(layers)) if layer not in plan.streamed]
-    others = plan.resident_bytes - sum(layers[layer] for layer in resident)
-    smaller = plan
-    for n_left in range(len(resident) - 1, -1, -1):
-        streamed = sorted([*plan.streamed, *_but_some(resident, n_left)])
-        smaller = _streaming(streamed, layers, others, plan.n_slots)
+    others = plan.resident_bytes + plan.streamed_bytes - sum(layers)
+    for smaller in _plans(plan.streamed, layers, others, plan.n_slots):
         if smaller.held_bytes <= plan.held_bytes - n_bytes:
             break
     return smaller
 
 
-def _streaming(streamed: Sequence[int], layers: Sequence[int], others: int, n_slots: int) -> ResidencyPlan:
-    slot_bytes = max((layers[layer] for layer in streamed), default=0)
-    streamed_bytes = sum(layers[layer] for layer in streamed)
-    return ResidencyPlan(tuple(streamed), n_slots, slot_bytes, others + sum(layers) - streamed_bytes, streamed_bytes)
+def _plans(always: Sequence[int], layers: Sequence[int], others: int, n_slots: int) -> Iterator[ResidencyPlan]:
+    """Plans with fewer and fewer resident layers. always: layers that are streamed in each plan."""
+    resident = [layer for layer in range(len(layers)) if layer not in always]
+    for n_resident in range(len(resident), -1, -1):
+        streamed = tuple(sorted([*always, *_but_some(resident, n_resident)]))
+        slot_bytes = max((layers[layer] for layer in streamed), default=0)
+        n_bytes = sum(layers[layer] for layer in streamed)
+        yield ResidencyPlan(streamed, n_slots, slot_bytes, others + sum(layers) - n_bytes, n_bytes)
 
 
 def _but_some(layers: Sequence[int], n_left: int) -> list[int]:

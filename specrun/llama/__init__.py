@@ -4,14 +4,13 @@ Importing it loads llama.cpp's shared library (about a third of a second), so th
 when a model is needed.
 """
 
-from specrun.llama.draft import DraftContext
+from specrun.llama.draft import DraftContext, RecurrentDraft, drafts_of
 from specrun.llama.heads.dflash import BlockDraft
 from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.recurrent_draft import RecurrentDraft, draft_of
 from specrun.llama.target import TargetContext
 
 AnyHead = HeadDraft | BlockDraft
 AnyDraft = DraftContext | RecurrentDraft | AnyHead
 
-__all__ = ["AnyDraft", "AnyHead", "BlockDraft", "DraftContext", "HeadDraft", "LlamaModel", "TargetContext", "draft_of"]
+__all__ = ["AnyDraft", "AnyHead", "BlockDraft", "DraftContext", "HeadDraft", "LlamaModel", "TargetContext", "drafts_of"]

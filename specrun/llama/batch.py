@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
-from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -66,8 +65,6 @@ class Batch:
         n = len(self.tokens)
         if not 0 < n <= n_batch:
             raise ValueError(f"a batch of {n} tokens; the context takes 1 to {n_batch}")
-        if not all(len(a) == n for a in (self.positions, self.first_seq, self.n_seq, self.outputs)):
-            raise ValueError("the arrays of a batch differ in length")
         # Most batches are small, and for these Python's own numbers are faster than numpy's.
         tokens, first_seq, n_seq = self.tokens.tolist(), self.first_seq.tolist(), self.n_seq.tolist()
         if min(tokens) < 0 or max(tokens) >= n_vocab:
@@ -107,46 +104,10 @@ def _check_sequences(
     return next_position
 
 
-def _struct(n: int, tokens: Any, states: Any, positions: Any, n_seq: Any, sequences: Any, outputs: Any) -> Any:
-    """The C struct over these arrays, which must live as long. tokens, states: None for a batch without them."""
-    pointer = ctypes.POINTER
-    return llama_cpp.llama_batch(
-        n_tokens=n,
-        token=None if tokens is None else tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
-        embd=None if states is None else states.ctypes.data_as(pointer(ctypes.c_float)),
-        pos=positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
-        n_seq_id=n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
-        seq_id=sequences.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
-        logits=outputs.ctypes.data_as(pointer(ctypes.c_int8)),
-    )
-
-
-class RowsBatch:
-    """A llama.cpp batch of rows of numbers instead of tokens.
-
-    struct: what llama.cpp takes. It points into this object, which must live until the call is over.
-
-    rows: float32[n, width]. start: the position of the first; the others follow. seq: their sequence.
-    outputs: whether results of the rows are wanted.
-    """
-
-    def __init__(self, rows: Floats, start: int, seq: int, outputs: bool) -> None:
-        n = len(rows)
-        sequence = np.array([seq], np.int32)
-        arrays = (
-            np.ascontiguousarray(rows, np.float32),
-            np.arange(start, start + n, dtype=np.int32),
-            np.ones(n, np.int32),
-            np.full(n, sequence.ctypes.data, np.uintp),
-            np.full(n, outputs, np.int8),
-        )
-        self.struct = _struct(n, None, *arrays)
-        self._alive = sequence, arrays
-
-
 class BatchBuffer:
     """The arrays that `llama_decode` reads, allocated once per context.
 
+    struct: what llama.cpp takes. It points into this object, which must live until the call is over.
     state_width: floats of the hidden state that is read with each token; 0 for none.
     """
 
@@ -159,8 +120,16 @@ class BatchBuffer:
         self._n_seq = np.zeros(n_batch, np.int32)
         self._seq_pointers = np.zeros(n_batch, np.uintp)
         self._outputs = np.zeros(n_batch, np.int8)
-        states = self._states if state_width else None
-        self._struct = _struct(0, self._tokens, states, self._positions, self._n_seq, self._seq_pointers, self._outputs)
+        pointer = ctypes.POINTER
+        self.struct = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
+            embd=self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None,
+            pos=self._positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
+            n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
+            seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
+            logits=self._outputs.ctypes.data_as(pointer(ctypes.c_int8)),
+        )
 
     def fill(self, batch: Batch) -> llama_cpp.llama_batch:
         """The C struct that holds `batch`, valid until the next call."""
@@ -172,8 +141,21 @@ class BatchBuffer:
         self._outputs[:n] = batch.outputs
         if batch.states is not None:
             self._states[:n] = batch.states
-        self._struct.n_tokens = n
-        return self._struct
+        self.struct.n_tokens = n
+        return self.struct
+
+
+def rows_batch(rows: Floats, start: int, seq: int, outputs: bool) -> BatchBuffer:
+    """A batch of rows of numbers instead of tokens.
+
+    rows: float32[n, width]. start: the position of the first; the others follow. seq: their sequence.
+    outputs: whether results of the rows are wanted.
+    """
+    n, width = rows.shape
+    buffer = BatchBuffer(n, seq + 1, width)
+    batch = committed_tokens([0] * n, start, 1, n_outputs=n if outputs else 0, first_seq=seq)
+    buffer.fill(replace(batch, states=rows)).token = None
+    return buffer
 
 
 def committed_tokens(tokens: list[int], start: int, n_seq: int, n_outputs: int, first_seq: int = 0) -> Batch:

@@ -93,19 +93,13 @@ class ChatTemplate:
 
     def _asked(self, process: _Process, request: Mapping[str, Any], what: str) -> str:
         self._process = None  # an answer that nobody waits for any more, after Ctrl-C, must not be the next one's
-        try:
-            answer = process.ask(request)
+        answer = process.ask(request)
+        if process.is_alive:
             self._process = process
-        except _NoAnswerError as error:
-            answer = {"error": str(error)}
         if "error" in answer:
             reason = one_line(" ".join(str(answer["error"]).split()))[:_LONGEST_REASON].rstrip(".")
-            raise ModelFileError(f"the model's chat template {what} ({reason}); {_ADVICE}")
+            raise ModelFileError(f"the chat template {what} ({reason}); {_ADVICE}")
         return str(answer["text"])
-
-
-class _NoAnswerError(Exception):
-    """Why the process is gone."""
 
 
 class _Process:
@@ -128,7 +122,7 @@ class _Process:
         self._end = weakref.finalize(self, _end, self._process)
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request. Raises _NoAnswerError, and ends the process, if none comes in time."""
+        """The answer to a request. If none comes in time, the process ends, and `error` says why."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -137,12 +131,15 @@ class _Process:
         except (BrokenPipeError, EOFError):
             code = self._process.wait()
             too_slow = hasattr(signal, "SIGXCPU") and code == -signal.SIGXCPU
-            raise _NoAnswerError("it computes for too long" if too_slow else f"its process ended with {code}") from None
+            reason = "it computes for too long" if too_slow else f"its process ended with {code}"
         except (TimeoutError, ValueError) as error:
-            raise _NoAnswerError(str(error)) from None
-        finally:
-            if self._process.poll() is not None:
-                self._end()
+            reason = str(error)
+        self._end()
+        return {"error": reason}
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def _line(self) -> bytes:
         """The next line of its stdout. A thread reads it, because pipes cannot be waited for on Windows."""
@@ -152,13 +149,11 @@ class _Process:
         try:
             line = answers.get(timeout=_MOST_SECONDS)
         except queue.Empty:
-            self._end()
             raise TimeoutError(f"it took longer than {_MOST_SECONDS:.0f} s") from None
         if line.endswith(b"\n"):
             return line
         if len(line) < _MOST_BYTES:
             raise EOFError
-        self._end()
         raise ValueError("it writes too much")
 
 

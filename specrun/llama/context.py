@@ -17,8 +17,8 @@ from specrun import interrupts
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer, committed_tokens
-from specrun.llama.context_config import ContextConfig, context_parameters
 from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.parameters import ContextConfig, context_parameters
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 
@@ -50,7 +50,8 @@ class LlamaContext(library.Closing):
     decode_seconds: time spent in `decode` so far.
     n_snapshots: recurrent states that llama.cpp keeps of a pass; 0 for an architecture that keeps none.
     n_passes: passes so far.
-    n_last_pass: tokens of the last pass; None if it failed or was interrupted, so that a recurrent state may be wrong.
+    n_last_pass: tokens of the last pass, 0 once nothing of it can be taken back any more; None if it failed or was
+        interrupted, so that a recurrent state may be wrong.
     Raises OutOfMemoryError, UsageError (a refused cache type, or kernels that this process cannot change any more) or
     LlamaError if llama.cpp cannot make the context.
     """
@@ -157,8 +158,11 @@ class LlamaContext(library.Closing):
             self._rows_place = place
         return self._rows
 
-    def remove(self, seq: int, start: int) -> None:
-        """Remove position `start` and all after it from `seq` (or ALL_SEQUENCES). Raises LlamaError."""
+    def remove(self, seq: int, start: int, end: int = _TO_THE_END) -> None:
+        """Remove positions start .. end - 1, or all from `start` on, from `seq` (or ALL_SEQUENCES). Raises LlamaError.
+
+        end: only for a sequence that no pass continues, as its last positions may stay.
+        """
         ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
         seq_length = self._lengths()
         if seq_length[ids].max() <= start:
@@ -166,14 +170,10 @@ class LlamaContext(library.Closing):
         self._is_counted = False
         if seq == ALL_SEQUENCES and start == 0:
             llama_cpp.llama_memory_clear(self._memory, False)
-        elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, _TO_THE_END):
+        elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, end):
             raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
-        np.minimum(seq_length[ids], start, out=seq_length[ids])
+        np.minimum(seq_length[ids], start if end == _TO_THE_END else self.sequence_end(seq), out=seq_length[ids])
         self._is_counted = True
-
-    def forget_last_pass(self) -> None:
-        """Note that the cache is as it should be, and that nothing of the last pass can be taken back any more."""
-        self.n_last_pass = 0
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let sequence `destination`, which must end at `start`, share the cells of `source` at start .. end - 1."""
@@ -193,24 +193,16 @@ class LlamaContext(library.Closing):
         seq_length[spare] = max(seq_length[spare], seq_length[source])
         self._is_counted = True
 
-    def free_cells(self, spare: int, start: int, end: int) -> None:
-        """Remove positions start .. end - 1 from `spare`, so that cells which nothing else has become free."""
-        seq_length = self._lengths()
-        self._is_counted = False
-        if not llama_cpp.llama_memory_seq_rm(self._memory, spare, start, end):
-            raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
-        seq_length[spare] = self.sequence_end(spare)
-        self._is_counted = True
+    def sequence_state(self, seq: int, recurrent_only: bool = False) -> NDArray[np.uint8]:
+        """uint8[n]: positions, all K and V and the recurrent state of `seq` as llama.cpp would save them.
 
-    def recurrent_state(self, seq: int) -> NDArray[np.uint8]:
-        """uint8[n]: the recurrent part of what llama.cpp would save of `seq`, for `return_to`. Raises LlamaError."""
-        return self._saved(seq, _RECURRENT_PART, "recurrent state")
-
-    def _saved(self, seq: int, flags: int, what: str) -> NDArray[np.uint8]:
+        recurrent_only: leave out what attention has, as `return_to` wants it. Raises LlamaError.
+        """
+        flags = _RECURRENT_PART if recurrent_only else _WHOLE_STATE
         size = int(llama_cpp.llama_state_seq_get_size_ext(self.handle, seq, flags))
         state = np.empty(size, np.uint8)
         if llama_cpp.llama_state_seq_get_data_ext(self.handle, _bytes_of(state), size, seq, flags) != size:
-            raise LlamaError(f"llama.cpp could not copy its {what}")
+            raise LlamaError(f"llama.cpp could not copy its {'recurrent state' if recurrent_only else 'KV cache'}")
         return state
 
     def return_to(self, seq: int, end: int, state: NDArray[np.uint8]) -> None:
@@ -223,10 +215,6 @@ class LlamaContext(library.Closing):
             raise LlamaError("llama.cpp could not take back its recurrent state")
         self.n_last_pass = 0
 
-    def sequence_state(self, seq: int) -> NDArray[np.uint8]:
-        """uint8[n]: positions, all K and V and the recurrent state of `seq` as llama.cpp would save them."""
-        return self._saved(seq, _WHOLE_STATE, "KV cache")
-
     def set_sequence_state(self, seq: int, state: NDArray[np.uint8]) -> None:
         """Fill `seq`, which must be empty, with what `sequence_state` gave. Raises LlamaError if it does not fit."""
         self._is_counted, self.n_last_pass = False, None
@@ -238,10 +226,6 @@ class LlamaContext(library.Closing):
     def sequence_bytes(self, seq: int) -> int:
         """Bytes of `sequence_state`."""
         return int(llama_cpp.llama_state_seq_get_size(self.handle, seq))
-
-    def state_bytes(self) -> int:
-        """Bytes that llama.cpp would save of all its cells: 4 of each are for each of its sequences. For tests."""
-        return int(llama_cpp.llama_state_get_size(self.handle))
 
     def sequence_end(self, seq: int) -> int:
         """Number of positions of `seq` by llama.cpp's own count."""

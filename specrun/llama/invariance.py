@@ -6,19 +6,26 @@ and trees of several sizes.
 
 The bytes of K, V and recurrent states are compared too: a difference there shows in the logits only hundreds of tokens
 later.
+
+Other sizes change a target's logits. How much they do for one known text (`largest_difference`) tells a token that
+batched arithmetic decided otherwise from a wrong token (docs/trust.md).
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from specrun.llama.context import Logits
 from specrun.llama.target import TargetContext
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
+
+PLAIN = 1  # tokens of a pass of plain decoding
 
 # llama.cpp reads KV cells in blocks of 256, and changes kernels at 512 cells. The compared tokens lie on both sides of
 # a boundary between two blocks, the third if the context is long enough. That other boundaries need no comparison is
@@ -104,28 +111,18 @@ class Comparison:
         rows = self._target.score(tree)
         return rows, (time.perf_counter() - started) * 1e3
 
-    def _fill(self, n_compared: int = 0) -> None:
-        """Bring the cache to the tokens before the compared tokens, and `n_compared` of these."""
-        self._target.set_prompt(self._text[: self._start + n_compared + 1])
+    def _fill(self) -> None:
+        """Bring the cache to the tokens before the compared tokens."""
+        self._target.set_prompt(self._text[: self._start + 1])
 
     def survey(self) -> Survey:
-        """Run passes of every size, without padding, and compare what they give."""
-        if self._is_one_path:
-            return self._survey_of_chains()
-        groups: dict[bytes, list[int]] = {}
-        ms = {}
-        for size in self._sizes:
-            result, ms[size] = self._passes(size)
-            groups.setdefault(result, []).append(size)
-        return Survey(tuple(map(tuple, groups.values())), ms)
+        """Run passes of every size, without padding, and compare what they give.
 
-    def _survey_of_chains(self) -> Survey:
-        """The same where a pass checks one path. Sizes that do not divide the number of compared tokens go beyond their
-        end, where states cannot be compared: such a size belongs to the only group with the same logits, or to none.
+        A size whose cache cannot be compared belongs to the only group with the same logits, or to none.
         """
         results, ms = {}, {}
         for size in self._sizes:
-            results[size], ms[size] = self._chains(size)
+            results[size], ms[size] = self._passes(size)
         groups: dict[tuple[bytes, bytes | None], list[int]] = {}
         for size, result in sorted(results.items(), key=lambda item: item[1][1] is None):
             alike = [other for other in groups if other[0] == result[0]]
@@ -133,44 +130,29 @@ class Comparison:
             groups.setdefault(key, []).append(size)
         return Survey(tuple(sorted(tuple(sorted(group)) for group in groups.values())), ms)
 
-    def _chains(self, size: int) -> tuple[tuple[bytes, bytes | None], float]:
-        """Digests of the logits for the compared tokens, in passes over `size` tokens, and of the cache behind them if
-        a pass ends there; and the milliseconds of one pass.
+    def _passes(self, size: int) -> tuple[tuple[bytes, bytes | None], float]:
+        """Digests of the logits for the compared tokens, in passes over `size` tokens, and of the cache behind them;
+        and the milliseconds of one pass. The last pass may go beyond these tokens: where it checks one path, nothing of
+        it is taken back, and there is no digest of the cache.
         """
         target, n = self._target, self._n_compared
         digest = hashlib.blake2b()
         done, ms = 0, float("inf")
         self._fill()
         while done < n:
-            at = self._start + done
-            tree = TokenTree.chain(self._text[at : at + size])
+            text = self._text[self._start + done :]
+            is_twice = size > n and not self._is_one_path
+            tree = _twice(text, n, size) if is_twice else TokenTree.chain(text[:size])
             rows, pass_ms = self._timed(tree)
             ms = min(ms, pass_ms)
             digest.update(rows[: n - done].tobytes())
-            target.commit(tree, list(range(size)), self._text[at + size])
-            done += size
+            if is_twice and rows[1 - n :].tobytes() != rows[1:n].tobytes():
+                digest.update(b"the place in a pass matters %d" % size)
+            n_kept = size if self._is_one_path else min(size, n - done)
+            target.commit(tree, list(range(n_kept)), text[n_kept])
+            done += n_kept
         state = hashlib.blake2b(target.context.sequence_state(0).data).digest() if done == n else None
         return (digest.digest(), state), ms
-
-    def _passes(self, size: int) -> tuple[bytes, float]:
-        """A digest of what passes over `size` tokens gave for the compared tokens, and the milliseconds of one."""
-        target, n = self._target, self._n_compared
-        digest = hashlib.blake2b()
-        done, ms = 0, float("inf")
-        while done < n:
-            begin = max(min(done, n - size), 0)  # the last pass begins earlier, so that it has the same size
-            self._fill(begin)
-            text = self._text[self._start + begin :]
-            tree = TokenTree.chain(text[:size]) if size <= n else _twice(text, n, size)
-            rows, pass_ms = self._timed(tree)
-            ms = min(ms, pass_ms)
-            digest.update(rows[done - begin : n - begin].tobytes())
-            if size > n and rows[1 - n :].tobytes() != rows[1:n].tobytes():
-                digest.update(b"the place in a pass matters %d" % size)
-            done = begin + min(size, n)
-            target.commit(tree, list(range(min(size, n))), self._text[self._start + done])
-        digest.update(target.context.sequence_state(0).data)
-        return digest.digest(), ms
 
     def holds(self, sizes: PassSizes) -> bool:
         """Whether padded passes over one token give the same bits as padded passes over chains and trees."""
@@ -240,3 +222,49 @@ def true_path(tree: TokenTree) -> list[int]:
     while tree.children[path[-1]]:
         path.append(tree.children[path[-1]][-1])
     return path
+
+
+def rows_behind(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
+    """float32[n_rows, n_vocab]: the logits that predict the last `n_rows` tokens of `written`.
+
+    The prompt is read into an empty cache, and the written tokens are scored and committed in passes of `size` tokens,
+    so that the cache, too, holds what such passes leave: passes over one token as in plain decoding, larger ones over
+    chains and trees in turn. The cache is emptied in the end. n_rows: at most the written tokens.
+    """
+    text = [*prompt, *written]
+    # Passes that go beyond the end still have their size: they are filled with tokens that were written before.
+    filled = [*text, *(written[i % len(written)] for i in range(size))]
+    rows = np.empty((n_rows, target.n_vocab), np.float32)
+    first = len(text) - n_rows  # the token that the first row predicts
+    target.reset()
+    target.set_prompt(list(prompt))
+    for n_passes in range(len(written)):
+        root = len(target.tokens) - 1
+        if root >= len(text) - 1:
+            break
+        count = max(min(size - target.n_pending, target.room()), 1)
+        # A tree has a second leaf path, which a context that was made for chains cannot hold.
+        is_chain = n_passes % 2 == 0 or target.max_leaves < 2
+        tree = TokenTree.root_only(text[root]) if count == 1 else tree_along(filled[root : root + count], is_chain)
+        path = true_path(tree)[: len(text) - 1 - root]
+        found = target.score(tree)[path]
+        begin = max(first - root - 1, 0)  # rows before it are not wanted
+        if begin < len(path):
+            at = root + 1 + begin - first
+            rows[at : at + len(path) - begin] = found[begin:]
+        target.commit(tree, path, text[root + len(path)])
+    target.reset()
+    return rows
+
+
+def largest_difference(
+    target: TargetContext, prompt: Sequence[int], written: Sequence[int], plain: Logits, sizes: Iterable[int]
+) -> float:
+    """The largest difference of any logit between plain decoding and passes of the given sizes.
+
+    plain: float32[n, n_vocab], what `rows_behind` gives for passes of one token; the last n tokens are compared.
+    """
+    return max(
+        (float(np.abs(rows_behind(target, prompt, written, size, len(plain)) - plain).max()) for size in sizes),
+        default=0.0,
+    )

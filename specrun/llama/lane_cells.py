@@ -20,21 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import ContextFullError
-from specrun.llama.batch import Batch, Int32Array
+from specrun.llama.batch import Batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.rollback import CacheState, TextCache
+from specrun.llama.rollback import SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
-
-
-@dataclass(frozen=True)
-class _Tail:
-    """The tokens of a lane's last pass. begin: the place of the first of them among the lane's cells."""
-
-    begin: int
-    positions: Int32Array
-    first_seq: Int32Array
-    n_seq: Int32Array
 
 
 @dataclass
@@ -47,12 +37,15 @@ class _Dead:
 
 
 class CellLedger:
-    """Which cells of a context the texts of its lanes have. lanes: one for each text."""
+    """Which cells of a context the texts of its lanes have. lanes: one for each text.
+
+    taken: bool[n_ctx], the cells that a text has or that are dead.
+    """
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
         """leaves: most leaf paths of the trees of each lane. Each lane takes so many sequences and a spare one."""
         self.context = context
-        self._taken = np.zeros(context.config.n_ctx, np.bool_)
+        self.taken = np.zeros(context.config.n_ctx, np.bool_)
         self._is_right = True  # whether the last change of the cache was noted to its end
         firsts = np.cumsum([0, *leaves]).tolist()
         self.lanes = [LaneCells(self, firsts[i], n, firsts[-1] + i) for i, n in enumerate(leaves)]
@@ -60,7 +53,7 @@ class CellLedger:
     @property
     def n_free(self) -> int:
         """Cells that no text has and that are not dead."""
-        return int(len(self._taken) - self._taken.sum())
+        return int(len(self.taken) - self.taken.sum())
 
     @property
     def n_dead(self) -> int:
@@ -75,14 +68,13 @@ class CellLedger:
         """
         self.check()
         self.make_room(shares)
-        cells = self._next_cells(len(batch))
+        cells = self.next_cells(len(batch))
         with self.changing():
             logits = self.context.decode(batch)
-            self._taken[cells] = True
+            self.taken[cells] = True
             begin = 0
             for lane, n in shares:
-                part = slice(begin, begin + n)
-                lane.note(cells[part], batch.positions[part], batch.first_seq[part], batch.n_seq[part])
+                lane.note(cells, batch, slice(begin, begin + n))
                 begin += n
         return logits
 
@@ -93,19 +85,9 @@ class CellLedger:
         yield
         self._is_right = before
 
-    def restore(self, lane: LaneCells, saved: CacheState) -> None:
-        """Let `lane`, which must be empty, have a saved text. Raises LlamaError if it does not fit."""
-        n = saved.end
-        self.make_room([(lane, n)])
-        cells = self._next_cells(n)
-        with self.changing():
-            self.context.set_sequence_state(lane.first, saved.state)
-            self._taken[cells] = True
-            lane.note(cells, *(np.arange(n, dtype=np.int32), np.full(n, lane.first, np.int32), np.ones(n, np.int32)))
-
-    def _next_cells(self, n: int) -> NDArray[np.intp]:
+    def next_cells(self, n: int) -> NDArray[np.intp]:
         """The cells that llama.cpp gives the next `n` tokens: the lowest free cells."""
-        cells = np.flatnonzero(~self._taken)[:n]
+        cells = np.flatnonzero(~self.taken)[:n]
         if len(cells) < n:
             raise ContextFullError(f"{n} tokens do not fit the {len(cells)} free cells; give a larger --ctx-size")
         return cells
@@ -144,9 +126,9 @@ class CellLedger:
         begin = 0
         for i, dead in enumerate(groups):
             del lane.dead[dead.position]
-            self._taken[dead.cells] = False
+            self.taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
-                self.context.free_cells(lane.spare, groups[begin].position, dead.position + 1)
+                self.context.remove(lane.spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
 
     def free_dead(self) -> None:
@@ -154,10 +136,6 @@ class CellLedger:
         for lane in self.lanes:
             if lane.dead:
                 self._free(list(lane.dead.values()))
-
-    def mark_free(self, cells: Sequence[int]) -> None:
-        """Note that these cells are free."""
-        self._taken[cells] = False
 
     def is_alone(self, lane: LaneCells) -> bool:
         """Whether no other lane has a text, and no cell is dead."""
@@ -170,7 +148,7 @@ class CellLedger:
         if self._is_right:
             return
         self.context.remove(ALL_SEQUENCES, 0)
-        self._taken[:] = False
+        self.taken[:] = False
         for lane in self.lanes:
             lane.forget()
         self._is_right = True
@@ -190,11 +168,11 @@ class LaneCells(TextCache):
         self.spare = spare
         self.cells: list[int] = []
         self.dead: dict[int, _Dead] = {}
-        self._tail: _Tail | None = None
+        # The place of the last pass among the cells, its batch, and the text's part of that.
+        self._tail: tuple[int, Batch, slice] | None = None
 
     @property
     def last(self) -> int:
-        """The text's last cell."""
         return self.cells[-1] if self.cells else _NO_CELL
 
     @property
@@ -205,10 +183,10 @@ class LaneCells(TextCache):
     def decode(self, batch: Batch) -> Logits:
         return self.ledger.decode(batch, [(self, len(batch))])
 
-    def note(self, cells: NDArray[np.intp], positions: Int32Array, first_seq: Int32Array, n_seq: Int32Array) -> None:
-        """Note that the next pass over this text lies in `cells`. The other arrays belong to its batch."""
-        self._tail = _Tail(len(self.cells), positions, first_seq, n_seq)
-        self.cells += cells.tolist()
+    def note(self, cells: NDArray[np.intp], batch: Batch, part: slice) -> None:
+        """Note that the `part` of a pass that belongs to this text lies in the same part of `cells`."""
+        self._tail = len(self.cells), batch, part
+        self.cells += cells[part].tolist()
 
     def forget(self) -> None:
         """Note that the cache is empty."""
@@ -220,14 +198,20 @@ class LaneCells(TextCache):
             self._drop(end)
         return min(end, len(self.cells))
 
-    def restore(self, saved: CacheState) -> None:
-        self.ledger.restore(self, saved)
+    def restore(self, saved: SavedText) -> None:
+        n = saved.held.n_cached
+        self.ledger.make_room([(self, n)])
+        cells = self.ledger.next_cells(n)
+        with self.ledger.changing():
+            super().restore(saved)
+            self.ledger.taken[cells] = True
+            self.cells = cells.tolist()
 
     def clear_lane(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
         for seq in range(self.first, self.first + self.max_leaves):
             self._context.remove(seq, 0)
-        self.ledger.mark_free(self.cells)
+        self.ledger.taken[self.cells] = False
         self.forget()
 
     def _drop(self, end: int) -> None:
@@ -236,7 +220,7 @@ class LaneCells(TextCache):
         with self.ledger.changing():
             if self.ledger.is_alone(self):
                 self._context.remove(ALL_SEQUENCES, end)
-                self.ledger.mark_free(dropped)
+                self.ledger.taken[dropped] = False
             else:
                 self._keep_dead(end, dropped)
             del self.cells[end:]
@@ -248,9 +232,10 @@ class LaneCells(TextCache):
         positions = np.arange(end, end + len(dropped))
         first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)
         if self._tail:
-            begin, known = max(self._tail.begin - end, 0), max(end - self._tail.begin, 0)
-            positions[begin:] = self._tail.positions[known:]
-            first_seq[begin:], n_seq[begin:] = self._tail.first_seq[known:], self._tail.n_seq[known:]
+            place, batch, part = self._tail
+            begin, rest = max(place - end, 0), slice(part.start + max(end - place, 0), part.stop)
+            positions[begin:] = batch.positions[rest]
+            first_seq[begin:], n_seq[begin:] = batch.first_seq[rest], batch.n_seq[rest]
         lengths = context.sequence_lengths()
         for seq in range(self.first, self.first + self.max_leaves):
             on = (first_seq <= seq) & (seq < first_seq + n_seq)

@@ -22,7 +22,7 @@ from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
 from specrun.llama.deep_stack import with_stack_for
-from specrun.llama.model_parameters import ModelParameters
+from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
@@ -67,6 +67,7 @@ class LlamaModel(library.Closing):
         self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
         self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
+        self.given_template: str | None = None  # instead of the file's chat template
         self.orders: WeightOrders | None = None
         self.why_one_order: str | None = None
         try:
@@ -244,8 +245,8 @@ class LlamaModel(library.Closing):
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja source of the file's chat template, or None."""
-        return self.metadata("tokenizer.chat_template")
+        """The Jinja source of the chat template, or a name of llama.cpp's: what the user gave, or the file's own."""
+        return self.given_template or self.metadata("tokenizer.chat_template") or None
 
 
 def _state(file: Path) -> tuple[int, int, int]:

@@ -47,11 +47,6 @@ def start() -> None:
         _started_with = _of_environment()
 
 
-def variables(wanted: int) -> dict[str, str]:
-    """What the environment of a process must have so that its backends read `wanted`."""
-    return {VARIABLE: str(wanted)}
-
-
 def _of_environment() -> int:
     """What llama.cpp's atoi makes of the variable."""
     try:

@@ -8,29 +8,32 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 
 class PassBounds:
-    """Bounds of the passes over one text. padding: the sizes that passes are padded to."""
+    """Bounds of the passes over one text.
+
+    cells: how the cache takes tokens back, and which sequences it has for this text.
+    padding: the sizes that passes are padded to. The passes over new text of a prompt are the same with every plan, so
+        they may be larger than the largest of these sizes. The context needs room for the padding.
+    """
 
     def __init__(self, config: ContextConfig, cells: TextCache) -> None:
-        self.padding: PassSizes = ANY_SIZE
         self._config = config
-        self._cells = cells
+        self.cells = cells
+        self.padding: PassSizes = ANY_SIZE
 
     @property
     def largest_pass(self) -> int:
         """Tokens of the largest pass that is of the class."""
         return self.padding.largest(self._config.n_batch)
 
-    def largest_tree(self, n_before: int, n_pending: int) -> int:
-        """Most nodes of a tree behind `n_before` cached and `n_pending` pending tokens, which the same pass decodes."""
-        config, most_back = self._config, self._cells.most_back
-        most = min(config.n_ctx - self._cells.n_elsewhere - n_before, config.n_batch)
-        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
-        return min(largest - n_pending, self.padding.largest(config.n_outputs))
-
     def can_pad(self, sizes: PassSizes) -> bool:
         """Whether passes can be padded to these sizes: what is added must be taken back after each."""
-        most_back = self._cells.most_back
+        most_back = self.cells.most_back
         return most_back is None or sizes.least - 1 <= most_back
+
+    @property
+    def prompt_pass(self) -> int:
+        """Most tokens of one pass over a prompt."""
+        return min(self.prompt_call(), self._config.n_batch)
 
     def prompt_call(self) -> int:
         """Tokens of a prompt that llama.cpp gets at once. They depend on the settings only, never on the plan."""
@@ -49,7 +52,7 @@ class PassBounds:
 
     def whole(self, n: int) -> int:
         """The most of `n` committed tokens that a call can decode without padding, even more than the largest size."""
-        if self._cells.drops_padding:
+        if self.cells.drops_padding:
             return max(n, 0)
         n = n // self.padding.multiple * self.padding.multiple
         rest = n % self._config.n_batch
@@ -58,7 +61,7 @@ class PassBounds:
 
     def n_alone(self, n_waiting: int) -> int:
         """How many of the committed tokens that wait for a pass are decoded in passes of their own before the next."""
-        most = self._cells.most_pending
+        most = self.cells.most_pending
         if most is not None and self.padding.most is not None:
             most = min(most, self.padding.most // 2)  # the other half is for the tree
         if most is None or n_waiting <= most:

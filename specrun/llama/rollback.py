@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import LlamaError
-from specrun.llama.batch import Batch
+from specrun.llama.batch import Batch, common_prefix
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.heads.target_states import SavedStates
 
 _TEXT, _CHECKPOINT = 0, 1  # sequences of a context with recurrent states
 # Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
@@ -41,13 +42,37 @@ class PromptState:
     state: NDArray[np.uint8]  # [n], the recurrent state behind them
 
 
-@dataclass(frozen=True, eq=False)
-class CacheState:
-    """A saved text."""
+@dataclass(frozen=True)
+class HeldText:
+    """Committed text, and how much of it is in a cache."""
 
-    state: NDArray[np.uint8]  # [n], as `LlamaContext.sequence_state` gave it
-    end: int  # tokens of the text
-    prompt: PromptState | None = None  # near the end of its prompt
+    tokens: list[int]
+    n_cached: int  # leading tokens that the cache holds
+    any_end: bool  # whether any number of the last tokens can be taken back, as from attention
+    prompt: PromptState | None = None  # where the cache can go back to otherwise
+
+    def reusable(self, prompt: list[int]) -> int:
+        """How many leading tokens of a prompt need not be decoded again; the first pass always decodes the last."""
+        shared = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+        if self.any_end or shared >= len(self.tokens) - 1:
+            return min(shared, self.n_cached)
+        return self.prompt.end if self.prompt and self.prompt.end <= shared else 0
+
+
+@dataclass(frozen=True, eq=False)
+class SavedText:
+    """A copy of what a cache held."""
+
+    held: HeldText
+    state: NDArray[np.uint8]  # [n]: positions, all K and V and recurrent states, as llama.cpp saves them
+    for_head: SavedStates | None = None  # the hidden states that a head reads
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the copy. A token id counts as a Python integer in a list."""
+        prompt, for_head = self.held.prompt, self.for_head
+        further = (prompt.state.nbytes if prompt else 0) + (for_head.states.nbytes if for_head else 0)
+        return self.state.nbytes + further + 36 * len(self.held.tokens)
 
 
 class TextCache:
@@ -78,6 +103,11 @@ class TextCache:
         """Cells of the context that other texts have."""
         return 0
 
+    @property
+    def last(self) -> int:
+        """The text's last cell among those of other texts in the same context; 0 without others."""
+        return 0
+
     def decode(self, batch: Batch) -> Logits:
         """One pass over this text, as `LlamaContext.decode` makes it."""
         return self._context.decode(batch)
@@ -101,20 +131,14 @@ class TextCache:
     def keep_prompt(self, end: int) -> None:
         """Note that the cache holds the first `end` tokens of a prompt and nothing else."""
 
-    def restore(self, saved: CacheState) -> None:
+    def restore(self, saved: SavedText) -> None:
         """Let the cache, which must be empty, hold a saved text. Raises LlamaError if llama.cpp fails."""
         self._context.set_sequence_state(self.first, saved.state)
+        self.prompt = saved.held.prompt
 
     def clear(self) -> None:
         """Empty the cache."""
         self.rollback(0)
-
-
-class AttentionCells(TextCache):
-    """Cells of attention, all of one text."""
-
-    def __init__(self, context: LlamaContext) -> None:
-        super().__init__(context, 0, context.config.n_seq_max)
 
 
 class RecurrentStates(TextCache):
@@ -147,7 +171,7 @@ class RecurrentStates(TextCache):
         n_behind = int(self._context.sequence_lengths()[_TEXT]) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
         if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
-            self._context.forget_last_pass()  # first: a second removal is refused, should Ctrl-C come behind this one
+            self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come behind this one
             self._context.remove(_TEXT, end)
             return end
         return self._return_to_checkpoint(end) if n_last is None or n_behind else end
@@ -169,7 +193,7 @@ class RecurrentStates(TextCache):
             return self.rewind(end)
         self._context.remove(_TEXT, 0)
         self._context.copy(_CHECKPOINT, _TEXT, 0, checkpoint)
-        self._context.forget_last_pass()
+        self._context.n_last_pass = 0
         return checkpoint
 
     def _forget_checkpoint(self) -> None:
@@ -180,18 +204,14 @@ class RecurrentStates(TextCache):
     def keep_prompt(self, end: int) -> None:
         if end and (self.prompt is None or self.prompt.end != end):
             self.prompt = None
-            self.prompt = PromptState(end, self._context.recurrent_state(_TEXT))
-
-    def restore(self, saved: CacheState) -> None:
-        super().restore(saved)
-        self._checkpoint, self.prompt = None, saved.prompt
+            self.prompt = PromptState(end, self._context.sequence_state(_TEXT, recurrent_only=True))
 
     def clear(self) -> None:
         self._checkpoint = self.prompt = None
         self._context.remove(ALL_SEQUENCES, 0)
-        self._context.forget_last_pass()
+        self._context.n_last_pass = 0
 
 
 def text_cache(context: LlamaContext) -> TextCache:
     """How the cache of `context` takes tokens back."""
-    return RecurrentStates(context) if context.model.is_recurrent else AttentionCells(context)
+    return RecurrentStates(context) if context.model.is_recurrent else TextCache(context, 0, context.config.n_seq_max)

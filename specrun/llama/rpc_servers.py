@@ -63,7 +63,8 @@ def greet(server: str) -> None:
     try:
         with socket.create_connection((host, int(port)), timeout=_SECONDS) as connection:
             connection.sendall(struct.pack("<BQ", _HELLO, _CAPABILITIES) + bytes(_CAPABILITIES))
-            answer = _received(connection, 8 + _VERSIONED + _CAPABILITIES)
+            with connection.makefile("rb") as answers:
+                answer = answers.read(8 + _VERSIONED + _CAPABILITIES)
     except TimeoutError as error:
         raise LlamaError(
             f"the RPC server {server} does not answer; it serves one program at a time, and a firewall may be between"
@@ -98,11 +99,3 @@ def _is_there(server: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _received(connection: socket.socket, n_bytes: int) -> bytes:
-    """At most `n_bytes`, fewer if the other side ends."""
-    data = b""
-    while len(data) < n_bytes and (part := connection.recv(n_bytes - len(data))):
-        data += part
-    return data

@@ -4,23 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from specrun.llama.batch import Batch, committed_tokens, joined
-from specrun.llama.context import Logits
+from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.lane_cells import LaneCells
-from specrun.llama.leaf_sequences import LeafSequences
 from specrun.llama.rollback import TextCache
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
+
+_KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
+
+
+class LeafSequences:
+    """The sequences that hold a committed text: one for each leaf path of the next trees.
+
+    Marking a cell costs time for each sequence that it is on, so the text is on as many sequences only as recent trees
+    had leaves; others copy it when a tree needs them. The first always holds it.
+
+    cells: of the text. n: how many hold what is cached; the others are empty.
+    """
+
+    def __init__(self, context: LlamaContext, cells: TextCache) -> None:
+        self._context = context
+        self.cells = cells
+        self.first = cells.first
+        self.n = 1
+        self._n_needed = 1  # most leaves of a tree since the number of sequences was last reconsidered
+        self._n_passes = 0  # since then
+
+    @property
+    def last(self) -> int:
+        """The last sequence that holds the text."""
+        return self.first + self.n - 1
+
+    def count(self, n_cached: int) -> None:
+        """Find the first sequences that hold the `n_cached` tokens, and empty all others."""
+        lengths = self._context.sequence_lengths()[self.first : self.first + self.cells.max_leaves]
+        holds = lengths == n_cached if n_cached else np.zeros(len(lengths), np.bool_)
+        self.n = max(int(np.append(holds, False).argmin()), 1)
+        for seq in np.flatnonzero(lengths[self.n :]).tolist():
+            self._context.remove(self.first + self.n + seq, 0)
+        self._n_needed = min(self._n_needed, self.n)
+
+    def provide(self, n_leaves: int, n_cached: int) -> None:
+        """Let at least `n_leaves` sequences hold what is cached, and not many more than recent trees needed."""
+        self._n_needed = max(self._n_needed, n_leaves)
+        self._n_passes += 1
+        if n_leaves <= self.n and self._n_passes < _KEPT_PASSES:
+            return
+        for seq in range(self._n_needed, self.n):
+            self._context.remove(self.first + seq, 0)
+        for seq in range(self.n, self._n_needed):
+            self._context.copy(self.first, self.first + seq, 0, n_cached)
+        self.n, self._n_needed, self._n_passes = self._n_needed, n_leaves, 0
+
+    def share_first_path(self, start: int, end: int) -> None:
+        """Let all of them share the first sequence's cells at start .. end - 1 instead of their own."""
+        for seq in range(self.first + 1, self.first + self.n):
+            self._context.remove(seq, start)
+            self._context.copy(self.first, seq, start, end)
+
+    def reset(self) -> None:
+        """Note that all are empty."""
+        self.n = self._n_needed = 1
 
 
 @dataclass(frozen=True)
 class Part:
     """The tokens of one text in a pass."""
 
+    cells: TextCache  # of the text
     batch: Batch  # committed tokens, and the tree if there is one
     n_before: int  # the committed tokens before the tree's root
     end_seq: int  # where padding would go on
@@ -31,7 +86,7 @@ def portion_of(tokens: Sequence[int], n_cached: int, n: int, sequences: LeafSequ
     """The next `n` of the committed `tokens`, of which the cache holds `n_cached`. No logits of them are wanted."""
     end = n_cached + n
     batch = committed_tokens(list(tokens[n_cached:end]), n_cached, sequences.n, n_outputs=0, first_seq=sequences.first)
-    return Part(batch, n, sequences.last, end)
+    return Part(sequences.cells, batch, n, sequences.last, end)
 
 
 def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: LeafSequences) -> Part:
@@ -43,7 +98,7 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     if len(tree) == 1:  # a plain pass may take less than a millisecond
         pending = list(tokens[n_cached:])
         batch = committed_tokens(pending, n_cached, sequences.n, n_outputs=1, first_seq=sequences.first)
-        return Part(batch, len(pending) - 1, sequences.last, root_position + 1)
+        return Part(sequences.cells, batch, len(pending) - 1, sequences.last, root_position + 1)
     before = np.asarray(tokens[n_cached:-1], np.int32)
     n_before = len(before)
     # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.
@@ -58,50 +113,17 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     )
     # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
     depth = int(tree.depths[-1]) if tree.n_leaves == sequences.n else 0
-    return Part(batch, n_before, sequences.last, root_position + depth + 1)
+    return Part(sequences.cells, batch, n_before, sequences.last, root_position + depth + 1)
 
 
-class PassText(Protocol):
-    """What a pass needs to know of a text: `TargetContext`, where the methods are explained."""
+def decode_together(parts: Sequence[Part], padding: PassSizes) -> list[Logits]:
+    """One pass over the parts of `score_together`. The pass as a whole gets a size of the class.
 
-    cells: TextCache
-
-    @property
-    def padding(self) -> PassSizes: ...
-
-    @property
-    def last_cell(self) -> int: ...
-
-    def prepare(self, tree: TokenTree) -> Part: ...
-
-    def prepare_portion(self) -> Part: ...
-
-    def has_read_portion(self) -> None: ...
-
-    def read_portion(self) -> None: ...
-
-
-def score_together(texts: Sequence[tuple[PassText, TokenTree]], reading: Sequence[PassText] = ()) -> list[Logits]:
-    """One pass over the pending tokens and the tree of each text, whose root must be its last committed token.
-
-    reading: texts of which the pass has the next portion of the prompt.
-
-    Several targets must be lanes of one context and padded alike, as the pass as a whole gets a size of the class.
-    Returns for each of `texts` float32[len(tree), n_vocab], a view that the next pass overwrites; row i predicts the
-    token after node i. Raises ContextFullError if the tokens do not fit together.
+    Returns for each part float32[n, n_vocab]; row i predicts the token after node i of its tree.
     """
-    if not texts and len(reading) == 1:
-        reading[0].read_portion()
-        return []
-    everyone = [*texts, *((target, None) for target in reading)]
-    order = sorted(range(len(everyone)), key=lambda i: everyone[i][0].last_cell)  # see `lane_cells`
-    targets = [everyone[i][0] for i in order]
-    parts = [
-        target.prepare_portion() if tree is None else target.prepare(tree)
-        for target, tree in (everyone[i] for i in order)
-    ]
-    padding, last = targets[0].padding, parts[-1]
-    batch = joined([part.batch for part in parts])
+    order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `lane_cells`
+    last = parts[order[-1]]
+    batch = joined([parts[i].batch for i in order])
     n_wanted = batch.n_outputs
     n = len(batch)
     batch = batch.padded(padding.padded(n), last.end_seq, last.end_position)
@@ -111,23 +133,22 @@ def score_together(texts: Sequence[tuple[PassText, TokenTree]], reading: Sequenc
     if n_further:
         unwanted = np.flatnonzero(~batch.outputs)
         batch.outputs[np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[:n_further]] = True
-    logits = _decode(targets, [len(part.batch) for part in parts], batch)
-    rows: list[Logits] = [logits] * len(texts)
+    logits = _decode([parts[i] for i in order], batch)
+    rows: list[Logits] = [logits] * len(parts)
     begin = 0
-    for i, part in zip(order, parts, strict=True):
-        if i < len(texts):
-            first = int(np.count_nonzero(batch.outputs[: begin + part.n_before]))
-            rows[i] = logits[first : first + len(texts[i][1])]
-        begin += len(part.batch)
-    for target in reading:
-        target.has_read_portion()
+    for i in order:
+        end = begin + len(parts[i].batch)
+        root = begin + parts[i].n_before
+        first = int(np.count_nonzero(batch.outputs[:root]))
+        rows[i] = logits[first : first + end - root]
+        begin = end
     return rows
 
 
-def _decode(targets: Sequence[PassText], sizes: list[int], batch: Batch) -> Logits:
-    if len(targets) == 1:
-        return targets[0].cells.decode(batch)
-    lanes = [target.cells for target in targets]
-    sizes[-1] += len(batch) - sum(sizes)  # padding
-    shares = [(lane, n) for lane, n in zip(lanes, sizes, strict=True) if isinstance(lane, LaneCells)]
-    return shares[0][0].ledger.decode(batch, shares)
+def _decode(parts: Sequence[Part], batch: Batch) -> Logits:
+    if len(parts) == 1:
+        return parts[0].cells.decode(batch)
+    shares = [(part.cells, len(part.batch)) for part in parts if isinstance(part.cells, LaneCells)]
+    lane, n_last = shares[-1]
+    shares[-1] = lane, n_last + len(batch) - sum(n for _, n in shares)  # padding
+    return lane.ledger.decode(batch, shares)

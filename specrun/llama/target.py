@@ -5,7 +5,7 @@ sums over cells in order, so a hole in front of an accepted token would change t
 last bits of the logits. A tree is decoded in depth-first order, likeliest path first. From the accepted path only the
 nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
 
-Every leaf of a tree needs a sequence that holds the committed text (`leaf_sequences`).
+Every leaf of a tree needs a sequence that holds the committed text (`LeafSequences`).
 
 Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
 lies in the last cells, and is dropped with the tree.
@@ -17,7 +17,7 @@ pass of their own. They are not padded there, but wait until they are as many as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,20 +26,16 @@ from specrun.errors import ContextFullError
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
-from specrun.llama.held_text import HeldText, SavedText
 from specrun.llama.lane_cells import CellLedger, LaneCells
-from specrun.llama.leaf_sequences import LeafSequences
 from specrun.llama.pass_bounds import PassBounds
-from specrun.llama.rollback import CacheState, TextCache, text_cache
-from specrun.llama.scoring import Part, portion_of, score_together, tree_of
-from specrun.speculation.planning.pass_sizes import PassSizes
+from specrun.llama.rollback import HeldText, SavedText, text_cache
+from specrun.llama.scoring import LeafSequences, Part, decode_together, portion_of, tree_of
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
-class TargetContext:
+class TargetContext(PassBounds):
     """The committed text of one generation and the target's KV cache of it.
 
-    cells: how the cache takes tokens back, and which sequences it has for this text.
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
     n_portion: tokens of the next portion of a prompt that is being read; 0 if nothing is left to be read.
@@ -48,36 +44,19 @@ class TargetContext:
 
     def __init__(self, context: LlamaContext, lane: LaneCells | None = None) -> None:
         """lane: this text's cells, where several texts share the context; None if it has the context for itself."""
+        super().__init__(context.config, lane or text_cache(context))
         self.context = context
-        self.cells: TextCache = lane or text_cache(context)
         self.tokens: list[int] = []
         self.n_cached = 0
-        self._bounds = PassBounds(context.config, self.cells)
         self.states: TargetStates | None = None
         self._n_before = 0  # pending tokens in front of the tree scored last
-        self._sequences = LeafSequences(context, self.cells.first, self.cells.max_leaves)
+        self._sequences = LeafSequences(context, self.cells)
         self._portions: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
         self.n_portion = 0
 
     @property
     def n_vocab(self) -> int:
         return self.context.model.n_vocab
-
-    @property
-    def padding(self) -> PassSizes:
-        """The sizes that passes are padded to. The passes over new text of a prompt are the same with every plan, so
-        they may be larger than the largest of these sizes. The context needs room for the padding.
-        """
-        return self._bounds.padding
-
-    @padding.setter
-    def padding(self, sizes: PassSizes) -> None:
-        self._bounds.padding = sizes
-
-    @property
-    def last_cell(self) -> int:
-        """The last cell of the text among those of other texts in the same context; 0 without others."""
-        return self.cells.last if isinstance(self.cells, LaneCells) else 0
 
     @property
     def max_leaves(self) -> int:
@@ -92,7 +71,7 @@ class TargetContext:
     def n_pending(self) -> int:
         """Number of committed tokens that the next pass decodes again in front of the root."""
         n_waiting = max(len(self.tokens) - 1, 0) - self.n_cached
-        return n_waiting - self._bounds.n_alone(n_waiting)
+        return n_waiting - self.n_alone(n_waiting)
 
     @property
     def has_states(self) -> bool:
@@ -105,12 +84,11 @@ class TargetContext:
         The batch always has room for a root, as fewer tokens are pending than the last tree had nodes, or than are
         decoded in a pass of their own.
         """
-        n_pending = self.n_pending
-        return self._bounds.largest_tree(max(len(self.tokens) - 1, 0) - n_pending, n_pending)
-
-    def can_pad(self, sizes: PassSizes) -> bool:
-        """Whether passes can be padded to these sizes: what is added must be taken back after each."""
-        return self._bounds.can_pad(sizes)
+        config, most_back, n_pending = self.context.config, self.cells.most_back, self.n_pending
+        n_before = max(len(self.tokens) - 1, 0) - n_pending
+        most = min(config.n_ctx - self.cells.n_elsewhere - n_before, config.n_batch)
+        largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
+        return min(largest - n_pending, self.padding.largest(config.n_outputs))
 
     def pass_size(self, tree: TokenTree) -> int:
         """Tokens of the next pass over `tree`: pending ones and padding are included."""
@@ -145,11 +123,6 @@ class TargetContext:
         self.has_read_portion()
         return end - kept
 
-    @property
-    def prompt_pass(self) -> int:
-        """Most tokens of one pass over a prompt."""
-        return min(self._bounds.prompt_call(), self.context.config.n_batch)
-
     def read_portion(self) -> None:
         """Decode the next portion of the prompt that `begin_prompt` began."""
         self._decode(self.prepare_portion())
@@ -167,12 +140,12 @@ class TargetContext:
     def _portions_of_prompt(self, shared: int, end: int) -> Iterator[int]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
-        yield from self._decode_committed(shared, self._bounds.largest_pass)
+        yield from self._decode_committed(shared, self.largest_pass)
         tail = self.cells.prompt_tail
         if tail is not None and end - tail > shared:
-            yield from self._decode_committed(end - tail, self._bounds.prompt_call())
+            yield from self._decode_committed(end - tail, self.prompt_call())
             self.cells.keep_prompt(self.n_cached)
-        yield from self._decode_committed(end, self._bounds.prompt_call())
+        yield from self._decode_committed(end, self.prompt_call())
 
     def checkpoint(self) -> None:
         """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
@@ -185,7 +158,7 @@ class TargetContext:
             self.cells.most_pending = most
 
     def _decode(self, part: Part) -> None:
-        size = self._bounds.padded_call(len(part.batch))
+        size = self.padded_call(len(part.batch))
         self.cells.decode(part.batch.padded(size, part.end_seq, part.end_position))
 
     def _decode_committed(self, end: int, largest: int) -> Iterator[int]:
@@ -195,7 +168,7 @@ class TargetContext:
             raise ContextFullError(f"{end} tokens do not fit the context of {n_ctx}; give a larger --ctx-size")
         while self.n_cached < end:
             n = min(largest, end - self.n_cached)
-            n = n if self.cells.drops_padding else self._bounds.whole(n)
+            n = n if self.cells.drops_padding else self.whole(n)
             if n == 0:
                 break
             yield n
@@ -217,9 +190,9 @@ class TargetContext:
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
         if tree.n_leaves > self.max_leaves:
             raise ValueError(f"a tree of {tree.n_leaves} leaf paths; a pass checks {self.max_leaves}")
-        n_alone = self._bounds.n_alone(len(self.tokens) - 1 - self.n_cached)
+        n_alone = self.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
-            for n in self._decode_committed(self.n_cached + n_alone, self._bounds.largest_pass):
+            for n in self._decode_committed(self.n_cached + n_alone, self.largest_pass):
                 self._decode(portion_of(self.tokens, self.n_cached, n, self._sequences))
         self._sequences.provide(tree.n_leaves, self.n_cached)
         part = tree_of(self.tokens, self.n_cached, tree, self._sequences)
@@ -266,7 +239,7 @@ class TargetContext:
         """Hold what was saved in this context. Raises LlamaError if llama.cpp fails; then nothing is held."""
         self.reset()
         try:
-            self.cells.restore(CacheState(saved.state, saved.held.n_cached, saved.held.prompt))
+            self.cells.restore(saved)
         except BaseException:
             self.reset()
             raise
@@ -278,9 +251,9 @@ class TargetContext:
         """Move the text, which must be a lane's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
         if self.n_cached:
             assert isinstance(self.cells, LaneCells)
-            state = CacheState(self.context.sequence_state(self.cells.first), self.n_cached)
+            saved = SavedText(self.held(), self.context.sequence_state(self.cells.first))
             self.cells.clear_lane()
-            self.cells.restore(state)
+            self.cells.restore(saved)
             self._sequences.reset()
 
     def drop_tree(self) -> None:
@@ -294,6 +267,28 @@ class TargetContext:
         self._portions, self.n_portion = iter(()), 0
         self.cells.clear()
         self._sequences.reset()
+
+
+def score_together(
+    texts: Sequence[tuple[TargetContext, TokenTree]], reading: Sequence[TargetContext] = ()
+) -> list[Logits]:
+    """One pass over the pending tokens and the tree of each text, whose root must be its last committed token.
+
+    reading: texts of which the pass has the next portion of the prompt.
+
+    Several targets must be lanes of one context and padded alike. Returns for each of `texts`
+    float32[len(tree), n_vocab], a view that the next pass overwrites; row i predicts the token after node i. Raises
+    ContextFullError if the tokens do not fit together.
+    """
+    if not texts and len(reading) == 1:
+        reading[0].read_portion()
+        return []
+    padding = (texts[0][0] if texts else reading[0]).padding
+    parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_portion() for target in reading]
+    rows = decode_together(parts, padding)
+    for target in reading:
+        target.has_read_portion()
+    return rows[: len(texts)]
 
 
 def target_lanes(context: LlamaContext) -> list[TargetContext]:

@@ -51,10 +51,6 @@ class Candidate:
         """Name of the draft's file."""
         return f"draft-{self.type}-{len(self.kept)}of{self.n_layers}.gguf"
 
-    def size(self, target: Path, wait: Callable[[], None]) -> int:
-        """Bytes of the weights, without writing them. Raises LlamaError if the quantizer refuses the candidate."""
-        return self.write(target, None, wait)
-
     def write(self, target: Path, destination: Path | None, wait: Callable[[], None]) -> int:
         """Write the draft, unless `destination` is None, and return the bytes of its weights.
 

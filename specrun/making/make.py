@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -28,8 +28,6 @@ _UNQUANTIZED = ("F32", "F16", "BF16")
 _UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process
 _HEADER_BYTES = 64 * 2**20  # upper bound; most of a header is the vocabulary
 _ELSEWHERE = "choose another folder with --output FILE or SPECRUN_DATA_DIR"  # advice for a folder that fails
-
-Show = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -84,34 +82,32 @@ def make_draft(
     shares: Sequence[float] | None,
     output: Path | None,
     usual: Path | None,
-    show: Show,
-    note: Callable[[str], None],
+    run: Run,
 ) -> Result:
     """Make the best draft for `target` and register it.
 
     types, shares: quantizations and shares of the layers to try; None: the defaults.
     output: file of the draft; None: a file in the data folder.
     usual: the draft that would be used if none were made; it is measured for comparison.
-    show: called often with the current activity. An exception that it raises stops the work; the files written so far
-        are deleted, and a previously made draft stays.
-    note: called with messages for the user.
+    Raises KeyboardInterrupt once the run is interrupted; the files written so far are deleted, and a previously made
+    draft stays.
     """
     file = GgufFile.read(target)
     folder = output.absolute().parent if output else made.home(target)
     if output:
         _check_output(output.absolute(), target)
     try:
-        with _Workplace(folder) as workplace:
-            outcomes = _sized(file, types, shares, show)
+        with _workplace(folder) as (written, best_written):
+            outcomes = _sized(file, types, shares, run)
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
-            reference = read_target(target, show, note)
-            outcomes, best = _tried(file, outcomes, reference, workplace, show)
+            reference = read_target(target, run)
+            outcomes, best = _tried(file, outcomes, reference, written, best_written, run)
             rival: Quality | None = None
             if usual:
                 with suppress(PairError, LlamaError, ModelFileError):  # it cannot draft for the target
-                    rival = measure(usual, reference, lambda text: show(f"{usual.name}: {text}"))
+                    rival = measure(usual, reference, run.labelled(usual.name))
             path = output.absolute() if output else folder / best.candidate.file_name
-            workplace.best.replace(path)
+            best_written.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
             made.forget_fastest(target)  # it was not compared with this draft
     except OSError as error:
@@ -119,30 +115,26 @@ def make_draft(
     return Result(file, reference.plain_ms, outcomes, best, path, rival)
 
 
-class _Workplace:
-    """Paths of two files in the draft's folder: the current candidate and the best candidate so far. On exit both files
-    are deleted, and the folder too if it was created here.
+@contextmanager
+def _workplace(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Paths of two files in the draft's folder: the current candidate and the best candidate so far. In the end both
+    files are deleted, and the folder too if it was created here.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.candidate, self.best = (folder / f"{_UNFINISHED}{os.getpid()}.{i}" for i in range(2))
-
-    def __enter__(self) -> _Workplace:
-        self._was_created = not self._folder.exists()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in self._folder.glob(f"{_UNFINISHED}*"):
-            process = unfinished.name.removeprefix(_UNFINISHED).partition(".")[0]
-            if process.isdigit() and not psutil.pid_exists(int(process)):  # it was killed
-                unfinished.unlink(missing_ok=True)
-        self.candidate.touch()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.candidate.unlink(missing_ok=True)
-        self.best.unlink(missing_ok=True)
-        if self._was_created and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+    was_created = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    for unfinished in folder.glob(f"{_UNFINISHED}*"):
+        process = unfinished.name.removeprefix(_UNFINISHED).partition(".")[0]
+        if process.isdigit() and not psutil.pid_exists(int(process)):  # it was killed
+            unfinished.unlink(missing_ok=True)
+    candidate, best = (folder / f"{_UNFINISHED}{os.getpid()}.{i}" for i in range(2))
+    candidate.touch()
+    try:
+        yield candidate, best
+    finally:
+        candidate.unlink(missing_ok=True)
+        best.unlink(missing_ok=True)
+        if was_created and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _check_output(output: Path, target: Path) -> None:
@@ -155,9 +147,9 @@ def _check_output(output: Path, target: Path) -> None:
         raise UsageError(f"--output {output} exists already; delete it or choose another name")
 
 
-def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] | None, show: Show) -> list[Outcome]:
+def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] | None, run: Run) -> list[Outcome]:
     """All candidates with their sizes, and those that will not be tried with the reason why."""
-    sized = cache(lambda candidate: _size(file, candidate, show))
+    sized = cache(lambda candidate: _size(file, candidate, run))
     if types is None:
         # The types in which the whole target would be clearly smaller; if there are none, the target's own.
         layers = tuple(range(file.n_layers))
@@ -170,12 +162,12 @@ def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] 
     return planned
 
 
-def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
+def _size(file: GgufFile, candidate: Candidate, run: Run) -> Outcome:
     """The outcome of a candidate before it is tried, with a reason if the quantizer refuses it or it is too large."""
-    wait = partial(show, f"looking at {candidate.name}")
+    wait = partial(run.show, f"looking at {candidate.name}")
     wait()
     try:
-        n_bytes = candidate.size(file.path, wait)
+        n_bytes = candidate.write(file.path, None, wait)
     except LlamaError as error:
         return Outcome(candidate, 0, reason=f"llama.cpp refused: {error}")
     share = n_bytes / file.n_bytes
@@ -183,9 +175,9 @@ def _size(file: GgufFile, candidate: Candidate, show: Show) -> Outcome:
 
 
 def _tried(
-    file: GgufFile, planned: Sequence[Outcome], reference: Reference, workplace: _Workplace, show: Show
+    file: GgufFile, planned: Sequence[Outcome], reference: Reference, written: Path, best_written: Path, run: Run
 ) -> tuple[list[Outcome], Outcome]:
-    """Write and measure all candidates that are not skipped. The best is left at `workplace.best`."""
+    """Write and measure all candidates that are not skipped. The best is left at `best_written`."""
     outcomes: list[Outcome] = []
     best: Outcome | None = None
     started, done, fastest_so_far = time.perf_counter(), 0, 0.0
@@ -195,12 +187,12 @@ def _tried(
             label = f"{i} of {len(planned)}, {outcome.candidate.name}"
             # Writing and measuring a candidate both take about as long as its bytes.
             seconds = (time.perf_counter() - started) * (to_try - done) / done if done else None
-            shown = show if seconds is None else Run(show).expected_to_take(seconds).show
+            shown = run if seconds is None else run.expected_to_take(seconds)
             done += outcome.n_bytes
-            outcome = _try(file, outcome, reference, workplace.candidate, shown, label)
+            outcome = _try(file, outcome, reference, written, shown.labelled(label))
             if outcome.quality and outcome.quality.speedup > fastest_so_far:
                 best, fastest_so_far = outcome, outcome.quality.speedup
-                workplace.candidate.replace(workplace.best)
+                written.replace(best_written)
         outcomes.append(outcome)
     if best is None:
         last = next(o for o in reversed(outcomes) if o.reason)
@@ -208,17 +200,17 @@ def _tried(
     return outcomes, best
 
 
-def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, show: Show, label: str) -> Outcome:
+def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, run: Run) -> Outcome:
     """Write and measure one candidate. The outcome has its quality, or the reason why it could not be measured."""
 
     def wait() -> None:
-        show(f"{label}: writing, {min(0.99, file_bytes(path) / outcome.n_bytes):.0%}")
+        run.show(f"writing, {min(0.99, file_bytes(path) / outcome.n_bytes):.0%}")
 
     path.unlink(missing_ok=True)
     _check_disk(path.parent, outcome.n_bytes + _HEADER_BYTES)
     try:
         outcome.candidate.write(file.path, path, wait)
-        quality = measure(path, reference, lambda text: show(f"{label}: {text}"))
+        quality = measure(path, reference, run)
     except (LlamaError, ModelFileError) as error:
         _check_disk(path.parent, outcome.n_bytes - file_bytes(path))  # a full disk fails like a bad model
         reason = str(error).replace(f"{path} ", "").partition(";")[0]  # without the advice, which is for downloads

@@ -6,8 +6,7 @@ pass per text (teacher forcing), and its probabilities are compared with the tar
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,24 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
+from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.method import OFF
 from specrun.speculation.planning import sequoia
-from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from specrun.tuning.pass_timer import TargetTimer
+from specrun.tuning.pass_timer import TargetTimer, rounds
 
 TEMPERATURE = 0.8  # the default of `specrun generate`
 _TOKENS, _MIN_TOKENS = 64, 8  # that the target writes behind each prompt
 _KEPT = 256  # likeliest tokens kept per position; ignoring the others makes the overlap slightly too low
-_WRITING_SECONDS, _TIMING_SECONDS = 60.0, 10.0  # limits of the whole writing and of each timing
-_SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed target passes
-# Tokens of the timed draft passes, in this order. During the first of them a streamed target reads ahead, which delays
-# the smallest pass most: 70 to 125 ms instead of 50 to 60 (a draft of 1.0 GB on an AMD EPYC (Zen 5) with 2 cores).
-_WIDTHS = (16, 4, 1)
+_WRITING_SECONDS, _TIMING_SECONDS = 60.0, 5.0  # limits of the whole writing, and of the timing of a model
+_SIZES, _DRAFT_SIZES = (1, 2, 4, 8, 16, 32, 64), (1, 4, 16)  # tokens of the timed passes of target and draft
+_ROUNDS = 50  # most rounds in which every timed pass runs
 _DEPTH = 16  # levels of the deepest tree that is considered
 _RANKS = 16  # most candidates of a node whose chances are counted
-_TURNS, _MIN_TURNS = 50, 3  # in which every timed pass runs once
 _CTX = 64  # tokens in the KV cache while passes are timed
 
 
@@ -50,8 +47,7 @@ class Passage:
     n_vocab: int  # of the target
     prompt: list[int]  # token ids
     written: list[int]  # token ids behind the prompt, n of them
-    best: NDArray[np.int64]  # [n], the target's likeliest token at each position of `written`
-    tokens: NDArray[np.int64]  # [n, k], the target's k likeliest tokens at each position, in any order
+    tokens: NDArray[np.int64]  # [n, k], the target's k likeliest tokens at each position of `written`, the best first
     probabilities: NDArray[np.float64]  # [n, k], the target's probabilities of `tokens` at TEMPERATURE
 
 
@@ -84,42 +80,44 @@ class Quality:
         return values | size | {"expected_speedup": round(self.speedup, 3)}
 
 
-def read_target(path: Path, show: Callable[[str], None], note: Callable[[str], None]) -> Reference:
+def read_target(path: Path, run: Run) -> Reference:
     """Load the target, time its passes and let it write texts. Raises PairError for a recurrent model."""
-    show("loading the target")
+    run.show("loading the target")
     with _loaded(path) as model:
         for notice in model.notices:
-            note(notice)
+            run.note(notice)
         if model.llama_model.is_recurrent:
             what = f"{path.name} has recurrent layers, and no draft can be made of it here"
             raise PairError(f"{what}; a smaller model of its family drafts for it (--draft)")
         prompts = _prompts(model)
-        (plain_ms,) = _timed([(_timer(model.engine.target, prompts[0]), 1)], show)
+        plain_ms = _costs(model.engine.target, prompts[0], (1,), run).ms(1, _CTX)
         count = max(_MIN_TOKENS, min(_TOKENS, int(1e3 * _WRITING_SECONDS / plain_ms / len(prompts))))
         passages = [
-            _written(model, prompt, count, show, f"text {i} of {len(prompts)} by the target")
+            _written(model, prompt, count, run, f"text {i} of {len(prompts)} by the target")
             for i, prompt in enumerate(prompts, 1)
         ]
         return Reference(path, passages, plain_ms, _place(model))
 
 
-def measure(path: Path, reference: Reference, show: Callable[[str], None]) -> Quality:
+def measure(path: Path, reference: Reference, run: Run) -> Quality:
     """Load a draft with the target, as for generation, and compare the two. Raises PairError if it cannot draft."""
-    show("loading")
+    run.show("loading")
     with _loaded(reference.target, path) as model:
         if model.engine.draft is None:
             raise PairError(f"{path.name} cannot draft")
         draft = TargetContext(model.engine.draft.context)  # reads a whole text in one pass
         ranks, shared = [], []  # for each passage int[n] and float64[n]
         for passage in reference.passages:
-            show("comparing")
+            run.show("comparing")
             rows = _read(draft, passage)
-            ranks.append((rows > np.take_along_axis(rows, passage.best[:, None], axis=1)).sum(axis=1))
+            ranks.append((rows > np.take_along_axis(rows, passage.tokens[:, :1], axis=1)).sum(axis=1))
             probabilities = np.take_along_axis(_softmax(rows), passage.tokens, axis=1)
             shared.append(np.minimum(probabilities, passage.probabilities).sum(axis=1))
         if not all(np.isfinite(sums).all() for sums in shared):
             raise ModelFileError(f"{path.name} computes logits that are not numbers")
-        target_costs, draft_costs = _costs(model.engine.target, draft, reference.passages[0].prompt, show)
+        text = reference.passages[0].prompt
+        target_costs = _costs(model.engine.target, text, _SIZES, run)
+        draft_costs = _costs(draft, text, _DRAFT_SIZES, run)
         # Where the draft leaves the target less memory, plain decoding is faster without it.
         is_as_alone = _place(model) == reference.place
     ms_beside, ms = target_costs.ms(1, _CTX), draft_costs.ms(1, _CTX)
@@ -169,54 +167,31 @@ def _place(model: Model) -> tuple[int, int]:
     return n_gpu_layers, model.residency.streamed_bytes
 
 
-def _costs(
-    target: TargetContext, draft: TargetContext, text: Sequence[int], show: Callable[[str], None]
-) -> tuple[CostTable, CostTable]:
-    """The times of the target's and the draft's passes, with both models in memory."""
-    of_target, of_draft = _timer(target, text), _timer(draft, text)
-    ms = _timed([*((of_target, n) for n in _SIZES), *((of_draft, n) for n in _WIDTHS)], show)
-    times = [PassTime(n, _CTX, t) for n, t in zip(_SIZES + _WIDTHS, ms, strict=True)]
-    return CostTable(times[: len(_SIZES)]), CostTable(times[len(_SIZES) :])
+def _costs(context: TargetContext, text: Sequence[int], sizes: Sequence[int], run: Run) -> CostTable:
+    """The times of a model's passes over these numbers of tokens, behind the beginning of a text."""
+    run.show("timing")
+    timings = rounds(TargetTimer(context, text), _CTX, sizes, _ROUNDS, run.stage(_TIMING_SECONDS))
+    return CostTable(timings.pass_times())
 
 
-def _timer(context: TargetContext, text: Sequence[int]) -> TargetTimer:
-    timer = TargetTimer(context, text)
-    timer.fill(_CTX)
-    timer.ms(1)  # the first pass after a prompt is slower
-    return timer
-
-
-def _timed(passes: Sequence[tuple[TargetTimer, int]], show: Callable[[str], None]) -> list[float]:
-    """Median milliseconds of passes of some tokens. They take turns, so that other load slows all of them alike."""
-    turns: list[list[float]] = []
-    end = time.perf_counter() + _TIMING_SECONDS
-    while len(turns) < _MIN_TURNS or (len(turns) < _TURNS and time.perf_counter() < end):
-        turns.append([])
-        for timer, n in passes:
-            show("timing")
-            turns[-1].append(timer.ms(n))
-    return [float(median) for median in np.median(np.array(turns), axis=0)]
-
-
-def _written(model: Model, prompt: list[int], count: int, show: Callable[[str], None], label: str) -> Passage:
+def _written(model: Model, prompt: list[int], count: int, run: Run, label: str) -> Passage:
     """Let the target write at most `count` tokens behind a prompt, fewer if it ends its text."""
     target = model.engine.target
     sampler = Sampler(SamplingParameters(temperature=TEMPERATURE), target.n_vocab)
     target.set_prompt(prompt)
     written: list[int] = []
-    best, tokens, probabilities = [], [], []
+    tokens, probabilities = [], []
     while len(written) < count and not (written and model.llama_model.is_end_of_generation(written[-1])):
-        show(label)
+        run.show(label)
         root = TokenTree.root_only(target.tokens[-1])
         logits = target.score(root)[0]
         distribution = _softmax(logits[None])[0]
-        kept = np.argpartition(-distribution, min(_KEPT, len(distribution)) - 1)[:_KEPT]
-        best.append(int(logits.argmax()))
+        kept = np.argsort(-distribution, kind="stable")[:_KEPT]
         tokens.append(kept)
         probabilities.append(distribution[kept])
         written.append(sampler.sample(logits, len(target.tokens), []))
         target.commit(root, [0], written[-1])
-    return Passage(target.n_vocab, prompt, written, np.array(best), np.stack(tokens), np.stack(probabilities))
+    return Passage(target.n_vocab, prompt, written, np.stack(tokens), np.stack(probabilities))
 
 
 def _read(draft: TargetContext, passage: Passage) -> NDArray[np.float32]:

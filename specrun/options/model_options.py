@@ -36,5 +36,9 @@ class ModelOptions:
         "`specrun tune` measured, else the draft that the catalog recommends.", "-md",
         envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL
     )
+    chat_template: str | None = option(
+        None, "NAME|FILE", "A chat template for the target: a Jinja file, or the name of a template of llama.cpp's, "
+        "such as chatml. By default the model file's own.", rich_help_panel=_PANEL
+    )
     # fmt: on
     pull: bool = flag("Download missing models without asking.", "--pull", "--yes", "-y", rich_help_panel=_PANEL)

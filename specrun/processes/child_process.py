@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from specrun.errors import CrashError, LlamaError
@@ -34,16 +33,27 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
     its stderr is shown. Raises CrashError if the process ends without an answer, and LlamaError with the text of the
     answer's `error` if it has that.
     """
-    with _started(module, json.dumps(request), debug) as process:
-        while True:
-            try:
-                code = process.wait(_POLL_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                wait()
-        assert process.stdout
-        lines = process.stdout.read().splitlines()
-        error_lines = process.stderr.read().splitlines() if process.stderr else []
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), module, json.dumps(request)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if debug else subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            while True:
+                try:
+                    code = process.wait(_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    wait()
+            assert process.stdout
+            lines = process.stdout.read().splitlines()
+            error_lines = process.stderr.read().splitlines() if process.stderr else []
+        finally:
+            process.kill()
     if code != 0 or not lines:
         raise CrashError(_failure(what, code, error_lines))
     result = json.loads(lines[-1])
@@ -69,21 +79,3 @@ def _failure(what: str, code: int, error_lines: list[str]) -> str:
     if code < 0:
         return f"{what} ended by signal {-code} ({signal.strsignal(-code)})" + (f": {said}" if said else "")
     return said or f"{what} ended with code {code}"
-
-
-@contextmanager
-def _started(module: str, request: str, debug: bool) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), module, request]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if debug else subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()

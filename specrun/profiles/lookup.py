@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile, file_identity
@@ -15,12 +15,9 @@ from specrun.hardware.fit import Rates
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.llama_settings import LlamaSettings, ResidencyChoice
-from specrun.locations import set_aside
+from specrun.locations import parse_json, set_aside
 from specrun.profiles import profile_files
 from specrun.profiles.profile import DamagedProfileError, Profile
-
-# The field of `Rates` for each memory that a profile says a model lies in.
-_FIELDS: dict[str, Literal["vram", "ram"]] = {"in VRAM": "vram", "in RAM": "ram"}
 
 
 @dataclass(frozen=True)
@@ -74,22 +71,25 @@ def offload_min_batch(subject: Subject) -> int | None:
     It has to be known before llama.cpp looks for devices, which are a part of a profile's identity; so everything else
     is compared. Without a draft, profiles with any draft count.
     """
-    saved = profile_files.with_offload_min_batch()
-    if not saved:
-        return None
+    files = [file_identity(file.shards) for file in (subject.target, subject.draft) if file]
     wanted = {
         "llama.cpp": library.build(),
         "llama-cpp-python": library.bindings_version(),
         "context": subject.ctx_size,
         "settings": json.loads(json.dumps(subject.choices)),
     }
-    draft = subject.draft
-    files = [file_identity(subject.target.shards), *([file_identity(draft.shards)] if draft else [])]
-    for identity, threshold in saved:
-        same_files = identity.get("files", [])[: len(files)] == files
-        if same_files and all(identity.get(part) == value for part, value in wanted.items()):
-            return threshold
-    return None
+    found: dict[str, int] = {}
+    for path in profile_files.folder().glob("*.json"):
+        # This is asked before every run, and the import of the codec takes longer than reading plain JSON.
+        try:
+            value = parse_json(path.read_bytes())
+            threshold, identity = value["settings"].get("offload_min_batch"), value["identity"]
+            same_files = identity.get("files", [])[: len(files)] == files
+            if threshold is not None and same_files and wanted.items() <= identity.items():
+                found[value["created"]] = int(threshold)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged; who wants this profile says so
+            continue
+    return found[max(found)] if found else None
 
 
 def _decided(settings: LlamaSettings) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def find_any(identity: dict[str, Any]) -> Found:
     if found.profile:
         return found
     try:
-        learned = profile_files.find_learned(machine.fingerprint(identity))
+        learned = profile_files.find(profile_files.learned_path_of(machine.fingerprint(identity)))
     except ProfileError:
         return found  # it is replaced by what the next run learns
     return Found(learned) if learned else found
@@ -110,10 +110,11 @@ def find_any(identity: dict[str, Any]) -> Found:
 
 def find(identity: dict[str, Any]) -> Found:
     """The profile with this identity, or what has changed since the same files were tuned."""
+    path = profile_files.path_of(machine.fingerprint(identity))
     try:
-        profile = profile_files.find(machine.fingerprint(identity))
+        profile = profile_files.find(path)
     except DamagedProfileError as error:
-        aside = set_aside(profile_files.path_of(machine.fingerprint(identity)))
+        aside = set_aside(path)
         return Found(None, f"{error}, and {aside}; going on without it (`specrun tune` makes a new one)", True)
     except ProfileError as error:
         return Found(None, f"{error}; going on without it (`specrun tune` makes a new one)")
@@ -138,8 +139,8 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
     }
     found: dict[str, float] = {}
     for profile in profile_files.saved():
-        field, n_bytes = _FIELDS.get(profile.regime), sizes.get(profile.target)
-        if field and n_bytes:
+        n_bytes = sizes.get(profile.target)
+        if n_bytes and (field := {"in VRAM": "vram", "in RAM": "ram"}.get(profile.regime)):
             found.setdefault(field, n_bytes / profile.costs.plain_ms(0) * 1e3)
         storage = profile.hardware.get("storage")
         disk = storage.get("bytes_per_second") if isinstance(storage, dict) else None

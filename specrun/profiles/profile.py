@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.tuning_rows import PredictionRow, TriedRing, TriedSettings, ValidationRow
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.by_temperature import ByTemperature, nearest
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
-from specrun.speculation.method import OFF, Plan
+from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+from specrun.speculation.registry import METHODS
 
 Origin = Literal["tuned", "learned"]
+
+
+def nearest(temperature: float, measured: Iterable[float]) -> float:
+    """The nearest measured temperature. Greedy and sampled texts differ most, so 0 stands for 0 only if possible."""
+    return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))
 
 
 class DamagedProfileError(ProfileError):
@@ -33,7 +38,6 @@ class Acceptance:
     temperature: float
     calibration: Calibration
     positional: list[float]  # p_k: the chance that the k-th candidate is accepted, none before it, by sample and match
-    sampled: list[float]  # the same of the k-th draw without replacement, by Sequoia's rule
     n_positions: int  # positions of the texts that the calibration counts
 
 
@@ -54,6 +58,58 @@ class TunedPlan:
         plans = [expected.plan for expected in self.expected]
         alone = {plan.follows(method): None for plan in plans if (method := plan.method.without_draft)}
         return [*self.expected, *untried([plan for plan in alone if plan not in plans], self.plain_tokens_per_second)]
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A plan as rows name it."""
+
+    plan: str  # the plan's name
+    method: str  # the name of its method
+    budget: int  # nodes of its trees
+    depth: int  # drafted tokens on a path
+
+
+@dataclass(frozen=True)
+class PredictionRow(PlanRow):
+    """What a plan is predicted to do, by a replay over the calibration texts."""
+
+    tokens_per_second: float
+    tokens_per_pass: float
+    accepted: list[int]  # passes by accepted length, from 1 on
+    error: float  # standard error of the rate, tokens per second
+
+
+@dataclass(frozen=True)
+class ValidationRow(PlanRow):
+    """What a plan did when it was run on texts that it was not chosen on."""
+
+    temperature: float
+    predicted: float  # tokens per second
+    measured: float  # tokens per second
+    predicted_tokens_per_pass: float
+    measured_tokens_per_pass: float
+    predicted_error: float  # standard error, tokens per second
+    measured_error: float  # standard error, tokens per second
+
+
+@dataclass(frozen=True)
+class TriedSettings:
+    """Settings of llama.cpp that were tried on the target."""
+
+    name: str
+    ms: dict[int, float]  # milliseconds of a pass, by its tokens
+    exact_sizes: PassSizes | None  # passes of these sizes give a token the same bits; None if that was not compared
+    score: float  # answered tokens per millisecond, see `specrun.tuning.settings_trials`
+    prompt_ms: float  # milliseconds to read a token of a prompt
+
+
+@dataclass(frozen=True)
+class TriedRing:
+    """A way to read streamed weights that was tried."""
+
+    ring: RingSettings
+    ms: dict[int, float]  # milliseconds of a pass, by its tokens
 
 
 @dataclass(frozen=True)
@@ -98,11 +154,9 @@ class Profile:
     def padded_costs(self) -> CostModel:
         return self.costs.padded(self.padding)
 
-    def chooser(self) -> ByTemperature:
-        """A controller that follows the plans of this profile while generating."""
-        return ByTemperature(
-            {tuned.temperature: Auto(tuned.followed, self.guide(tuned.temperature), tuned.plan) for tuned in self.plans}
-        )
+    def choosers(self) -> dict[float, Auto]:
+        """Controllers that follow the plans of this profile while generating, by temperature."""
+        return {t.temperature: Auto(t.followed, self.guide(t.temperature), t.plan) for t in self.plans}
 
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
@@ -138,5 +192,14 @@ class Profile:
         return next(acceptance for acceptance in self.acceptance if acceptance.temperature == measured)
 
     def candidates(self) -> tuple[Plan, ...]:
-        """Every plan that `chooser` may follow."""
+        """Every plan that `choosers` may follow."""
         return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.followed))
+
+
+def best_by_size(rows: Sequence[PredictionRow], is_wanted: Callable[[Method], bool]) -> dict[int, float]:
+    """The highest predicted tokens per second among the plans of the wanted methods, by nodes of the tree."""
+    best: dict[int, float] = {}
+    for row in rows:
+        if is_wanted(METHODS[row.method]):
+            best[row.budget] = max(best.get(row.budget, 0.0), row.tokens_per_second)
+    return best

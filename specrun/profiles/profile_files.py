@@ -45,7 +45,7 @@ def save(profile: Profile) -> Path:
 
 
 def export(profile: Profile, path: Path) -> None:
-    """Write the profile to a file that the user named. Raises ProfileError."""
+    """Write the profile to this file. Where two processes do so, what is written last stays. Raises ProfileError."""
     _write(profile, path.absolute(), f"{path} cannot be written")
 
 
@@ -74,18 +74,6 @@ def learned_path_of(fingerprint: str) -> Path:
     return folder() / "learned" / f"{fingerprint}.json"
 
 
-def save_learned(profile: Profile) -> None:
-    """Write what runs have learned. Where two processes do so, what is written last stays. Raises ProfileError."""
-    path = learned_path_of(profile.fingerprint)
-    _write(profile, path, f"{path} cannot be written")
-
-
-def find_learned(fingerprint: str) -> Profile | None:
-    """What runs have learned, or None. Raises ProfileError if its file is damaged."""
-    path = learned_path_of(fingerprint)
-    return load(path) if path.exists() else None
-
-
 def load(path: Path) -> Profile:
     """The profile in a file. Raises ProfileError if the file cannot be read or is not a profile."""
     from specrun.profiles.codec import profile_from_json
@@ -112,30 +100,13 @@ def saved(with_learned: bool = False) -> Iterator[Profile]:
     return iter(sorted(profiles, key=lambda profile: profile.created, reverse=True))
 
 
-def with_offload_min_batch() -> list[tuple[dict[str, Any], int]]:
-    """Identity and threshold of each tuned profile that has a threshold of offloading, newest first.
-
-    This is asked before every run, so profiles are read as plain JSON, without the codec, whose import takes longer.
-    """
-    found = []
-    for path in folder().glob("*.json"):
-        try:
-            value = parse_json(path.read_bytes())
-            if (threshold := value["settings"].get("offload_min_batch")) is not None:
-                found.append((value["created"], value["identity"], int(threshold)))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged; who wants this profile says so
-            continue
-    return [(identity, threshold) for _, identity, threshold in sorted(found, key=lambda one: one[0], reverse=True)]
-
-
 def are_saved() -> bool:
     """Whether there is any profile; reads none of them."""
     return any(folder().glob("*.json"))
 
 
-def find(fingerprint: str) -> Profile | None:
-    """The profile with this fingerprint, or None. Raises ProfileError if its file is damaged."""
-    path = path_of(fingerprint)
+def find(path: Path) -> Profile | None:
+    """The profile in this file, or None. Raises ProfileError if the file is damaged."""
     return load(path) if path.exists() else None
 
 

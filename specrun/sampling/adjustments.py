@@ -1,14 +1,29 @@
-"""What changes logits before any filter: a user's biases, and then the penalties, both as in llama.cpp."""
+"""What changes logits before any filter: a user's biases, then the penalties, both as in llama.cpp, then constraints.
+
+Logits of forbidden tokens become minus infinity. A grammar checks a token in a fraction of a microsecond, but a
+vocabulary may have 152k tokens. So tokens are checked from the likeliest down, until the unchecked tokens cannot change
+what the filters keep.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specrun.errors import UsageError
-from specrun.sampling.filters import Logits
+from specrun.sampling import filters
+from specrun.sampling.filters import Logits, TokenIds
 from specrun.sampling.parameters import SamplingParameters
+
+NO_TOKEN = -1  # sampled where a constraint allows no token
+
+_DEPTHS = (64, 512, 2048)  # numbers of likeliest tokens that are checked before the whole vocabulary is
+_DRAFT_DEPTH = 512  # a draft that has any candidate stops after checking this many tokens
+_DRAFT_GAP = 4.0  # nats at temperatures up to 1; a draft ignores tokens this far below its best candidate
+_ROUNDING = 1e-5  # an upper bound of the relative rounding error of float32
 
 
 class Biases:
@@ -46,3 +61,72 @@ def penalized(logits: Logits, recent: Sequence[int], parameters: SamplingParamet
     values = np.where(values > 0, values / parameters.repeat_penalty, values * parameters.repeat_penalty)
     result[tokens] = values - counts * parameters.frequency_penalty - parameters.presence_penalty
     return result
+
+
+class Constraint(Protocol):
+    """Decides which tokens may follow the text written since the prompt."""
+
+    def allowed(self, written: Sequence[int], tokens: TokenIds) -> NDArray[np.bool_]:
+        """bool[len(tokens)]: which of `tokens` may come after `written`, the tokens since the prompt.
+
+        All false if `written` has ended or is itself forbidden.
+        """
+        ...
+
+
+def masked(
+    logits: Logits,
+    allowed: Callable[[TokenIds], NDArray[np.bool_]],
+    parameters: SamplingParameters,
+    n_candidates: int | None = None,
+) -> Logits:
+    """float32[n_vocab]: `logits` with minus infinity for forbidden tokens and for tokens that were not checked.
+
+    The filters of `parameters` keep the same tokens of it as if every token had been checked. n_candidates: the number
+    of candidates that a draft wants; checking then stops earlier, and the row may lack allowed tokens that are
+    unlikely, but has at least one if any token is allowed.
+    """
+    row = np.full_like(logits, -np.inf)
+    unchecked = np.ones(len(logits), np.bool_)
+    permitted = np.empty(0)  # logits of the allowed tokens so far, falling
+    n_checked = 0
+    for depth in (depth for depth in _DEPTHS if depth < len(logits)):
+        tokens = filters.top_k(logits, depth)
+        new = tokens[n_checked:]
+        kept = new[allowed(new)]
+        row[kept] = logits[kept]
+        unchecked[new] = False
+        permitted, n_checked = np.append(permitted, logits[kept]), depth
+        bound, n_left = float(logits[tokens[-1]]), len(logits) - depth
+        if len(permitted) and (
+            _settled(parameters, permitted, bound, n_left)
+            if n_candidates is None
+            else depth >= _DRAFT_DEPTH or _enough(parameters, permitted, bound, n_candidates)
+        ):
+            return row
+    rest = np.flatnonzero(unchecked)
+    kept = rest[allowed(rest)]
+    row[kept] = logits[kept]
+    return row
+
+
+def _settled(p: SamplingParameters, permitted: NDArray[np.float64], bound: float, n_unchecked: int) -> bool:
+    """Whether the filters keep the same tokens, whichever unchecked tokens are allowed.
+
+    permitted: float64[k], k > 0, the allowed logits so far, falling. bound: the largest possible unchecked logit.
+    """
+    if p.temperature == 0 or 0 < p.top_k <= len(permitted):
+        return True
+    if p.top_p < 1:
+        # Top-p cuts at a share of the total weight. The total lies between the weight so far and `most`.
+        n_more = min(n_unchecked, p.top_k - len(permitted)) if p.top_k else n_unchecked
+        shares = np.cumsum(np.exp(permitted - permitted[0]))
+        most = shares[-1] + n_more * np.exp(bound - permitted[0])
+        cuts = np.searchsorted(shares, [p.top_p * shares[-1] * (1 - _ROUNDING), p.top_p * most * (1 + _ROUNDING)])
+        return bool(cuts[0] == cuts[1])
+    return p.min_p > 0 and bound < permitted[0] + np.log(p.min_p) - _ROUNDING * (1 + abs(permitted[0]))
+
+
+def _enough(p: SamplingParameters, permitted: NDArray[np.float64], bound: float, n_candidates: int) -> bool:
+    """Whether a draft has `n_candidates`, or no unchecked token is likely enough to be worth a node."""
+    return len(permitted) >= n_candidates or bound < permitted[0] - _DRAFT_GAP * max(p.temperature, 1.0)

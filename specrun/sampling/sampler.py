@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
-from specrun.sampling.adjustments import Biases, penalized
-from specrun.sampling.constraint import NO_TOKEN, Constraint, masked
+from specrun.sampling.adjustments import NO_TOKEN, Biases, Constraint, masked, penalized
 from specrun.sampling.filters import Logits, TokenIds
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
 from specrun.sampling.parameters import SamplingParameters
@@ -53,6 +52,15 @@ class Distribution:
         whole = np.zeros(n_vocab)
         whole[self.tokens] = self.probabilities
         return whole
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was written, and what else was likely there, before biases, penalties, filters and temperature."""
+
+    token: int
+    logprob: float  # the natural logarithm of its probability
+    top: tuple[tuple[int, float], ...]  # (token id, logprob) of the likeliest tokens, likeliest first
 
 
 class Sampler:
@@ -225,6 +233,16 @@ class Sampler:
     def _perturbed(self, logits: Logits, tokens: TokenIds, position: int) -> NDArray[np.float64]:
         scaled = logits[tokens].astype(np.float64) / self.parameters.temperature
         return scaled + self._noise.gumbel(position, tokens)
+
+
+def logprob(logits: Logits, token: int, n_top: int) -> TokenLogprob:
+    """What `logits`, float32[n_vocab], say of `token` and the `n_top` likeliest. Raises LlamaError if one is NaN."""
+    highest = float(logits.max())
+    filters.check(highest)
+    log_total = highest + float(np.log(np.exp(logits.astype(np.float64) - highest).sum()))
+    top = filters.top_k(logits, n_top).tolist() if n_top else []
+    likeliest = tuple((one, float(logits[one]) - log_total) for one in top)
+    return TokenLogprob(token, float(logits[token]) - log_total, likeliest)
 
 
 def _likeliest(logits: Logits) -> int:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import ApiError, of_model
-from specrun.serving.job import Answered, Job, Piece
+from specrun.serving.job import Job, Piece
 from specrun.serving.reading.deltas import Delta, Reader
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
@@ -123,13 +123,13 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
                 yield None
                 continue
             if isinstance(event, Piece):
-                addition = Answer(index, reader.push(event.text) if event.text else [], event.logprobs)
+                addition = Answer(index, reader.push(event.text), event.logprobs)
             else:
-                addition = Answer(index, reader.finish(), completion=event.completion)
+                addition = Answer(index, reader.finish(), completion=event)
             has_calls = has_calls or any(delta.call for delta in addition.deltas)
-            if isinstance(event, Answered):
+            if isinstance(event, Completion):
                 # An interrupted answer is cut short, as a long answer is.
-                is_cut = event.completion.finish_reason != "stop"
+                is_cut = event.finish_reason != "stop"
                 addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
                 index, reader, has_calls = index + 1, new_reader(), False
             yield addition
@@ -137,23 +137,16 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
         raise of_model(error) from error
 
 
-class _EventStream(Response):
+class _EventStream(StreamingResponse):
     """Sends frames as they come. A client that goes away cancels the job."""
 
-    media_type = "text/event-stream"
-
     def __init__(self, job: Job, frames: AsyncIterator[bytes]) -> None:
-        super().__init__(headers=_HEADERS)
-        del self.headers["content-length"]
+        super().__init__(frames, headers=_HEADERS, media_type="text/event-stream")
         self._job = job
-        self._frames = frames
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with _cancelled_on_disconnect(self._job, receive):
-            async for data in self._frames:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self.stream_response(send)
 
 
 @contextlib.asynccontextmanager

@@ -21,11 +21,11 @@ from specrun.engine.completion import Completion
 from specrun.serving.answers import Answer, Shape, frame, response_of
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
-from specrun.serving.chat_completions import begin, chat_prompt, read_chat
 from specrun.serving.messages import MOST_MESSAGES, joined
+from specrun.serving.openai_endpoints import read_chat
 from specrun.serving.reading.calls import whole_characters
 from specrun.serving.reading.deltas import Delta
-from specrun.serving.request_fields import Streaming
+from specrun.serving.request_fields import Sending
 from specrun.serving.service import Service, cached_tokens
 from specrun.serving.tools import MOST_TOOLS
 
@@ -89,24 +89,24 @@ class _AnthropicFields(Fields):
     messages: Annotated[list[_Message], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field([])
     stop_sequences: Annotated[list[Any], Field(max_length=_MOST_BLOCKS)] = Field([])
     tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
+    tool_choice: _Choice = _Choice()
     thinking: _Thinking = _Thinking()
 
 
 async def anthropic_messages(service: Service, request: Request) -> Response:
     loaded = service.loaded
     body = await read_json(request)
-    is_streamed = parsed(Streaming, body).stream
-    chat = await run_in_threadpool(lambda: read_chat(service, openai_body(body)))
-    job, new_reader = await begin(service, chat)
-    shape = AnthropicShape(loaded.name, len(job.asked[0].prompt.tokens))
-    return await response_of(request, job, new_reader, shape, is_streamed)
+    sending = parsed(Sending, body)
+    (prompt,), asked, new_reader = await run_in_threadpool(lambda: read_chat(service, openai_body(body), sending))
+    job = service.submit([prompt], asked, 1, not sending.cache_prompt)
+    shape = AnthropicShape(loaded.name, len(prompt.tokens))
+    return await response_of(request, job, new_reader, shape, sending.stream)
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
-    """The endpoint that tells how many tokens the prompt of a request has. Raises ApiError."""
+    """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
     body = await read_json(request)
-    chat = await run_in_threadpool(lambda: read_chat(service, openai_body(body, needs_length=False)))
-    prompt = await chat_prompt(service, chat)
+    (prompt,), _, _ = await run_in_threadpool(lambda: read_chat(service, openai_body(body, False), Sending()))
     return JSONResponse({"input_tokens": len(prompt.tokens)})
 
 
@@ -118,7 +118,7 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     given = parsed(_AnthropicFields, body)
     if needs_length and given.max_tokens is None:
         raise refused("max_tokens", "is missing")
-    result: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
+    result: dict[str, Any] = {name: body.get(name) for name in _SAME}
     result["messages"] = [{"role": "system", "content": given.system}] if given.system else []
     for i, message in enumerate(given.messages):
         result["messages"] += _openai(f"messages[{i}].content", message)
@@ -127,15 +127,9 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     # Tools of other types run on Anthropic's servers. The model is not told about them.
     tools = [tool for tool in given.tools if tool.type == "custom"]
     if tools:
-        result["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
-            }
-            for t in tools
-        ]
-        choice = parsed(_Choice, {} if body.get("tool_choice") is None else body["tool_choice"], "tool_choice")
-        named = {"type": "function", "function": {"name": choice.name}}
+        result["tools"] = [_function(name=t.name, description=t.description, parameters=t.input_schema) for t in tools]
+        choice = given.tool_choice
+        named = _function(name=choice.name)
         result["tool_choice"] = named if choice.type == "tool" else _CHOICES[choice.type]
         result["parallel_tool_calls"] = not choice.disable_parallel_tool_use
     if given.thinking.type == "disabled":
@@ -165,16 +159,16 @@ def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
         return [*told, {"role": "user", "content": "\n".join(texts)}] if texts else told
     thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [
-        {
-            "id": block.id,
-            "type": "function",
-            "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)},
-        }
+        {"id": block.id, **_function(name=block.name, arguments=json.dumps(block.input, ensure_ascii=False))}
         for block in blocks
         if block.type == "tool_use"
     ]
     content, reasoning = "\n".join(texts), "\n".join(thoughts)
     return [{"role": role, "content": content, "reasoning_content": reasoning, "tool_calls": calls}]
+
+
+def _function(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": fields}
 
 
 def _event(kind: str, **fields: Any) -> bytes:

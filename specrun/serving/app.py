@@ -18,10 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specrun.errors import SpecrunError
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
-from specrun.serving.chat_completions import chat_completions
-from specrun.serving.completions import completions
 from specrun.serving.facts import detokenize, health, metrics, models, props, tokenize
 from specrun.serving.guard import Access, Guard
+from specrun.serving.openai_endpoints import chat_completions, completions
 from specrun.serving.page import page
 from specrun.serving.service import Service
 

@@ -56,7 +56,7 @@ def must(be: str) -> WrapValidator:
         try:
             return inner(value)
         except ValidationError as error:
-            if any(part["type"] == "value_error" for part in _errors(error)):
+            if any(part["type"] == "value_error" for part in error.errors()):
                 raise  # a part of the value has a message of its own
             raise ValueError(f"must {be}") from None
 
@@ -68,16 +68,12 @@ def parsed(model: type[Model], values: Any, path: str = "") -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = _errors(error)[0]
+        first = error.errors()[0]
         param = path
         for part in first["loc"]:
             param += f"[{part}]" if isinstance(part, int) else f"{'.' if param else ''}{part}"
         why = re.sub(r"^(Value error,|Input|List) | after validation", "", first["msg"])
         raise refused(param, _SENTENCES.get(first["type"], why)) from None
-
-
-def _errors(error: ValidationError) -> list[Any]:
-    return list(error.errors(include_url=False, include_context=False, include_input=False))
 
 
 async def read_json(request: Request) -> dict[str, Any]:

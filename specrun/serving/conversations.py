@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from specrun.engine import saved_caches
-from specrun.engine.engine import Engine
-from specrun.engine.saved_caches import SavedCaches
+from specrun.engine.engine import Engine, SavedCaches
 from specrun.errors import LlamaError
 from specrun.llama.batch import common_prefix
 
@@ -36,9 +34,6 @@ class Conversations:
     @property
     def n_bytes(self) -> int:
         return sum(copy.n_bytes for copy in self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def lane_for(self, prompt: list[int], busy: Collection[Engine]) -> Engine:
         """The engine that shall write the answer to `prompt`. busy: engines that write others, and not all of them.
@@ -81,7 +76,7 @@ class Conversations:
         if kept is None or not comes_back:
             return
         try:
-            saved_caches.restore(engine, kept)
+            engine.restore(kept)
         except LlamaError:
             engine.reset()
             return
@@ -101,7 +96,7 @@ class Conversations:
         if not self._most_bytes or held.n_cached < _FEWEST:
             return
         copies = [(copy, len(copy.held.tokens), common_prefix(copy.held.tokens, held.tokens)) for copy in self._kept]
-        n_bytes = saved_caches.size(engine)
+        n_bytes = engine.n_saved_bytes
         if n_bytes > self._most_bytes or any(shared == len(held.tokens) for _, _, shared in copies):
             return
         # A copy from when the same conversation was shorter has no use any more.
@@ -109,7 +104,7 @@ class Conversations:
         while self.n_bytes + n_bytes > self._most_bytes:
             del self._kept[0]
         try:
-            saved = saved_caches.save(engine)
+            saved = engine.save()
         except (LlamaError, MemoryError):
             return
         if saved:

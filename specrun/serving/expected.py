@@ -16,7 +16,7 @@ from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
 from specrun.serving.reading import harmony, hermes, thinking
-from specrun.serving.reading.deltas import PlainReader, Reader
+from specrun.serving.reading.deltas import Reader
 from specrun.serving.reading.form import AnswerForm
 from specrun.serving.reading.harmony import HarmonyReader
 from specrun.serving.reading.hermes import HermesReader
@@ -67,7 +67,7 @@ class Expected:
 
     def _answer_reader(self) -> Reader:
         if self.tools is None:
-            return PlainReader()
+            return Reader()
         return Llama3Reader(self.tools.schemas) if self.form.calls == "llama3" else HermesReader(self.tools.schemas)
 
     def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from specrun import __version__
 from specrun.llama import LlamaModel
+from specrun.llama.named_template import CHATML
 from specrun.serving.api_error import refused
 from specrun.serving.bodies import Fields, must, parsed, read_json
 from specrun.serving.service import Service
@@ -34,7 +35,7 @@ async def models(service: Service, _request: Request) -> Response:
     model, ctx_size, form = loaded.model.llama_model, loaded.model.engine.ctx_size, loaded.prompts.form
     capabilities = [
         "completion",
-        *(["chat"] if loaded.prompts.template else []),
+        "chat",
         *(["tools"] if form.calls else []),
         *(["thinking"] if form.thinks or form.calls == "harmony" else []),
     ]
@@ -58,11 +59,11 @@ async def props(service: Service, _request: Request) -> Response:
     return JSONResponse(
         {
             "default_generation_settings": {"params": service.defaults.settings(), "n_ctx": ctx_size},
-            "total_slots": len(loaded.model.lanes),
+            "total_slots": len(loaded.model.lanes.engines),
             "model_alias": loaded.name,
             "model_path": str(model.path),
             "modalities": {"vision": False, "audio": False},
-            "chat_template": model.chat_template or "",
+            "chat_template": model.chat_template or CHATML,
             "bos_token": model.special_token_text("bos"),
             "eos_token": model.special_token_text("eos"),
             "build_info": f"specrun-{__version__}",

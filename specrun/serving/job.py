@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, cast
 
 from specrun.engine.completion import Completion
 from specrun.engine.request import Request
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.prompts import Prompt
 
@@ -42,14 +42,8 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True)
-class Answered:
-    """An answer is complete; the next one, if there is any, begins."""
-
-    completion: Completion
-
-
-Event = Piece | Answered
+# A completion ends its answer; the next one, if there is any, begins.
+Event = Piece | Completion
 Item = TypeVar("Item")
 
 
@@ -141,7 +135,7 @@ class Job:
             for event in _joined(events):
                 if isinstance(event, Exception):
                     raise event
-                n_left -= isinstance(event, Answered)
+                n_left -= isinstance(event, Completion)
                 yield event
                 if not n_left:
                     return  # later events, as that the server stops, concern nobody any more

@@ -9,11 +9,9 @@ from typing import Any
 
 from specrun import __version__
 from specrun.engine.completion import Completion
-from specrun.engine.statistics import Statistics
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
-from specrun.serving.job import Asked
 from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.serving.request_fields import Sending
 from specrun.serving.service import LoadedService, cached_tokens
@@ -23,13 +21,12 @@ TokenBytes = Callable[[int], bytes]
 
 
 class OpenAiShape(Shape):
-    """What both shapes share. asked: the answers that are sent."""
+    """What both shapes share."""
 
     _id, _whole, _chunk = "", "", ""  # the beginning of the id, and what the objects are called
 
-    def __init__(self, loaded: LoadedService, sending: Sending, asked: Sequence[Asked]) -> None:
+    def __init__(self, loaded: LoadedService, sending: Sending) -> None:
         self._sending = sending
-        self._asked = asked
         self._token_bytes = loaded.model.llama_model.token_bytes
         self._head = {
             "id": f"{self._id}-{secrets.token_hex(16)}",
@@ -41,13 +38,13 @@ class OpenAiShape(Shape):
     def whole(self, answers: Sequence[Answer]) -> Json:
         completions = [answer.ended for answer in answers]
         choices = [self._choice(answer) for answer in answers]
-        numbers = {"usage": _usage(self._asked, completions), **self._numbers(completions[-1])}
+        numbers = {"usage": _usage(completions, self._sending.n), **self._numbers(completions[-1])}
         return {"object": self._whole, **self._head, "choices": choices, **numbers}
 
     def end(self, completions: Sequence[Completion]) -> Iterator[bytes]:
         """The numbers of tokens, if they are asked for, and the mark of the end."""
         if self._sending.stream_options.include_usage:
-            yield self._frame([], {"usage": _usage(self._asked, completions)})
+            yield self._frame([], {"usage": _usage(completions, self._sending.n)})
         yield b"data: [DONE]\n\n"
 
     def failure(self, error: ApiError) -> bytes:
@@ -57,7 +54,8 @@ class OpenAiShape(Shape):
         raise NotImplementedError
 
     def _numbers(self, completion: Completion) -> Json:
-        return {"timings": _timings(completion)}
+        tree = {"last_tree": _last_tree(completion)} if self._sending.last_tree else {}
+        return {"timings": _timings(completion), **tree}
 
     def _frame(self, choices: list[Json], further: Json | None = None) -> bytes:
         return frame({"object": self._chunk, **self._head, "choices": choices, **(further or {})})
@@ -104,22 +102,17 @@ class ChatShape(OpenAiShape):  # /v1/chat/completions
         told = _chat_logprobs(logprobs, self._token_bytes) if logprobs else None
         return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
 
-    def _numbers(self, completion: Completion) -> Json:
-        return super()._numbers(completion) | (_last_tree(completion) if self._sending.last_tree else {})
 
-
-def _usage(asked: Sequence[Asked], completions: Sequence[Completion]) -> dict[str, Any]:
-    """Tokens of the answers that were asked for. A prompt that has several answers is counted once."""
-    first: dict[int, Statistics] = {}  # of each prompt
-    for wanted, completion in zip(asked, completions, strict=False):
-        first.setdefault(id(wanted.prompt), completion.statistics)
-    prompt = sum(s.prompt_tokens for s in first.values())
+def _usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
+    """Numbers of tokens. A prompt, which has `n` answers, is counted once."""
+    first = [completion.statistics for completion in completions[::n]]  # of each prompt
+    prompt = sum(s.prompt_tokens for s in first)
     written = sum(len(completion.token_ids) for completion in completions)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
-        "prompt_tokens_details": {"cached_tokens": sum(map(cached_tokens, first.values()))},
+        "prompt_tokens_details": {"cached_tokens": sum(map(cached_tokens, first))},
     }
 
 
@@ -195,14 +188,14 @@ def _completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_byt
     }
 
 
-def _last_tree(completion: Completion) -> Json:
+def _last_tree(completion: Completion) -> Json | None:
     """The tree of the last pass that had a tree: its tokens, their parents (-1 for the root), the accepted path."""
     drafted = completion.last_drafted
     if drafted is None:
-        return {"last_tree": None}
+        return None
     tokens = [_text(completion.token_bytes(int(token))) for token in drafted.tree.tokens]
     path = [int(node) for node in drafted.accepted.path]
-    return {"last_tree": {"tokens": tokens, "parents": drafted.tree.parents.tolist(), "path": path}}
+    return {"tokens": tokens, "parents": drafted.tree.parents.tolist(), "path": path}
 
 
 def _text(data: bytes) -> str:

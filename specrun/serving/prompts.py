@@ -9,8 +9,7 @@ from typing import Any
 
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import chat_template, prompt_tokens
-from specrun.engine.written_texts import WrittenTexts
+from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens, template_of_chats
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.serving.api_error import ApiError
@@ -38,8 +37,8 @@ class Prompts:
     def __init__(self, model: Model) -> None:
         self._model = model.llama_model
         self._ctx_size = model.engine.ctx_size
-        self.template = chat_template(self._model)
-        self.form = answer_form(self.template.source if self.template else "")
+        self.template = template_of_chats(self._model)
+        self.form = answer_form(self.template.source)
         # The template's process takes requests in turn, and many prompts at once would take cores from the model.
         self._one_at_a_time = threading.Lock()
         self._written = WrittenTexts(self._model, _MOST_KEPT)
@@ -62,8 +61,6 @@ class Prompts:
         anew: whether text that was written before is split again. Raises ApiError if the template refuses the messages,
         or the prompt does not fit the context.
         """
-        if self.template is None:
-            raise ApiError("the model has no chat template; use /v1/completions")
         for message in messages:
             self.check_length(message["content"])
         try:

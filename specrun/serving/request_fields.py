@@ -89,18 +89,16 @@ class StreamOptions(Fields):
     include_usage: bool = False  # whether a stream ends with the numbers of tokens
 
 
-class Streaming(Fields):
-    stream: bool = False  # whether pieces are sent as they are written
-
-
-class Sending(Streaming):
+class Sending(Fields):
     """How many answers are sent, and how.
 
+    stream: whether pieces are sent as they are written.
     cache_prompt: False has the prompt split into tokens and read again, whatever was kept of it.
     last_tree: whether each answer comes with its last token tree.
     """
 
     n: Annotated[Integer, Field(ge=1, le=MOST_ANSWERS)] = 1
+    stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     cache_prompt: bool = True
     last_tree: bool = False

@@ -93,7 +93,7 @@ class Service:
 
     def begin(self, loaded: LoadedService) -> None:
         """The model is loaded: requests are answered from now on."""
-        self.queue.n_lanes = len(loaded.model.lanes)
+        self.queue.n_lanes = len(loaded.model.lanes.engines)
         self._loaded = loaded
 
     @property

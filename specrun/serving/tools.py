@@ -44,9 +44,6 @@ class _ToolFields(Fields):
         Field(max_length=MOST_TOOLS, fail_fast=True),
     ] = Field([])
     tool_choice: Any = None
-
-
-class _CallFields(Fields):
     parallel_tool_calls: bool = True
 
 
@@ -74,7 +71,7 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     if forced is None or not functions:
         return None
     schemas = {function.name: _schema(i, function) for i, function in enumerate(functions)}
-    is_parallel = parsed(_CallFields, body).parallel_tool_calls and not isinstance(given.tool_choice, dict)
+    is_parallel = given.parallel_tool_calls and not isinstance(given.tool_choice, dict)
     # Templates look for all three fields.
     declared = [function.model_dump(include={"name", "description", "parameters"}) for function in functions]
     return Tools([{"type": "function", "function": function} for function in declared], schemas, forced, is_parallel)

@@ -66,7 +66,7 @@ class Worker:
             if answer.waits and (has_room or not self._active()):
                 self._make_room(answer.n_tokens)
                 answer.go_on()
-        while len(self._running) < len(self._lanes) and not any(answer.waits for answer in self._running):
+        while len(self._running) < len(self._lanes.engines) and not any(answer.waits for answer in self._running):
             job = self._queue.take(0 if self._running else _POLL_S, self._fits)
             if job is None:
                 return
@@ -161,7 +161,7 @@ class Worker:
         except SpecrunError as error:
             for answer in involved:
                 answer.fail(error)
-                if len(self._lanes) > 1:
+                if len(self._lanes.engines) > 1:
                     answer.engine.reset()
         except BaseException as error:
             for answer in self._running:

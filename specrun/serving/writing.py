@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from specrun.engine import saved_caches
 from specrun.engine.completion import Completion
-from specrun.engine.engine import Engine
+from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.generation import Generation
-from specrun.engine.saved_caches import SavedCaches
 from specrun.engine.statistics import Pass
 from specrun.errors import LlamaError
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
-from specrun.serving.job import Answered, Asked, Job, Piece
+from specrun.serving.job import Asked, Job, Piece
 from specrun.serving.service import Service
 
 
@@ -80,7 +78,7 @@ class Writing:
         self._send(completion.end())
         self._service.totals.add(completion)
         self._service.loaded.prompts.keep(self._asked.prompt, completion)
-        self.job.emit(Answered(completion))
+        self.job.emit(completion)
         self._n_answered += 1
         is_interrupted = completion.finish_reason == "interrupted"
         if is_interrupted:
@@ -100,7 +98,7 @@ class Writing:
         target = self.engine.target
         self._text = list(target.tokens)
         with suppress(LlamaError, MemoryError):
-            self._saved = None if target.n_portion else saved_caches.save(self.engine)
+            self._saved = None if target.n_portion else self.engine.save()
         self.engine.reset()
         self.waits = True
 
@@ -110,7 +108,7 @@ class Writing:
         saved, self._saved = self._saved, None
         if saved:
             with suppress(LlamaError):
-                saved_caches.restore(self.engine, saved)
+                self.engine.restore(saved)
                 return
         self.engine.target.begin_prompt(self._text)
 

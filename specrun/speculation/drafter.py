@@ -77,11 +77,6 @@ class Draft:
     widths: tuple[int, ...] = ()
     offered: Candidates | None = None
 
-    @classmethod
-    def nothing(cls, token: int) -> Draft:
-        """No drafted token behind the committed `token`."""
-        return cls(TokenTree.root_only(token))
-
     def limited(self, max_nodes: int, max_leaves: int) -> Draft:
         """The same with the likeliest sub-tree of at most so many nodes, root included, and leaf paths."""
         return replace(self, tree=self.tree.limited(max_nodes, max_leaves))
@@ -102,6 +97,13 @@ class Guesses(Protocol):
         """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         ...
 
-    def behind(self, path: Sequence[int]) -> Guesses:
-        """The guesses as they would be if `path` had been committed."""
-        ...
+
+@dataclass(frozen=True)
+class GuessesBehind:
+    """The guesses as they would be if `path` had been committed."""
+
+    guesses: Guesses
+    path: Sequence[int]
+
+    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
+        return self.guesses.children([*self.path, *path], count)

@@ -33,11 +33,9 @@ class TreeGrowth:
         self.depths = [0]
         self.probabilities = [1.0]  # the draft's, of each node among its siblings
         self.children: list[list[int]] = [[]]  # in the order offered
-        self._ids: dict[tuple[int, int], int] = {}
 
     def add(self, token: int, parent: int, score: float, probability: float) -> int:
         """Offer a child of `parent`; returns its id. A `probability` of nan: the draft model was not asked."""
-        self._ids[parent, token] = len(self.tokens)
         self.children[parent].append(len(self.tokens))
         self.children.append([])
         self.tokens.append(token)
@@ -46,10 +44,6 @@ class TreeGrowth:
         self.depths.append(self.depths[parent] + 1)
         self.probabilities.append(probability)
         return len(self.tokens) - 1
-
-    def child(self, parent: int, token: int) -> int | None:
-        """The child of `parent` with this token; None if it was not offered."""
-        return self._ids.get((parent, token))
 
     def rescore(self, node: int, score: float) -> None:
         """Set the score of `node`, and change the scores of all nodes below it by the same amount."""
@@ -67,6 +61,11 @@ class TreeGrowth:
     def worst_kept(self, budget: int) -> float:
         """The score of the budget-th best node, below which no node stays in the tree; -inf if there are fewer."""
         return heapq.nlargest(budget, self.scores)[-1] if len(self.scores) >= budget else -math.inf
+
+    def open(self, nodes: Iterable[int], limits: DraftLimits) -> list[int]:
+        """Those of `nodes` whose further children may stay in the tree. Those of the others never will."""
+        worst_kept = self.worst_kept(limits.budget)
+        return [node for node in nodes if self.scores[node] >= worst_kept and self.depths[node] < limits.depth]
 
     def best_path(self) -> list[int]:
         """The ids, root first, of the path with the largest sum of chances: what one leaf path can bring at most."""

@@ -50,19 +50,15 @@ class Drafting:
         return make(self) if make and self.plan.drafts else None
 
     def need_source(self) -> ChainSource:
-        """`source`, or ValueError if it is missing; the others likewise."""
-        return self._needed(self.source, "a draft model")
-
-    def need_guide(self) -> Guide:
-        return self._needed(self.guide, "cost tables")
-
-    def need_guesses(self) -> Guesses:
-        return self._needed(self.guesses, "draft sources")
+        """`source`, or ValueError if it is missing."""
+        return self.needed(self.source, "a draft model")
 
     def need_shape(self) -> TreeShape:
-        return self._needed(self.plan.shape, "a tree shape")
+        """The plan's shape, or ValueError if it has none."""
+        return self.needed(self.plan.shape, "a tree shape")
 
-    def _needed(self, value: Needed | None, what: str) -> Needed:
+    def needed(self, value: Needed | None, what: str) -> Needed:
+        """`value`, or ValueError if it is missing. what: its name for people."""
         if value is None:
             raise ValueError(f"{self.plan.method.name} needs {what}")
         return value
@@ -210,6 +206,16 @@ class Plan:
         return self.width == 1 and self.budget == self.depth + 1
 
     @property
+    def can_shrink(self) -> bool:
+        """Whether its trees may be smaller than its bounds, so that a pass with it may cost little."""
+        return self.drafts and self.shape is None and (self.method.is_adaptive or not self.method.needs_draft)
+
+    @property
+    def smallest(self) -> Plan:
+        """The plan with the smallest trees that it may have."""
+        return replace(self, budget=2, depth=1) if self.can_shrink else self
+
+    @property
     def caution(self) -> int:
         """A rank by which a plan is preferred to a plan of a higher rank that is not faster by more than the error.
 
@@ -237,11 +243,6 @@ class Plan:
 
     def __str__(self) -> str:
         return self.method.label(self) + (", drafted ahead" if self.overlap else "")
-
-
-def overlapped(plan: Plan) -> Plan:
-    """The same plan, drafted while the target's passes run."""
-    return replace(plan, overlap=True)
 
 
 OFF: Method = Method(

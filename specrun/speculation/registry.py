@@ -6,8 +6,7 @@ from specrun.errors import UsageError
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
-from specrun.speculation.drafters.heads import DFLASH, EAGLE3, MTP
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.specexec import DFLASH, EAGLE3, MTP, SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Method
 from specrun.speculation.papers.compared import PAPERS

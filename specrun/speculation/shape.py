@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,9 +174,9 @@ class TreeShape:
             before[parent] = node
         return scores
 
-    def as_json(self, acceptance: Sequence[float]) -> dict[str, Any]:
-        """The growth map. acceptance: the vector that the tree was made for."""
-        return {
+    def as_text(self, acceptance: Sequence[float]) -> str:
+        """The growth map, JSON with a line for each key. acceptance: the vector that the tree was made for."""
+        value = {
             "nodes": self.n_nodes,
             "depth": self.depth,
             "acceptance": [round(p, 6) for p in acceptance_vector(acceptance).tolist()],
@@ -186,9 +185,7 @@ class TreeShape:
             "children": list(self.child_counts),
         }
 
-    def as_text(self, acceptance: Sequence[float]) -> str:
-        """`as_json` with a line for each key."""
-        lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in self.as_json(acceptance).items())
+        lines = (f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specrun.engine.engine import Engine
-from specrun.engine.positional_meter import PositionalMeter
+from specrun.engine.growth_maps import PositionalMeter
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
@@ -70,11 +70,11 @@ class AcceptanceMeter:
         return results
 
     def _measured(self, temperature: float, texts: Sequence[Text], run: Run) -> MeasuredAcceptance:
-        positional = PositionalMeter(SamplingParameters(temperature=temperature))
+        meter = PositionalMeter(self._engine, SamplingParameters(temperature=temperature))
         for text in texts:
-            positional.add_along(self._engine, text.prompt + text.written, text.distributions, len(text.prompt) - 1)
-        match, sampled = positional.vectors()
-        depth = deepest(self._costs, match)
+            meter.add(text.prompt + text.written, len(text.prompt) - 1, text.distributions)
+        positional = meter.vector()
+        depth = deepest(self._costs, positional)
         # The target's passes commit more at once with a good draft, so the end of a text cuts more of them short.
         tail = min(max(TAIL, depth // 3), len(texts[0].written) // 2)
         n_positions = max(len(texts[0].written) - tail, 1)
@@ -86,7 +86,7 @@ class AcceptanceMeter:
                 n_positions = self._affordable(text, n_positions, limits, len(texts), run)
             traces.append(self._record(text, n_positions, limits))
         n_recorded = sum(len(trace.positions) for trace in traces)
-        return MeasuredAcceptance(Acceptance(temperature, calibrate(traces), match, sampled, n_recorded), traces)
+        return MeasuredAcceptance(Acceptance(temperature, calibrate(traces), positional, n_recorded), traces)
 
     def _affordable(self, text: Text, n_positions: int, limits: DraftLimits, n_texts: int, run: Run) -> int:
         """How many positions of each text can be recorded before the deadline, by the time that a few take."""

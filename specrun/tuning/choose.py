@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from specrun.long_run import Run
 from specrun.speculation.drafters.guessed import COPIED_NODES
-from specrun.speculation.method import OFF, Plan, overlapped
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.registry import METHODS
@@ -108,7 +108,7 @@ def worth_running(predictions: Sequence[Prediction], largest: int, most: int) ->
             likely.append(prediction)
     chosen = [best, *merged, *(p for p in likely if p is not best)]
     ahead = [p for p in (*merged, best) if p.plan.method.can_overlap and p.draft_share > _HIDDEN]
-    chosen += [replace(p, plan=overlapped(p.plan)) for p in ahead[:1]]
+    chosen += [replace(p, plan=replace(p.plan, overlap=True)) for p in ahead[:1]]
     return [*chosen[:most], off]
 
 

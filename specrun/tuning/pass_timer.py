@@ -11,13 +11,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
 from specrun.engine.engine import Engine
 from specrun.llama import BlockDraft, TargetContext
-from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.draft import RecurrentDraft
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime
@@ -33,18 +33,6 @@ _SHORTEST_MS = 8.0  # a timing takes at least so long: shorter passes are repeat
 _MAX_REPEATS = 9
 
 
-class PassTimer(Protocol):
-    """Times passes of one context."""
-
-    def fill(self, ctx: int) -> None:
-        """Bring the cache to `ctx` tokens."""
-        ...
-
-    def ms(self, n: int) -> float:
-        """Milliseconds of one pass over `n` tokens, which leaves the cache as it was."""
-        ...
-
-
 @dataclass
 class TargetTimer:
     """Times the target's passes. The logits of all tokens are read back, as in use.
@@ -58,10 +46,12 @@ class TargetTimer:
     _at: int = 0
 
     def fill(self, ctx: int) -> None:
+        """Bring the cache to `ctx` tokens."""
         self.target.set_prompt(repeated(self.tokens, ctx + 1))
         self.target.checkpoint()
 
     def ms(self, n: int) -> float:
+        """Milliseconds of one pass over `n` tokens, which leaves the cache as it was."""
         chain = [self.tokens[(self._at + i) % len(self.tokens)] for i in range(n)]
         self._at += n
         self.target.tokens[-1] = chain[0]  # the root is not in the cache yet
@@ -101,6 +91,9 @@ class DraftTimer:
         if isinstance(draft, BlockDraft):  # one pass for all levels, so each takes its share of it
             return ((expanding - started) / draft.block.n_levels + ended - expanding) * 1e3
         return (ended - expanding) * 1e3
+
+
+PassTimer: TypeAlias = TargetTimer | DraftTimer
 
 
 def repeated(tokens: Sequence[int], count: int) -> list[int]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.engine.trial import CLEARLY_AT_ONCE, best_of, is_faster, is_time
+from specrun.engine.trial import CLEARLY_AT_ONCE, is_faster, is_time
 from specrun.hardware.device import Device
 from specrun.hardware.placement import Placement, place
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
@@ -29,15 +29,6 @@ _NO_TIME = (
     "larger passes over a prompt (--ubatch-size) were not timed, because they take long; "
     "`specrun tune --thorough` takes more time"
 )
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A text that was read in one pass of `n` tokens, and in two of half as many."""
-
-    n: int
-    ms: float  # of the one pass
-    halves_ms: float
 
 
 def sizes_that_fit(options: RunOptions, settings: LlamaSettings, gpus: Sequence[Device]) -> list[int]:
@@ -115,25 +106,18 @@ def compare(
     if is_bounded and not may_gain(plain, each):
         return DEFAULT_UBATCH, ms
 
-    def read(n: int, best: _Read | None) -> _Read | None:
+    best = DEFAULT_UBATCH
+    for n in sizes[1:]:
         half = n // 2
-        if best and best.n != half:
-            return None
+        if not is_time((1.5 * n * ms[half] if half in ms else 2 * n * each) / 1e3, run):
+            run.note(_NO_TIME)
+            break
         run.show(f"settings: passes of {n} tokens over a prompt")
-        halves = (half * ms[half] if half in ms else pass_ms(0, half)) + pass_ms(half, half)
-        whole = pass_ms(0, n)
-        ms.setdefault(half, halves / n)
-        ms[n] = whole / n
-        return _Read(n, whole, halves)
-
-    def seconds(n: int) -> float:
-        return (1.5 * n * ms[n // 2] if n // 2 in ms else 2 * n * each) / 1e3
-
-    def is_better(new: _Read, _best: _Read) -> bool:
-        return is_faster(new.ms, new.halves_ms, CLEARLY_AT_ONCE)
-
-    outcome = best_of(sizes[1:], read, is_better, run, _Read(DEFAULT_UBATCH, 0.0, 0.0), seconds)
-    assert outcome.best
-    if outcome.untried and outcome.untried[0] == 2 * outcome.best.n:
-        run.note(_NO_TIME)
-    return outcome.best.n, ms
+        halves_ms = (half * ms[half] if half in ms else pass_ms(0, half)) + pass_ms(half, half)
+        whole_ms = pass_ms(0, n)
+        ms.setdefault(half, halves_ms / n)
+        ms[n] = whole_ms / n
+        if not is_faster(whole_ms, halves_ms, CLEARLY_AT_ONCE):
+            break
+        best = n
+    return best, ms

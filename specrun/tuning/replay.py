@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.llama import TargetContext
-from specrun.profiles.tuning_rows import PredictionRow
+from specrun.profiles.profile import PredictionRow
+from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 from specrun.tuning.rates import BLOCK, BlockTimes, block_seconds
 from specrun.tuning.trace import Position, Replay, Trace

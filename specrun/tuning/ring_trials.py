@@ -15,7 +15,7 @@ from specrun.engine.trial import best_of, is_faster
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.long_run import Run
-from specrun.profiles.tuning_rows import TriedRing
+from specrun.profiles.profile import TriedRing
 from specrun.tuning.pass_timer import TargetTimer
 
 SIZES = (1, 16)  # tokens of the timed passes: reading alone, and reading beside computing

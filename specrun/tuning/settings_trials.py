@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.engine.attention_trial import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.default_settings import keeps_bits
+from specrun.engine.kernel_trials import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import CLEARLY, best_of, is_faster
@@ -28,7 +28,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.processes import child_process
 from specrun.profiles.codec import converter
-from specrun.profiles.tuning_rows import TriedSettings
+from specrun.profiles.profile import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_rate, is_free, tokens_of

@@ -1,11 +1,12 @@
-"""`specrun tune` from options to a profile: settings chosen, models loaded, everything measured."""
+"""`specrun tune` from options to profiles: settings chosen, models loaded, everything measured, with every draft."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from statistics import geometric_mean
 from typing import Any
 
 from specrun.catalog.gguf_file import GgufFile
@@ -13,7 +14,9 @@ from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
+from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
+from specrun.engine.trial import best_of, is_faster
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
@@ -42,7 +45,7 @@ class OtherProcessNeededError(Exception):
 
     def __init__(self, offload_min_batch: int) -> None:
         super().__init__(f"{offload_min_batch} tokens")
-        self.variables = offload_threshold.variables(offload_min_batch)
+        self.variables = {offload_threshold.VARIABLE: str(offload_min_batch)}
 
 
 def tune_pair(
@@ -116,7 +119,7 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         target=options.target.name,
         draft=options.draft.name if options.draft and tuned.costs.draft else "",
-        hardware={"summary": _summary(here), **here.as_json()},
+        hardware={"summary": _summary(here), **asdict(here)},
         settings=stages.settings,
         regime="",
         exact_sizes=tuned.exact_sizes,
@@ -203,3 +206,63 @@ def _summary(here: Machine) -> dict[str, str]:
     if here.storage and here.storage.bytes_per_second:
         summary["storage"] = f"{here.storage.device}, reads {here.storage.bytes_per_second / 1e9:.2f} GB/s"
     return summary
+
+
+@dataclass(frozen=True)
+class TunedDraft:
+    """What was measured of the target with a draft."""
+
+    name: str  # as the user or the catalog named the draft, or its file's name
+    options: RunOptions
+    profile: Profile
+    placement: Placement
+    first: TunedDraft | None = None  # what was measured with the first of the drafts that are compared
+
+    @property
+    def plain(self) -> float:
+        """Tokens per second of plain decoding.
+
+        It is as fast with all drafts with which the target's layers lie in the same places. The machine may have become
+        faster or slower in between, by more than the drafts differ, so it counts as measured at first.
+        """
+        if self.first and self.placement.holds_target_like(self.first.placement):
+            return self.first.plain
+        return geometric_mean(plan.plain_tokens_per_second for plan in self.profile.plans)
+
+    @property
+    def rate(self) -> float:
+        """Expected tokens per second, the geometric mean over the temperatures."""
+        plans = self.profile.plans
+        ratios = [plan.predicted_tokens_per_second / plan.plain_tokens_per_second for plan in plans]
+        return self.plain * geometric_mean(ratios)
+
+
+def tune_drafts(
+    drafts: Sequence[tuple[str | None, RunOptions]],
+    effort: EffortName,
+    temperatures: Sequence[float],
+    own: Sequence[texts.TuningText] | None,
+    raw: bool,
+    run: Run,
+) -> list[TunedDraft]:
+    """Measure the pairs one after the other. What concerns the target alone is measured once, with the first draft.
+
+    drafts: the name of each draft (None if the user named none), and the options of its pair. The other parameters, and
+    what is raised, are those of `tune_pair`.
+    """
+    tuned: list[TunedDraft] = []
+    for given, options in drafts:
+        name = given or (options.draft.name if options.draft else "none")
+        shown = run.labelled(name) if len(drafts) > 1 else run
+        first = tuned[0] if tuned else None
+        known = (first.profile, first.placement) if first else None
+        measured = tune_pair(options, identity_of(options), effort, temperatures, own, raw, shown, known)
+        tuned.append(TunedDraft(name, options, *measured, first))
+    return tuned
+
+
+def fastest_of(tuned: Sequence[TunedDraft]) -> TunedDraft:
+    """The draft with which the target is expected to be fastest. The first is kept unless another is clearly faster."""
+    best = best_of(tuned, lambda draft, _: draft, lambda new, best: is_faster(1 / new.rate, 1 / best.rate)).best
+    assert best, "at least one draft was measured"
+    return best

@@ -16,7 +16,7 @@ from specrun.llama.invariance import exact_sizes
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
@@ -24,7 +24,7 @@ from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_fr
 from specrun.speculation.planning.plan_space import MOST_TOKENS
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
-from specrun.tuning.pass_timer import DraftTimer, TargetTimer, table
+from specrun.tuning.pass_timer import DraftTimer, PassTimer, TargetTimer, table
 from specrun.tuning.replay import Prediction, TargetLimits
 from specrun.tuning.trace import MeasuredAcceptance
 from specrun.tuning.unfinished import UnfinishedRun
@@ -165,9 +165,7 @@ class Tuner:
         timer.fill(_CONTEXTS[0])
         return self._table("draft", timer, _DRAFT_SIZES, timer.ms(1) * 20, _DRAFT_TABLE)
 
-    def _table(
-        self, name: str, timer: TargetTimer | DraftTimer, sizes: Sequence[int], round_ms: float, share: float
-    ) -> CostTable:
+    def _table(self, name: str, timer: PassTimer, sizes: Sequence[int], round_ms: float, share: float) -> CostTable:
         # Short passes are timed more often: their times scatter more.
         n_rounds = self._effort.rounds if round_ms > 1000 else 3 * self._effort.rounds
         contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self._model.engine.ctx_size] or [_CONTEXTS[0]]

@@ -18,9 +18,8 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import recall, remember
 from specrun.profiles.codec import converter
-from specrun.profiles.profile import Profile
+from specrun.profiles.profile import Profile, TriedRing, TriedSettings
 from specrun.profiles.profile_files import folder
-from specrun.profiles.tuning_rows import TriedRing, TriedSettings
 from specrun.sampling import Candidates
 from specrun.speculation.planning.costs import CostTable, Overhead
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -53,17 +52,15 @@ class UnfinishedRun:
 
     def __init__(self, fingerprint: str, key: str) -> None:
         """Read what an earlier run with this fingerprint and key has measured, if it was less than an hour ago."""
-        self._path = _file(fingerprint)
-        earlier = self._read()
-        self.is_resumed = earlier is not None and earlier.key == key
-        self.stages = earlier if earlier and self.is_resumed else Stages(key)
+        self._path = path = _file(fingerprint)
 
-    def _read(self) -> Stages | None:
-        try:
-            age = time.time() - self._path.stat().st_mtime
-        except OSError:
-            return None
-        return recall(self._path, lambda value: _converter().structure(value, Stages)) if age <= _MAX_AGE else None
+        def read(value: Any) -> Stages | None:
+            is_usable = time.time() - path.stat().st_mtime <= _MAX_AGE and value["key"] == key
+            return _converter().structure(value, Stages) if is_usable else None
+
+        earlier = recall(path, read)
+        self.is_resumed = earlier is not None
+        self.stages = earlier or Stages(key)
 
     def take_target(self, profile: Profile) -> None:
         """Take what concerns the target alone from a profile that was measured just now, unless it is known already."""

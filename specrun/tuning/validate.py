@@ -12,15 +12,13 @@ from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.long_run import Run
-from specrun.profiles.profile import Acceptance, TunedPlan
-from specrun.profiles.tuning_rows import ValidationRow
+from specrun.profiles.profile import Acceptance, TunedPlan, ValidationRow
 from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.controllers.chooser import FixedPlan
-from specrun.speculation.controllers.expected import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 from specrun.tuning.choose import TABLES_ERROR, predicted_ratio
 from specrun.tuning.rates import BLOCK, BlockTimes, Estimate, block_seconds
 from specrun.tuning.replay import Prediction

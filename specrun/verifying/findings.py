@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from specrun.verifying.chi_square import chi_square_p_value
+import numpy as np
+from numpy.typing import ArrayLike
 
 # The probability with which a correct method is taken for a wrong one, for each prompt and temperature. Twelve tests
 # together are wrong about once in a thousand runs.
 P_BOUND = 1e-4
+
+_LEAST_EXPECTED = 5  # counts that a cell must expect; the usual bound for the approximation of Pearson's test
 
 Outcome = Literal["identical", "near-tie", "different", "same distribution", "other distribution"]
 
@@ -158,3 +162,28 @@ def failure(failures: Sequence[Finding]) -> str:
     if first.is_lossy:
         return f"{what}; this method is lossy, and all others of `specrun methods` keep the answers"
     return f"{what}; please report it with the command, its output and `specrun --version`, and use --speculate off"
+
+
+def chi_square_p_value(observed: ArrayLike, expected: ArrayLike) -> float:
+    """Pearson's chi-square test, without scipy: the probability of counts at least as far from `expected` as these, by
+    the Wilson-Hilferty approximation.
+
+    Cells that expect fewer than five are pooled. Counts where nothing at all was expected have probability 0.
+    observed, expected: float64[n_cells], with equal sums.
+    """
+    observed, expected = np.asarray(observed, np.float64), np.asarray(expected, np.float64)
+    small = expected < _LEAST_EXPECTED
+    if small.any():
+        observed = np.append(observed[~small], observed[small].sum())
+        expected = np.append(expected[~small], expected[small].sum())
+    if expected[-1] == 0:
+        if observed[-1] > 0:
+            return 0.0
+        observed, expected = observed[:-1], expected[:-1]
+    freedom = len(expected) - 1
+    if freedom == 0:
+        return 1.0
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    spread = 2 / (9 * freedom)
+    z = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    return 0.5 * math.erfc(z / math.sqrt(2))

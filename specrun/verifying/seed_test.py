@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
+from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.tree import TokenTree
@@ -57,16 +57,17 @@ def seed_test(
     sampling: SamplingParameters,
     n_seeds: int,
     plans: PlanChooser,
-    show: Callable[[int], None],
+    name: str,
+    run: Run,
 ) -> tuple[SeedTest, list[Pass]]:
     """Begin an answer with each of `n_seeds` seeds, from the seed of `sampling` on, and count the beginnings.
 
-    show: called with the number of seeds that are done. Returns the counts, and the passes that wrote the beginnings.
+    name: of the plans. Returns the counts, and the passes that wrote the beginnings.
     """
     expected = expected_beginnings(model, prompt, sampling, n_seeds)
     counts, passes = Counter[Beginning](), list[Pass]()
     for n_done in range(n_seeds):
-        show(n_done)
+        run.show(f"{name}, seed {n_done + 1} of {n_seeds}")
         tokens: list[int] = []
         request = Request(prompt, replace(sampling, seed=sampling.seed + n_done), _N_WRITTEN)
         for done in write_alone(Generation(model.engine, request, plans)):

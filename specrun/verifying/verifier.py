@@ -11,7 +11,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.llama import rounding
+from specrun.llama import invariance
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters, near_ties
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -52,22 +52,22 @@ class _Text:
     n_drafted: int = 0
 
 
+@dataclass(frozen=True)
 class Verifier:
     """A loaded pair under test. Its weights, contexts and settings are the same for all texts."""
 
-    def __init__(self, model: Model, settings: VerifySettings, run: Run) -> None:
-        self._model = model
-        self._settings = settings
-        self._run = run
+    model: Model
+    settings: VerifySettings
+    run: Run
 
     def findings(self, prompts: Sequence[BenchPrompt]) -> Iterator[Finding]:
         """Compare all prompts at all temperatures. Raises PromptError if none fits the context, KeyboardInterrupt."""
-        settings = self._settings
-        pairs = fitting(prompts, self._model, settings.max_tokens, settings.raw, self._run.note)
+        settings = self.settings
+        pairs = fitting(prompts, self.model, settings.max_tokens, settings.raw, self.run.note)
         for i, (prompt, tokens) in enumerate(pairs, start=1):
             for temperature in settings.temperatures:
                 sampling = replace(settings.sampling, temperature=temperature)
-                stage = self._run.labelled(f"{prompt.kind}, prompt {i} of {len(pairs)}, T={temperature:g}")
+                stage = self.run.labelled(f"{prompt.kind}, prompt {i} of {len(pairs)}, T={temperature:g}")
                 yield from self._compared(prompt, tokens, sampling, stage)
 
     def _compared(
@@ -78,7 +78,11 @@ class Verifier:
             about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name)
             about = replace(about, is_lossy=not method.lossless)
             if method.samples and sampling.temperature > 0:
-                yield self._over_seeds(about, tokens, sampling, plans, stage)
+                n_seeds = self.settings.n_seeds
+                test, passes = seed_test(self.model, tokens, sampling, n_seeds, plans, name, stage)
+                n_drafted = sum(len(done.tree) > 1 for done in passes)
+                n_tokens = sum(len(done.tokens) for done in passes)
+                yield replace(about, n_tokens=n_tokens, n_passes=len(passes), n_drafted=n_drafted, test=test)
                 continue
             if plain is None:
                 stage.show("writing plainly")
@@ -94,20 +98,20 @@ class Verifier:
 
     def _ways(self, temperature: float) -> Iterator[tuple[str, PlanChooser, Method]]:
         """What speculates: the plan that the options ask for, and beside `auto` a tree in every pass."""
-        plans = self._model.plans
+        plans = self.model.plans
         asked = plans.at(temperature)
         if len(plans.candidates) == 1:
             yield str(asked.plan()), asked, asked.plan().method
             return
         yield "auto", asked, OFF  # all its methods sample and match
-        tree = TREE if self._model.engine.draft else DRAFTLESS.plan(TREE.budget)
+        tree = TREE if self.model.engine.draft else DRAFTLESS.plan(TREE.budget)
         yield str(tree), plans.fixed(tree, temperature), tree.method
 
     def _write(self, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser) -> _Text:
-        engine, text, n_pending = self._model.engine, _Text(), 0
+        engine, text, n_pending = self.model.engine, _Text(), 0
         engine.reset()
-        request = Request(prompt, sampling, self._settings.max_tokens)
-        for done in write_alone(Generation(engine, request, plans, interrupted=self._run.interrupted)):
+        request = Request(prompt, sampling, self.settings.max_tokens)
+        for done in write_alone(Generation(engine, request, plans, interrupted=self.run.interrupted)):
             if done.finish == "interrupted":
                 raise KeyboardInterrupt
             text.tokens += done.accepted.tokens
@@ -116,32 +120,20 @@ class Verifier:
             n_pending = len(done.accepted.path) - n_in_order(done.accepted.path)
         return text
 
-    def _over_seeds(
-        self, about: Finding, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser, stage: Run
-    ) -> Finding:
-        n_seeds = self._settings.n_seeds
-
-        def show(n_done: int) -> None:
-            stage.show(f"{about.plan}, seed {n_done + 1} of {n_seeds}")
-
-        test, passes = seed_test(self._model, prompt, sampling, n_seeds, plans, show)
-        n_tokens, n_drafted = sum(len(done.tokens) for done in passes), sum(len(done.tree) > 1 for done in passes)
-        return replace(about, n_tokens=n_tokens, n_passes=len(passes), n_drafted=n_drafted, test=test)
-
     def _divergence(
         self, prompt: list[int], sampling: SamplingParameters, plain: _Text, text: _Text, at: int
     ) -> Divergence:
         """What plain decoding's own logits say about the first token that differs."""
         gap, explained = None, 0.0
         if at < min(len(plain.tokens), len(text.tokens)):
-            target = self._model.engine.target
+            target = self.model.engine.target
             written = plain.tokens[: at + 1]
-            rows = rounding.rows_behind(target, prompt, written, rounding.PLAIN, min(len(written), _COMPARED_ROWS))
+            rows = invariance.rows_behind(target, prompt, written, invariance.PLAIN, min(len(written), _COMPARED_ROWS))
             sampler = Sampler(sampling, target.n_vocab)
             recent = sampler.recent([*prompt, *plain.tokens[:at]])
             gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
-            if not self._model.exactness.is_exact:
-                difference = rounding.largest_difference(target, prompt, written, rows, _some(text.sizes))
+            if not self.model.exactness.is_exact:
+                difference = invariance.largest_difference(target, prompt, written, rows, _some(text.sizes))
                 if sampling.has_penalties:  # dividing or multiplying a logit changes its rounding error alike
                     difference *= max(sampling.repeat_penalty, 1 / sampling.repeat_penalty)
                 explained = _LOGITS_OF_A_GAP * difference / (sampling.temperature or 1.0)
@@ -149,7 +141,7 @@ class Verifier:
 
     def _around(self, text: _Text, at: int) -> str:
         piece = text.tokens[max(at - _AROUND, 0) : at + 1 + _AROUND]
-        token_bytes = self._model.llama_model.token_bytes
+        token_bytes = self.model.llama_model.token_bytes
         return b"".join(token_bytes(token, special=True) for token in piece).decode("utf-8", errors="replace")
 
 
@@ -161,7 +153,7 @@ def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | Non
 
 def _some(sizes: Sequence[int]) -> list[int]:
     """At most `_MOST_SIZES` of the sizes above a plain pass's, the smallest and the largest among them."""
-    found = sorted({size for size in sizes if size > rounding.PLAIN})
+    found = sorted({size for size in sizes if size > invariance.PLAIN})
     if len(found) <= _MOST_SIZES:
         return found
     step = (len(found) - 1) / (_MOST_SIZES - 1)

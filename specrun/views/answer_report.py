@@ -81,12 +81,12 @@ class Notices:
 
     def after(self, completion: Completion) -> list[str]:
         """The sentences behind an answer."""
-        from specrun.speculation.controllers.by_temperature import ByTemperature
+        from specrun.speculation.controllers.auto import Auto
 
         lasting = [self._model.weights_notice] if self._model.weights_notice else []
         plans = completion.plans
-        if isinstance(plans, ByTemperature) and plans.now.gave_up:
-            lasting.append(f"speculation is off, because it does not pay here ({plans.now.source})")
+        if isinstance(plans, Auto) and plans.gave_up:
+            lasting.append(f"speculation is off, because it does not pay here ({plans.source})")
         new, self._before = [notice for notice in lasting if notice not in self._before], lasting
         if completion.is_unfinished:  # the text will not parse
             reason = completion.finish_reason
@@ -96,17 +96,15 @@ class Notices:
 
 def plan_line(plans: PlanChooser, temperature: float) -> str:
     """A line about the plan that is followed, where it comes from, and the rate that is expected of it."""
-    from specrun.speculation.controllers.by_temperature import ByTemperature
+    from specrun.speculation.controllers.auto import Auto
     from specrun.speculation.controllers.chooser import FixedPlan
 
-    if isinstance(plans, ByTemperature):
-        plans.begin(temperature)
-        auto = plans.now
-        if not auto.guide.knows_plain:
+    if isinstance(plans, Auto):
+        if not plans.guide.knows_plain:
             return "plan: whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
-        rate, plain = auto.rates
+        rate, plain = plans.rates
         expected = f"; expected {rate_text(rate)} tokens/s, plain decoding {rate_text(plain)} tokens/s"
-        return f"plan: {auto}{'' if auto.is_off else expected}"
+        return f"plan: {plans}{'' if plans.is_off else expected}"
     method = plans.plan().method if isinstance(plans, FixedPlan) else None
     if method and method.samples and method.lossless and temperature > 0:
         return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"

@@ -10,8 +10,7 @@ from typing import Any
 from specrun.bench.rows import Row
 from specrun.errors import UsageError
 from specrun.locations import whole_file
-from specrun.profiles.profile import Profile, TunedPlan
-from specrun.profiles.tuning_rows import PredictionRow, best_by_size
+from specrun.profiles.profile import PredictionRow, Profile, TunedPlan, best_by_size
 from specrun.speculation.method import OFF
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from specrun.display_text import rate_text
 from specrun.engine import exact_passes
-from specrun.profiles.profile import Profile, TunedPlan
-from specrun.profiles.tuning_rows import PredictionRow, ValidationRow, best_by_size
+from specrun.profiles.profile import PredictionRow, Profile, TunedPlan, ValidationRow, best_by_size
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import cache, download
-from specrun.catalog.hub import settings
+from specrun.catalog.hub import cache_dir
 from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.names import HubName, parse
 from specrun.errors import HubError
@@ -97,7 +97,7 @@ def test_a_fresh_model_is_where_every_other_program_looks(shown: Shown) -> None:
     assert path == cache.find(name())
     assert huggingface_hub.hf_hub_download(REPO, FILE, local_files_only=True) == str(path)
     assert huggingface_hub.hf_hub_download(REPO, FILE) == str(path)
-    scanned = huggingface_hub.scan_cache_dir(settings.cache_dir())
+    scanned = huggingface_hub.scan_cache_dir(cache_dir())
     assert not scanned.warnings
     assert [repo.repo_id for repo in scanned.repos] == [REPO]
     assert not scanned.incomplete_files

@@ -35,8 +35,8 @@ def test_metadata_and_tensors_are_those_of_ggufs_reader(path: Path) -> None:
     file, reader = GgufFile.read(path), gguf.GGUFReader(path)
     expected = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     assert dict(file.metadata) == expected
-    assert file.metadata.length(TOKENS) == len(expected[TOKENS])
-    assert file.metadata.length("general.name") == file.metadata.length("no.such.key") == 0
+    assert file.metadata.n_strings(TOKENS) == len(expected[TOKENS])
+    assert file.metadata.n_strings("general.name") is file.metadata.n_strings("no.such.key") is None
     assert [(t.name, t.shape, t.type, t.n_bytes) for t in file.tensors] == [
         (t.name, tuple(t.shape.tolist()), t.tensor_type.name, t.n_bytes) for t in reader.tensors
     ]
@@ -47,8 +47,8 @@ def test_parts_add_up_to_the_whole(random_model: Path) -> None:
     assert (file.architecture, file.n_layers, file.n_embd, file.n_ctx_train) == ("llama", 2, 64, 512)
     assert not file.is_tied
     parts = sum(file.layer_bytes) + file.embedding_bytes + file.output_bytes + file.other_bytes
-    assert parts == file.n_bytes == sum(share.n_bytes for share in file.types.values())
-    assert file.n_parameters == sum(share.n_parameters for share in file.types.values())
+    assert parts == file.n_bytes == sum(share["bytes"] for share in file.types.values())
+    assert file.n_parameters == sum(share["parameters"] for share in file.types.values())
     assert list(file.types) == ["Q8_0", "F32"]
     assert file.other_bytes == 64 * 4  # output_norm
     assert file.expert_bytes == (0, 0)
@@ -60,7 +60,7 @@ def test_a_tied_embedding_is_the_output_too(tmp_path: Path) -> None:
     assert file.is_tied
     assert file.output_bytes == file.embedding_bytes > 0
     assert sum(file.layer_bytes) + file.embedding_bytes + file.other_bytes == file.n_bytes
-    assert file.sliding_window == 8
+    assert file.number("attention.sliding_window") == 8
     assert kv_bytes_per_token(file) == (32 * 2 * 2,) * 6
 
 

@@ -90,7 +90,7 @@ def test_every_page_of_a_mixture_is_dense_or_of_experts_or_both(tmp_path: Path, 
     assert set(numbers(pages.experts, PAGE)) == held[True]
     assert list(pages.layers) == [0, 1, 2]
     assert all(len(tensors) == 3 for tensors in pages.layers.values())
-    n_bytes = 6 * sum(tensor.n_bytes for tensors in pages.layers.values() for tensor in tensors)
+    n_bytes = sum(tensor.n_bytes for tensors in pages.layers.values() for tensor in tensors)
     assert n_bytes == sum(file.expert_bytes)
 
 

@@ -6,6 +6,7 @@ import errno
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,6 @@ from specrun.engine.completion import Completion
 from specrun.engine.request import Request
 from specrun.interrupts import Ending
 from specrun.sampling import SamplingParameters
-
-
-class OneMessage:
-    def __init__(self) -> None:
-        self._messages = iter(["sing"])
-
-    def read(self) -> str:
-        for message in self._messages:
-            return message
-        raise EOFError
 
 
 def terminal_that_goes(pieces: Iterable[str], completion: Completion) -> None:
@@ -57,7 +48,7 @@ def test_an_answer_is_kept_when_the_signal_comes_after_the_terminal_has_gone(scr
         kept.append(conversation.messages[-1])
 
     around = Surroundings(
-        OneMessage(),
+        partial(next, iter(["sing"])),
         lambda _: terminal_that_goes,
         Console(),
         lambda _: specrun.load(script, speculate="off", threads=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tests.models import (
     truncated,
 )
 
-MODEL_FILE, PAIR, PROMPT, LLAMA = 3, 4, 5, 6  # exit codes, see specrun.errors
+USAGE_ERROR, MODEL_FILE, PAIR, PROMPT, LLAMA = 2, 3, 4, 5, 6  # exit codes, see specrun.errors
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -120,9 +121,38 @@ def test_without_a_chat_template_generate_continues_the_prompt(here: SpecrunHere
     assert "no chat template" in result.stderr
 
 
-def test_without_a_chat_template_chat_refuses(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+def test_without_a_chat_template_chat_uses_chatml(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
-    here("chat", "-m", file, "--speculate", "off").assert_fails(MODEL_FILE, "base.gguf", "no chat template")
+    result = here("chat", "-m", file, "--speculate", "off", stdin="x\n")
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n\n")
+    assert "no chat template, so ChatML is used" in result.stderr
+
+
+def test_a_chat_template_can_be_given_by_name_or_file(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text("a b c {{ messages[0]['content'] }}")
+    counts = []
+    for options in ([], ["--chat-template", "llama2"], ["--chat-template", file]):
+        result = here("generate", "x", "-m", script, "--speculate", "off", "--json", *options)
+        counts.append(json.loads(result.stdout)["prompt_tokens"])
+    assert len(set(counts)) == 3, counts
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (None, ("neither a file nor one of", "chatml")),
+        (b"", ("is empty",)),
+        (b"\xe9", ("is not UTF-8",)),
+    ],
+)
+def test_a_chat_template_that_cannot_be_used(
+    here: SpecrunHere, script: Path, tmp_path: Path, content: bytes | None, parts: tuple[str, ...]
+) -> None:
+    file = tmp_path / "own.jinja"
+    if content is not None:
+        file.write_bytes(content)
+    here("generate", "x", "-m", script, "--chat-template", file).assert_fails(USAGE_ERROR, "own.jinja", *parts)
 
 
 @pytest.mark.parametrize(

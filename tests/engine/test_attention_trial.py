@@ -10,10 +10,9 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import attention_trial, placing
-from specrun.engine.attention_trial import WITHOUT, is_faster_without
+from specrun.engine import kernel_trials, placing
 from specrun.engine.default_settings import with_defaults
-from specrun.engine.layer_trial import Heads
+from specrun.engine.kernel_trials import WITHOUT_FLASH, Heads, is_faster_without_flash
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
@@ -41,7 +40,7 @@ def kept() -> list[Path]:
 
 def keep(target: Path, without: bool) -> None:
     """As if a trial for this target had ended so."""
-    is_faster_without(GgufFile.read(target), None)
+    is_faster_without_flash(GgufFile.read(target), None)
     (path,) = kept()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"without": without}))
 
@@ -49,20 +48,20 @@ def keep(target: Path, without: bool) -> None:
 def test_a_trial_is_made_once_and_its_result_is_followed(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = GgufFile.read(q4_0)
     n_trials = []
-    measure = attention_trial.measured
-    monkeypatch.setattr(attention_trial, "measured", lambda *given: n_trials.append(1) or measure(*given))
-    first = is_faster_without(file, None)
-    assert is_faster_without(file, None) == first
+    measure = kernel_trials.attention_ms
+    monkeypatch.setattr(kernel_trials, "attention_ms", lambda *given: n_trials.append(1) or measure(*given))
+    first = is_faster_without_flash(file, None)
+    assert is_faster_without_flash(file, None) == first
     assert len(n_trials) == 1
     (path,) = kept()
     ms = json.loads(path.read_text())["ms"]
     assert min(ms.values()) > 0
     keep(q4_0, not first)
-    assert is_faster_without(file, None) != first
+    assert is_faster_without_flash(file, None) != first
     path.write_text("{")
-    is_faster_without(file, None)
+    is_faster_without_flash(file, None)
     assert len(n_trials) == 2, "a damaged result is measured again"
-    is_faster_without(file, 1)
+    is_faster_without_flash(file, 1)
     assert len(n_trials) == 3, "another number of threads is another trial"
 
 
@@ -70,7 +69,9 @@ def test_a_trial_is_made_once_and_its_result_is_followed(q4_0: Path, monkeypatch
 def test_an_untuned_target_in_ram_follows_the_trial(q4_0: Path, without: bool) -> None:
     keep(q4_0, without)
     usual = LlamaSettings(repack=True, type_v="f16")
-    assert with_defaults(RunOptions(q4_0, None, (OFF.plan(),))).settings == (WITHOUT.over(usual) if without else usual)
+    assert with_defaults(RunOptions(q4_0, None, (OFF.plan(),))).settings == (
+        WITHOUT_FLASH.over(usual) if without else usual
+    )
 
 
 def test_no_trial_where_the_user_decided_or_weights_stream(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_no_trial_for_attention_of_another_kind(tmp_path: Path) -> None:
     file = GgufFile.read(random_llama(tmp_path / "model.gguf"))
     without_q = replace(file, tensors=tuple(tensor for tensor in file.tensors if "attn_q" not in tensor.name))
     assert Heads.of(without_q) is None
-    assert not is_faster_without(without_q, None)
+    assert not is_faster_without_flash(without_q, None)
     assert not kept()
 
 

@@ -23,8 +23,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
-from specrun.speculation.drafters.heads import EAGLE3
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.specexec import EAGLE3, SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from tests.conftest import SpecrunHere
 from tests.eagle_heads import random_eagle3
@@ -91,14 +90,14 @@ def test_a_head_writes_nothing(head: Path) -> None:
 
 def test_what_this_build_lacks_is_said_in_one_line(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bindings._SIGNATURES, "llama_not_there", ("v", [], None))
-    bindings._functions.cache_clear()
+    bindings.functions.cache_clear()
     try:
         with pytest.raises(
             LlamaError, match=r"^this llama\.cpp cannot run trained heads, as it lacks llama_not_there;"
         ):
             Model(options(head, CHAIN.plan()))
     finally:
-        bindings._functions.cache_clear()
+        bindings.functions.cache_clear()
 
 
 def test_a_hybrid_target_checks_the_best_path_of_a_head(tmp_path: Path) -> None:

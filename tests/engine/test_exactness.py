@@ -20,8 +20,8 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.record import PassRecord
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.speculation.planning.guide import PassRecord
+from specrun.verifying.findings import chi_square_p_value
 from tests.engines import Written, chooser, code_prompts, engine, first_difference, next_token, write, written_by
 from tests.models import random_gemma3, random_llama
 
@@ -81,9 +81,6 @@ class Changing:
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._adaptive.read_prompt(n_tokens, seconds)
-
-    def begin(self, temperature: float) -> None:
-        self._adaptive.begin(temperature)
 
     def plan(self, n_texts: int = 1) -> Plan:
         assert n_texts == 1

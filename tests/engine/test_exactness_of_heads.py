@@ -20,8 +20,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
-from specrun.speculation.drafters.heads import DFLASH, EAGLE3, MTP
-from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.drafters.specexec import DFLASH, EAGLE3, MTP, SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes

@@ -12,7 +12,7 @@ from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.llama.recurrent_draft import RecurrentDraft
+from specrun.llama.draft import RecurrentDraft
 from specrun.llama.rollback import PROMPT_TAIL
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
@@ -20,7 +20,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF, Plan, overlapped
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape
 from tests.engines import Written, code_prompts, engine, first_difference, write, written_by
@@ -224,7 +224,7 @@ def test_a_recurrent_draft_reads_again_only_what_was_accepted(tmp_path: Path) ->
 def test_a_dense_draft_drafts_for_a_hybrid(tmp_path: Path, sampling: SamplingParameters) -> None:
     target, draft = random_recurrent(tmp_path / "target.gguf", "qwen35"), random_llama(tmp_path / "draft.gguf")
     plain = written_by(OFF.plan(), sampling, 2, target=target, draft=draft, max_tokens=60)
-    for plan in (CHAIN.plan(depth=4), ADAPTIVE.plan(32, 8, 8), overlapped(CHAIN.plan(depth=4))):
+    for plan in (CHAIN.plan(depth=4), ADAPTIVE.plan(32, 8, 8), replace(CHAIN.plan(depth=4), overlap=True)):
         results = written_by(plan, sampling, 2, target=target, draft=draft, max_tokens=60)
         assert_same(results, plain, plan)
 

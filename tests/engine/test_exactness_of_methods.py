@@ -27,7 +27,7 @@ from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.registry import METHODS, find
 from specrun.speculation.shape import TreeShape, widest_branching
 from specrun.speculation.tree import TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.engines import chooser, code_prompts, write
 
 MATCHING = [method for method in METHODS.values() if not method.samples and method.name != "off"]
@@ -99,8 +99,8 @@ def test_texts_of_every_lossless_rule_follow_the_targets_distribution(method: Me
     sampling = SamplingParameters(temperature=1.2, top_k=4, top_p=1.0, min_p=0.0)
     prompt = code_prompts(engine, 1, 40, seed=3)[0]
     expected = two_tokens(pair, prompt, sampling)
-    shape = TreeShape.chain(2) if method.is_chain else TreeShape.branching((3, 2))
-    plan = Plan(method, 9, 2, 4) if method.name == "spectr" else method.plan().shaped(shape)
+    counts_of_levels = (1, 1) if method.is_chain else (4, 1) if method.name == "spectr" else (3, 2)
+    plan = method.plan().shaped(TreeShape.branching(counts_of_levels))
     counts = dict.fromkeys(expected, 0)
     lengths, n_seeds = 0, 1000
     for seed in range(n_seeds):

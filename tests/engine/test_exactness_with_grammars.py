@@ -20,8 +20,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
-from specrun.llama.grammar import Grammar
-from specrun.llama.triggered_grammar import TriggeredGrammar
+from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -31,7 +30,7 @@ from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.engines import chooser, code_prompts, engine, next_token
 from tests.models import random_llama
 

@@ -128,6 +128,7 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         ring=RingSettings(n_slots=5),
         overlap=False,
         parallel=4,
+        chat_template="chatml",
     )
     plain = RunOptions(Path("other.gguf"), None, ())
     left_out = [field.name for field in fields(plain) if getattr(options, field.name) == getattr(plain, field.name)]

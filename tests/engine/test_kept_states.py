@@ -56,9 +56,9 @@ def test_draft_sources_among_several_plans_take_a_checkpoint(files: dict[str, Gg
     for plans, expected in ((several, CHECKPOINT), (one, KeptStates(n_snapshots=15))):
         assert of_target(files["qwen35"], plans, pads=False, is_streamed=False, has_draft=False) == expected
     options = RunOptions(files["qwen35"].path, None, (CHAIN.plan(depth=4), *several))
-    assert target_states(options, options.plans, ()) == CHECKPOINT
+    assert target_states(options, ()) == CHECKPOINT
     with_draft = replace(options, draft=files["qwen35"].path)
-    assert target_states(with_draft, options.plans, ()) == KeptStates(n_snapshots=8)
+    assert target_states(with_draft, ()) == KeptStates(n_snapshots=8)
 
 
 def test_padding_takes_a_checkpoint(files: dict[str, GgufFile]) -> None:
@@ -94,10 +94,10 @@ def test_streamed_targets_keep_fewer_states_and_placement_counts_them(
     monkeypatch.setattr(kept_states, "_SHARE", 1.0)
     file = files["qwen35"]
     options = RunOptions(file.path, None, (CHAIN.plan(depth=8),))
-    assert target_states(options, options.plans, ()) == KeptStates(n_snapshots=8)
+    assert target_states(options, ()) == KeptStates(n_snapshots=8)
     roomy = placement_request(options, ())
     monkeypatch.setattr(placing, "Memory", _LittleMemory)
-    assert target_states(options, options.plans, ()) == CHECKPOINT
+    assert target_states(options, ()) == CHECKPOINT
     tight = placement_request(options, ())
     states = sum(state_bytes(file))
     assert sum(roomy.target.kv) - sum(tight.target.kv) == (KeptStates(1, 8).n_states - CHECKPOINT.n_states) * states
@@ -122,4 +122,4 @@ def test_architectures_that_nobody_tried_are_decoded_plainly(
 
 def test_contexts_have_room_for_a_further_plan(files: dict[str, GgufFile]) -> None:
     options = RunOptions(files["lfm2"].path, None, (OFF.plan(),), largest=CHAIN.plan(depth=7))
-    assert target_states(options, options.plans, ()) == KeptStates(n_snapshots=7)
+    assert target_states(options, ()) == KeptStates(n_snapshots=7)

@@ -13,7 +13,7 @@ import specrun
 from specrun.engine import learning
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile
-from specrun.speculation.controllers.by_temperature import ByTemperature
+from specrun.speculation.controllers.auto import Auto
 from tests.conftest import SpecrunHere
 
 PROMPT = "def read_config(path):\n"
@@ -44,8 +44,8 @@ def test_the_second_run_begins_with_what_the_first_learned_and_writes_the_same_t
     again, second = written()
     assert text == again == written(speculate="off")[0]
     for model, knew in ((first, False), (second, True)):
-        chooser = model.plans.auto()
-        assert isinstance(chooser, ByTemperature)
+        chooser = model.plans.auto(0.0)
+        assert isinstance(chooser, Auto)
         assert chooser.guide.knows_plain == knew
     assert len(learned()) == 1
 
@@ -61,8 +61,8 @@ def test_runs_that_shall_not_learn_keep_nothing(options: dict[str, Any]) -> None
 def test_without_learning_nothing_is_begun_with() -> None:
     written()
     _, model = written(learn=False)
-    chooser = model.plans.auto()
-    assert isinstance(chooser, ByTemperature)
+    chooser = model.plans.auto(0.0)
+    assert isinstance(chooser, Auto)
     assert not chooser.guide.knows_plain
 
 
@@ -111,9 +111,10 @@ def test_a_damaged_tuned_profile_is_set_aside_and_named(here: SpecrunHere, optio
 def test_what_was_learned_with_other_settings_is_not_begun_with() -> None:
     written()
     (kept,) = learned()
-    profile_files.save_learned(replace(kept, settings=replace(kept.settings, repack=True)))
+    other = replace(kept, settings=replace(kept.settings, repack=True))
+    profile_files.export(other, profile_files.learned_path_of(kept.fingerprint))
     _, model = written()
-    assert not model.plans.auto().guide.knows_plain  # type: ignore[union-attr]
+    assert not model.plans.auto(0.0).guide.knows_plain  # type: ignore[union-attr]
 
 
 def test_a_tuned_profile_is_never_replaced_and_takes_the_place_of_a_learned_one() -> None:

@@ -19,7 +19,7 @@ from specrun.engine.run_options import DEFAULT_CTX_SIZE, RunOptions
 from specrun.errors import PairError, UsageError
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
-from specrun.speculation.controllers.by_temperature import ByTemperature
+from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
@@ -129,7 +129,7 @@ def test_one_plan_is_followed_and_several_are_chosen_from() -> None:
         assert isinstance(model.plans.at(0.8), FixedPlan)
         assert model.notices == []
     with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (TREE, OFF.plan()))) as model:
-        assert isinstance(model.plans.at(0.8), ByTemperature)
+        assert isinstance(model.plans.at(0.8), Auto)
 
 
 def test_without_a_draft_the_plan_asked_for_is_off_and_it_says_so_once() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import default_settings, order_trial
+from specrun.engine import default_settings, kernel_trials
 from specrun.engine.default_settings import with_defaults
-from specrun.engine.order_trial import SIZES, file_order_from, smallest
+from specrun.engine.kernel_trials import SIZES, file_order_from, smallest
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
@@ -37,7 +37,7 @@ def kept() -> list[Path]:
 def keep(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     """As if every trial ended so."""
     ms = {"reordered": dict.fromkeys(SIZES, 1.0), "file": {n: 0.5 if n >= least else 2.0 for n in SIZES}}
-    monkeypatch.setattr(order_trial, "measured", lambda _kind, _threads: ms)
+    monkeypatch.setattr(kernel_trials, "orders_ms", lambda _kind, _threads: ms)
 
 
 def test_the_size_is_the_one_from_which_on_the_file_is_clearly_faster() -> None:
@@ -50,8 +50,8 @@ def test_the_size_is_the_one_from_which_on_the_file_is_clearly_faster() -> None:
 def test_a_trial_is_made_once_and_its_result_is_kept(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_trials = []
     keep(monkeypatch, 24)
-    measure = order_trial.measured
-    monkeypatch.setattr(order_trial, "measured", lambda *given: n_trials.append(1) or measure(*given))
+    measure = kernel_trials.orders_ms
+    monkeypatch.setattr(kernel_trials, "orders_ms", lambda *given: n_trials.append(1) or measure(*given))
     file = GgufFile.read(k_quant)
     assert [file_order_from(file, None), file_order_from(file, None)] == [24, 24]
     assert len(n_trials) == 1
@@ -68,7 +68,7 @@ def test_a_real_trial_times_both_orders(k_quant: Path) -> None:
     file = GgufFile.read(k_quant)
     kind = next(iter(file.types))
     try:
-        ms = order_trial.measured(kind, 1)
+        ms = kernel_trials.orders_ms(kind, 1)
     except LlamaError as error:
         pytest.skip(str(error))
     assert {name: sorted(found) for name, found in ms.items()} == dict.fromkeys(("reordered", "file"), sorted(SIZES))

@@ -126,10 +126,9 @@ def test_trees_of_random_draws_are_not_drafted_ahead() -> None:
 
 def test_an_engine_without_overlap_drafts_nothing_ahead() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, TREE) as e:
-        never = Engine(e.target, e.draft, e.ctx_size, overlap=False)
+        never = Engine(e.target, e.draft, e.ctx_size, wants_overlap=False)
         prompt = code_prompts(e, 1, 40)[0]
         assert write(never, prompt, GREEDY, TREE, 16).statistics.overlapped_seconds == 0
-        never.close()
 
 
 def test_no_longer_than_asked_for(pair: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import LlamaModel, devices
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -311,12 +310,12 @@ def test_a_disk_that_fails_ends_the_command_with_one_line(
     limited(model, 2)
     read, n_read = WeightFile.read, 0
 
-    def failing(file: WeightFile, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
+    def failing(file: WeightFile, into: memoryview, offset: int) -> int:
         nonlocal n_read
         n_read += 1
         if n_read > 60:  # some passes after loading
             raise LlamaError(f"{file.path} cannot be read any more: Input/output error")
-        return read(file, into, offset, buffer)
+        return read(file, into, offset)
 
     monkeypatch.setattr(WeightFile, "read", failing)
     result = here("generate", "-m", model, "--speculate", "off", "-n", "50", "--raw", "--json", "def")

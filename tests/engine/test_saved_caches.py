@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import saved_caches
 from specrun.engine.engine import Engine
 from specrun.errors import LlamaError
 from specrun.llama import DraftContext
@@ -53,12 +52,12 @@ def two_turns(e: Engine, plan: Plan, other: list[int] | None, restores: bool) ->
     first, then = code_prompts(e, 2, 40)
     answer = write(e, first, SAMPLED, plan, 30)
     if other:
-        saved = saved_caches.save(e)
+        saved = e.save()
         assert saved
         assert saved.n_bytes > 0
         write(e, other, SAMPLED, plan, 20)
         if restores:
-            saved_caches.restore(e, saved)
+            e.restore(saved)
     second = write(e, [*first, *answer.tokens, *then[:10]], SAMPLED, plan, 30)
     return second, second.statistics.prompt_tokens_decoded
 
@@ -83,13 +82,13 @@ def test_a_draft_goes_on_too() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, plan) as e:
         first, other = code_prompts(e, 2, 60)
         answer = write(e, first, SAMPLED, plan, 30)
-        saved = saved_caches.save(e)
+        saved = e.save()
         assert saved
         assert isinstance(e.draft, DraftContext)
         text = [*first, *answer.tokens, 40]
         expected = e.draft.start(text).copy()
         write(e, other, SAMPLED, plan, 30)
-        saved_caches.restore(e, saved)
+        e.restore(saved)
         n_before = e.draft.context.n_passes
         assert (e.draft.start(text) == expected).all()
         assert e.draft.context.n_passes == n_before + 1
@@ -99,18 +98,18 @@ def test_a_draft_goes_on_too() -> None:
 def test_what_a_failed_pass_left_is_not_saved() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, OFF.plan()) as e:
         e.target.set_prompt([40] * 30)
-        assert saved_caches.save(e)
+        assert e.save()
         e.target.context.n_last_pass = None  # as a pass that failed leaves it
-        assert saved_caches.save(e) is None
+        assert e.save() is None
 
 
 def test_a_state_that_does_not_fit_leaves_empty_caches() -> None:
     with engine(embedded.TARGET, None, OFF.plan()) as e:
         e.target.set_prompt([40] * 30)
-        saved = saved_caches.save(e)
+        saved = e.save()
         assert saved
         broken = replace(saved, target=replace(saved.target, state=saved.target.state[:-100]))
         with pytest.raises(LlamaError):
-            saved_caches.restore(e, broken)
+            e.restore(broken)
         assert (e.target.n_cached, e.target.tokens) == (0, [])
         assert e.target.set_prompt([40] * 30) == 29

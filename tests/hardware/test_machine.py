@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_this_machine(random_model: Path) -> None:
     assert all(0 <= device.free_bytes <= device.total_bytes for device in machine.devices)
     assert machine.storage
     assert machine.storage.bytes_per_second is None  # the file is too small to tell
-    assert json.loads(json.dumps(machine.as_json()))["cpu"]["n_usable"] == machine.cpu.n_usable
+    assert json.loads(json.dumps(asdict(machine)))["cpu"]["n_usable"] == machine.cpu.n_usable
 
 
 def test_drivers(tmp_path: Path) -> None:

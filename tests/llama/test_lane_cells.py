@@ -12,8 +12,7 @@ import pytest
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.lane_cells import CellLedger, LaneCells
-from specrun.llama.scoring import score_together
-from specrun.llama.target import target_lanes
+from specrun.llama.target import score_together, target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -130,7 +129,7 @@ class Texts:
 
     def check_order(self) -> None:
         """Each text's cells are in order, and no cell in front of any text's last one is free."""
-        taken = self.ledger._taken
+        taken = self.ledger.taken
         for target in self.targets:
             cells = cells_of(target).cells
             assert len(cells) == target.n_cached
@@ -162,7 +161,7 @@ class Texts:
             self.check_order()
             if self.ledger.n_dead > 300 or (self.rng.random() < 0.03 and self.ledger.n_dead):
                 self.ledger.free_dead()
-                for target in sorted(self.targets, key=lambda target: target.last_cell):
+                for target in sorted(self.targets, key=lambda target: target.cells.last):
                     target.move_down()
                 assert self.ledger.n_dead == 0
                 self.check_order()
@@ -226,7 +225,7 @@ def test_texts_may_be_moved_before_a_prompt_is_read_on(context: LlamaContext, al
     first = targets[0]
     first.begin_prompt([*first.tokens, *texts.some_tokens(10)])
     texts.ledger.free_dead()
-    for target in sorted(targets, key=lambda target: target.last_cell):
+    for target in sorted(targets, key=lambda target: target.cells.last):
         target.move_down()
     while first.n_portion:
         texts.grow(targets)

@@ -12,7 +12,7 @@ import pytest
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import Batch
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
-from specrun.llama.rollback import MOST_PENDING, PROMPT_TAIL, AttentionCells, RecurrentStates, text_cache
+from specrun.llama.rollback import MOST_PENDING, PROMPT_TAIL, RecurrentStates, text_cache
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -264,6 +264,6 @@ def test_snapshots_need_passes_that_are_larger(tmp_path: Path) -> None:
 
 def test_attention_alone_takes_back_any_cell(random_model: Path, tmp_path: Path) -> None:
     with LlamaModel(random_model) as llama, made(llama, 2, 0) as context:
-        assert isinstance(text_cache(context), AttentionCells)
+        assert not isinstance(text_cache(context), RecurrentStates)
     with LlamaModel(random_recurrent(tmp_path / "model.gguf", "mamba")) as mamba, made(mamba, 2, 0) as context:
         assert isinstance(text_cache(context), RecurrentStates)

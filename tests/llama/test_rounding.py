@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.llama import rounding
+from specrun.llama import invariance
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -21,7 +21,7 @@ def test_rows_of_plain_passes_are_those_of_plain_decoding() -> None:
     with engine(embedded.TARGET, None, OFF.plan(), ctx_size=128) as e:
         prompt = code_prompts(e, 1, 30)[0]
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 12).tokens
-        rows = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 5)
+        rows = invariance.rows_behind(e.target, prompt, written, invariance.PLAIN, 5)
         assert rows.argmax(axis=1).tolist() == written[-5:]
         assert e.target.tokens == []
 
@@ -31,9 +31,9 @@ def test_q8_0_does_not_depend_on_the_size(plan: Plan) -> None:
     with engine(embedded.TARGET, embedded.DRAFT, plan, ctx_size=128) as e:
         prompt = code_prompts(e, 1, 30)[0]
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 20).tokens
-        plain = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 20)
-        assert rounding.largest_difference(e.target, prompt, written, plain, (2, 3, 8, 16)) == 0
-        assert rounding.largest_difference(e.target, prompt, written, plain + np.float32(0.5), (4,)) == pytest.approx(
+        plain = invariance.rows_behind(e.target, prompt, written, invariance.PLAIN, 20)
+        assert invariance.largest_difference(e.target, prompt, written, plain, (2, 3, 8, 16)) == 0
+        assert invariance.largest_difference(e.target, prompt, written, plain + np.float32(0.5), (4,)) == pytest.approx(
             0.5
         )
 
@@ -43,5 +43,5 @@ def test_k_quants_change_a_little_where_other_kernels_begin(made: Path) -> None:
     with engine(wide_target(made, "q4_k_m"), embedded.DRAFT, SPECEXEC.plan(16, 6), ctx_size=128, repack=False) as e:
         prompt = code_prompts(e, 1, 30)[0]
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 20).tokens
-        plain = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 20)
-        assert 0 < rounding.largest_difference(e.target, prompt, written, plain, (8, 16)) < 1
+        plain = invariance.rows_behind(e.target, prompt, written, invariance.PLAIN, 20)
+        assert 0 < invariance.largest_difference(e.target, prompt, written, plain, (8, 16)) < 1

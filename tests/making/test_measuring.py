@@ -8,23 +8,20 @@ from pathlib import Path
 import pytest
 
 from specrun.errors import PairError
+from specrun.long_run import Run
 from specrun.making.measuring import Reference, best_tree, measure, read_target
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from tests.models import random_llama, random_mamba
 
 
-def ignore(_: str) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def reference(demo_target: Path) -> Reference:
-    return read_target(demo_target, ignore, ignore)
+    return read_target(demo_target, Run())
 
 
 @pytest.mark.slow
 def test_the_target_agrees_with_itself(reference: Reference, demo_target: Path) -> None:
-    found = measure(demo_target, reference, ignore)
+    found = measure(demo_target, reference, Run())
     # As a draft it may run with another attention, and in passes of another size, which changes near-ties.
     assert found.agreement == pytest.approx(1, abs=0.05)
     assert found.overlap == pytest.approx(1, abs=0.05)
@@ -34,7 +31,7 @@ def test_the_target_agrees_with_itself(reference: Reference, demo_target: Path) 
 def test_a_trained_draft_agrees_more_than_a_random_one(
     reference: Reference, demo_draft: Path, random_model: Path
 ) -> None:
-    trained, other = measure(demo_draft, reference, ignore), measure(random_model, reference, ignore)
+    trained, other = measure(demo_draft, reference, Run()), measure(random_model, reference, Run())
     assert trained.agreement > 0.4 > 0.1 > other.agreement
     assert trained.overlap > 0.4 > 0.1 > other.overlap
     assert trained.speedup > other.speedup
@@ -45,22 +42,19 @@ def test_a_trained_draft_agrees_more_than_a_random_one(
 def test_a_model_agrees_with_its_copy_whose_vocabulary_is_padded_to_another_size(tmp_path: Path, extra: int) -> None:
     draft = random_llama(tmp_path / "draft.gguf", vocab_extra=extra)
     target = random_llama(tmp_path / "target.gguf", vocab_extra=64 - extra, n_silent=1)
-    found = measure(draft, read_target(target, ignore, ignore), ignore)
+    found = measure(draft, read_target(target, Run()), Run())
     assert found.agreement == pytest.approx(1, abs=0.08)  # random weights have many near-ties
     assert found.overlap == pytest.approx(1, abs=0.08)
 
 
 def test_a_recurrent_target_has_no_draft(tmp_path: Path) -> None:
     with pytest.raises(PairError, match="recurrent"):
-        read_target(random_mamba(tmp_path / "mamba.gguf"), ignore, ignore)
+        read_target(random_mamba(tmp_path / "mamba.gguf"), Run())
 
 
-def test_an_exception_from_show_ends_the_measurement(demo_target: Path) -> None:
-    def stop(_: str) -> None:
-        raise KeyboardInterrupt
-
+def test_ctrl_c_ends_the_measurement(demo_target: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        read_target(demo_target, stop, ignore)
+        read_target(demo_target, Run(interrupted=lambda: True))
 
 
 @pytest.mark.parametrize(
@@ -96,5 +90,5 @@ def test_a_draft_whose_first_candidate_is_worse_wins_with_a_tree_where_large_pas
 def test_plain_decoding_has_the_memory_that_the_draft_takes(reference: Reference, demo_draft: Path) -> None:
     # As if every pass of the target read more from disk beside the draft than alone.
     streamed_less = replace(reference, place=(0, -1), plain_ms=reference.plain_ms / 1000)
-    assert measure(demo_draft, reference, ignore).speedup > 0.1
-    assert measure(demo_draft, streamed_less, ignore).speedup < 0.01
+    assert measure(demo_draft, reference, Run()).speedup > 0.1
+    assert measure(demo_draft, streamed_less, Run()).speedup < 0.01

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from specrun.bench import runner
-from specrun.chat.set_command import NAMES, ChatSettings
+from specrun.chat.commands import SETTINGS, ChatSettings
 from specrun.cli import generate
 from specrun.cli.app import app
 from specrun.engine.model import Model
@@ -92,7 +92,7 @@ def test_every_option_can_be_set_in_a_chat(everything: SamplingParameters) -> No
     model: Any = SimpleNamespace(plans=None)
     settings = ChatSettings(model, session)
     for name in FIELDS:
-        assert option_name(name)[2:] in NAMES
+        assert option_name(name)[2:] in SETTINGS
         settings.change(option_name(name)[2:], GIVEN[name][0])
     assert session.request.sampling == everything
 

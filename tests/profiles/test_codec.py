@@ -28,8 +28,7 @@ def saved() -> dict[str, Any]:
 def version_1_as_3(path: Path) -> dict[str, Any]:
     """A benchmark's profile of version 1 with the keys that later versions changed."""
     value = json.loads(path.read_text(encoding="utf-8"))
-    acceptance = [entry | {"sampled": entry["positional"]} for entry in value["acceptance"]]
-    value |= {"version": 3, "acceptance": acceptance, "picture": "", "pads": False}
+    value |= {"version": 3, "picture": "", "pads": False}
     for place in (value, *value["tried"]):
         largest = place.pop("exact_up_to")
         place["exact_sizes"] = {"least": 1, "most": largest} if largest > 1 else {"only": 1}
@@ -45,6 +44,12 @@ def version_1_as_3(path: Path) -> dict[str, Any]:
         for row in rows:
             row["error"] = 0.0
     return value
+
+
+def without_sampled(value: dict[str, Any]) -> dict[str, Any]:
+    """A saved profile without the acceptance by Sequoia's own rule, which was measured once, too."""
+    acceptance = [{key: one for key, one in entry.items() if key != "sampled"} for entry in value["acceptance"]]
+    return value | {"acceptance": acceptance}
 
 
 def through_json(value: Any) -> Any:
@@ -67,7 +72,7 @@ def assert_all_is_there(before: Any, after: Any, place: str = "") -> None:
 
 def test_a_profile_that_was_saved_before_loses_nothing() -> None:
     after = through_json(profile_to_json(profile_from_json(saved())))
-    assert_all_is_there(saved(), after)
+    assert_all_is_there(without_sampled(saved()), after)
     assert through_json(profile_to_json(profile_from_json(after))) == after
 
 

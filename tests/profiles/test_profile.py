@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.hardware.residency import RingSettings
@@ -16,9 +18,8 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
-from specrun.profiles.profile import Acceptance, Profile, TunedPlan
-from specrun.profiles.tuning_rows import TriedRing
-from specrun.speculation.controllers.expected import ExpectedPlan
+from specrun.profiles.profile import Acceptance, Profile, TriedRing, TunedPlan, nearest
+from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
@@ -56,7 +57,7 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
             CostTable([PassTime(1, 64, 2.0)]),
             Overhead(1.0),
         ),
-        acceptance=[Acceptance(t, calibration, [0.6, 0.2], [0.65, 0.1], 100) for t in (0.0, 0.8)],
+        acceptance=[Acceptance(t, calibration, [0.6, 0.2], 100) for t in (0.0, 0.8)],
         plans=[
             TunedPlan(
                 0.0,
@@ -83,8 +84,8 @@ def test_a_profile_is_read_back_as_it_was_written() -> None:
     path = storage.save(made())
     assert json.dumps(profile_to_json(storage.load(path))) == json.dumps(profile_to_json(made()))
     assert storage.load(path).plans[0].expected == made().plans[0].expected
-    assert storage.find("abc") is not None
-    assert storage.find("abd") is None
+    assert storage.find(storage.path_of("abc")) is not None
+    assert storage.find(storage.path_of("abd")) is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
 
 
@@ -101,28 +102,29 @@ def test_how_weights_were_read_is_read_back_and_used() -> None:
 def test_its_chooser_follows_its_plans() -> None:
     profile = storage.load(storage.save(made()))
     assert set(profile.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
-    chooser = profile.chooser()
-    chooser.begin(0.0)
-    assert chooser.plan() == ADAPTIVE
-    assert chooser.guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
-    chooser.begin(1.0)
-    assert chooser.plan() == OFF.plan()
+    choosers = profile.choosers()
+    assert choosers[0.0].plan() == ADAPTIVE
+    assert choosers[0.0].guide.rate == pytest.approx(25.0 / 1e3, rel=0.02)
+    assert choosers[0.8].plan() == OFF.plan()
+
+
+def test_a_text_follows_the_nearest_measured_temperature() -> None:
+    assert [nearest(t, [0.8, 0.0]) for t in (0.0, 0.1, 0.8, 2.0)] == [0.0, 0.8, 0.8, 0.8]
 
 
 def test_its_chooser_begins_with_the_chosen_plan_even_if_a_more_cautious_one_is_as_fast_within_the_errors() -> None:
     """`specrun tune` compares plans on the same texts, so it knows more than the errors of the rates tell."""
     expected = [ExpectedPlan(ADAPTIVE, 10.5, 1.0), ExpectedPlan(OFF.plan(), 10.0, 1.0)]
     chosen = TunedPlan(0.0, ADAPTIVE, 10.5, 1.1, 10.0, expected)
-    assert made(plans=[chosen]).chooser().now.held == ADAPTIVE
-    assert made(plans=[replace(chosen, plan=OFF.plan())]).chooser().now.held == OFF.plan()
+    assert made(plans=[chosen]).choosers()[0.0].held == ADAPTIVE
+    assert made(plans=[replace(chosen, plan=OFF.plan())]).choosers()[0.0].held == OFF.plan()
 
 
 @pytest.mark.parametrize(("pads", "plan"), [(False, (32, 31)), (True, (8, 7))])
 def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int, int]) -> None:
     profile = made(exact_sizes=PassSizes(1, 1, 8), pads=pads).without_draft()
     assert profile.settings == made().settings
-    chooser = profile.chooser()
-    chooser.begin(0.8)
+    chooser = profile.choosers()[0.8]
     assert (chooser.plan().method.name, chooser.plan().budget, chooser.plan().depth) == ("draftless", *plan)
     assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.05), "hardly more than plain decoding is promised"
     assert chooser.guide.costs.draft is None
@@ -130,8 +132,7 @@ def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
-    chooser = made(exact_sizes=PLAIN_ONLY, pads=True).without_draft().chooser()
-    chooser.begin(0.0)
+    chooser = made(exact_sizes=PLAIN_ONLY, pads=True).without_draft().choosers()[0.0]
     assert chooser.plan() == OFF.plan()
 
 
@@ -187,15 +188,19 @@ def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> Non
         storage.export(made(), data_dir / "x.json")
 
 
-def test_profiles_with_a_threshold_of_offloading_are_found_newest_first(data_dir: Path) -> None:
-    assert storage.with_offload_min_batch() == []
-    storage.save(made("a"))
-    storage.save(made("b", settings=LlamaSettings(offload_min_batch=8), identity={"files": ["b"]}))
-    later = made("c", settings=LlamaSettings(offload_min_batch=16), identity={"files": ["c"]}, created="2026-02")
-    storage.save(later)
+def test_the_newest_profile_with_a_threshold_of_offloading_tells_it(data_dir: Path) -> None:
+    subject = lookup.Subject(GgufFile.read(embedded.TARGET), None, 512, LlamaSettings(), LlamaSettings(), exact=False)
+    identity = lookup.identify(subject)
+    assert lookup.offload_min_batch(subject) is None
+    storage.save(made("a", identity=identity))
+    storage.save(made("b", identity=identity, settings=LlamaSettings(offload_min_batch=8)))
+    other = made("d", identity={"files": ["d"]}, settings=LlamaSettings(offload_min_batch=64), created="2026-03")
+    storage.save(other)
     for i, text in enumerate(("", "[]", '{"settings": 1}', '{"settings": {"offload_min_batch": "x"}}', "\xff")):
         (data_dir / "profiles" / f"damaged{i}.json").write_text(text, encoding="latin-1")
-    assert storage.with_offload_min_batch() == [({"files": ["c"]}, 16), ({"files": ["b"]}, 8)]
+    assert lookup.offload_min_batch(subject) == 8
+    storage.save(made("c", identity=identity, settings=LlamaSettings(offload_min_batch=16), created="2026-02"))
+    assert lookup.offload_min_batch(subject) == 16
 
 
 def test_forgetting_deletes_it() -> None:

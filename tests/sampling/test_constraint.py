@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling import NO_TOKEN, Sampler, SamplingParameters
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.sampling.test_sampler import textbook
 
 NO_FILTER = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.sampling.logprobs import logprob
+from specrun.sampling.sampler import logprob
 
 ROW = (3 * np.random.default_rng(1).standard_normal(5000)).astype(np.float32)
 

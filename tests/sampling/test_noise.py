@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 
 N_VOCAB = 20_000
 ALL = np.arange(N_VOCAB)

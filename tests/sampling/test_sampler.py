@@ -10,7 +10,7 @@ import pytest
 from specrun.errors import LlamaError, UsageError
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.sampling.adjustments import penalized
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 
 NO_FILTER = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 N_VOCAB = 400

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from specrun.engine.completion import Completion
 from specrun.engine.request import Request
 from specrun.errors import SpecrunError
-from specrun.sampling.logprobs import TokenLogprob
+from specrun.sampling.sampler import TokenLogprob
 from specrun.serving import job as jobs
-from specrun.serving.job import Answered, Asked, Event, Job, Outbox, Piece
+from specrun.serving.job import Asked, Event, Job, Outbox, Piece
 from specrun.serving.prompts import Prompt
 
 ALONG, TO_THE_END = 600.0, None  # keep_alive_s of who reads along, and of who does not
 NEVER = 600.0
 REST = 20.0
-END = Answered(cast(Any, None))  # only told apart from pieces here
+END = Completion.__new__(Completion)  # only told apart from pieces here
 
 
 def asked(n: int) -> list[Asked]:
@@ -36,7 +37,7 @@ def pieces(text: str) -> list[Piece]:
 
 async def rest_of(events: AsyncIterator[Event | None]) -> list[str]:
     """What still comes: texts of pieces, and "|" for the end of an answer."""
-    return ["|" if isinstance(event, Answered) else cast(Piece, event).text async for event in events]
+    return ["|" if isinstance(event, Completion) else cast(Piece, event).text async for event in events]
 
 
 async def emitted(job: Job, events: AsyncIterator[Event | None], *own: Piece) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +55,7 @@ class Fresh:
             with self._target() as target:
                 if tokens:
                     target.set_prompt([*tokens, tokens[-1]])  # the last token of a prompt waits for its pass
-                self._held[key] = Held(target.context.sequence_state(0).tobytes(), target.context.state_bytes())
+                self._held[key] = Held(target.context.sequence_state(0).tobytes(), state_bytes(target.context))
             if len(self._held) > _KEPT:
                 self._held.popitem(last=False)
         return self._held[key]
@@ -92,7 +93,7 @@ def check_cache(target: TargetContext, fresh: Fresh) -> None:
         assert state == expected.state, f"sequence {seq} holds something else"
     # In what llama.cpp saves, a cell has 4 bytes for each of its sequences.
     further = 4 * target.n_cached * max(len(in_use) - 1, 0)
-    assert context.state_bytes() == expected.n_bytes + further, "there are stray cells"
+    assert state_bytes(context) == expected.n_bytes + further, "there are stray cells"
 
 
 def check_lengths(context: LlamaContext) -> None:
@@ -107,3 +108,8 @@ def _of_first_sequence(state: NDArray[np.uint8], n_cells: int) -> bytes:
     state[4:8] = 0
     state[16 : 16 + 12 * n_cells].view(np.int32).reshape(n_cells, 3)[:, 2] = 0
     return state.tobytes()
+
+
+def state_bytes(context: LlamaContext) -> int:
+    """Bytes that llama.cpp would save of all cells: 4 of each are for each of its sequences."""
+    return int(llama_cpp.llama_state_get_size(context.handle))

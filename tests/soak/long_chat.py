@@ -28,7 +28,7 @@ from specrun.engine.session import Session
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext
 from specrun.sampling import SamplingParameters
-from tests.soak.fresh import check_lengths
+from tests.soak.fresh import check_lengths, state_bytes
 
 _WORDS = keyword.kwlist
 _WARM = 0.2  # share of the tokens after which all buffers have their size
@@ -143,16 +143,16 @@ class Cells:
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
-        self._empty = context.state_bytes()
+        self._empty = state_bytes(context)
         context.decode(committed_tokens([1], 0, 1, n_outputs=0))
-        one = context.state_bytes()
+        one = state_bytes(context)
         context.decode(committed_tokens([1], 1, 1, n_outputs=0))
-        self._each = context.state_bytes() - one - _MARK
+        self._each = state_bytes(context) - one - _MARK
         self._none = one - _MARK - self._each  # what says how many there are, if there are any
         context.remove(ALL_SEQUENCES, 0)
 
     def in_use(self) -> int:
-        n_bytes = self._context.state_bytes()
+        n_bytes = state_bytes(self._context)
         if n_bytes == self._empty:
             return 0
         # A cell has a mark for each sequence that it is on.

@@ -21,16 +21,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation.accept import accept
+from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.drafter import Draft, DraftLimits, DraftNode, Logits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, Plan
 from specrun.speculation.papers.walk import is_typical
 from specrun.speculation.registry import METHODS
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.trees import random_tree
 
 SAMPLE_AND_MATCH, GREEDY = "sample and match", "greedy"
@@ -132,7 +131,7 @@ def _one_tree(rule: str, rng: np.random.Generator, outcome: Outcome) -> None:
         proposed = Draft(_any_tree(rng, n_vocab, text[-1], target.row(text)))
     else:
         drafter = Drafting(plan, sampler.parameters.temperature, ModelCandidates(_ToyDraft(draft), sampler)).drafter()
-        proposed = drafter.draft(text, limits) if drafter else Draft.nothing(text[-1])
+        proposed = drafter.draft(text, limits) if drafter else Draft(TokenTree.root_only(text[-1]))
         assert len(proposed.tree) <= limits.budget
         assert proposed.tree.depth <= limits.depth
     tree = proposed.tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.speculation import accept as accept_module
-from specrun.speculation.sample_and_match import Accepted, sample_and_match
+from specrun.speculation.accept import Accepted, sample_and_match
 from tests.soak import random_trees
 from tests.soak.random_trees import LOSSY, RULES, SAMPLE_AND_MATCH, SAMPLED, through
 

@@ -113,7 +113,6 @@ def test_growth_maps_keep_the_tree_and_are_readable(shape: TreeShape) -> None:
         '"nodes"', '"depth"', '"acceptance"', '"expected_tokens_per_pass"', '"widths"', '"children"',
     ]  # fmt: skip
     value = json.loads(text)
-    assert value == shape.as_json(ACCEPTANCE)
     assert value["expected_tokens_per_pass"] == pytest.approx(shape.expected(ACCEPTANCE), abs=1e-4)
     assert TreeShape.from_text(json.dumps({"children": value["children"]})) == shape
 

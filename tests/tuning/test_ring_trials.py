@@ -14,7 +14,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.profiles.tuning_rows import TriedRing
+from specrun.profiles.profile import TriedRing
 from specrun.speculation.method import OFF
 from specrun.tuning import ring_trials
 from tests.models import random_llama

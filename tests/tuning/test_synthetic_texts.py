@@ -47,7 +47,7 @@ def measured(agreement: float) -> MeasuredAcceptance:
     rng = np.random.default_rng(3)
     traces = [text(agreement, rng) for _ in range(4)]
     positional = [agreement, 1 - agreement]
-    return MeasuredAcceptance(Acceptance(0.0, calibrate(traces), positional, positional, 4 * N_POSITIONS), traces)
+    return MeasuredAcceptance(Acceptance(0.0, calibrate(traces), positional, 4 * N_POSITIONS), traces)
 
 
 @pytest.mark.slow

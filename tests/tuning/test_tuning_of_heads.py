@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.positional_meter import PositionalMeter
+from specrun.engine.growth_maps import PositionalMeter
 from specrun.llama import HeadDraft
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
@@ -69,12 +69,11 @@ def test_what_is_recorded_is_what_is_drafted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_texts_from_elsewhere_are_measured(pair: tuple[Path, Path]) -> None:
     with engine(*pair, SPECEXEC.plan(16, 8)) as e:
-        meter = PositionalMeter(SamplingParameters(temperature=0.8))
+        meter = PositionalMeter(e, SamplingParameters(temperature=0.8))
         for prompt in code_prompts(e, 2, 100):
-            meter.add(e, prompt, skip=8)
-        match, _ = meter.vectors()
+            meter.add(prompt, skip=8)
         assert meter.n_positions == 2 * 92
-        assert match[0] > 0.2
+        assert meter.vector()[0] > 0.2
 
 
 def test_passes_of_a_head_are_timed(pair: tuple[Path, Path]) -> None:

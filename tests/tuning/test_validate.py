@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import Draft
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.planning.guide import PassRecord
 from specrun.speculation.tree import TokenTree
 from specrun.tuning import validate
 from specrun.tuning.choose import TABLES_ERROR

@@ -14,7 +14,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.hardware.placement import Placement, place
 from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF
-from specrun.tuning.which_draft import TunedDraft, fastest_of
+from specrun.tuning.tune_pair import TunedDraft, fastest_of
 
 OPTIONS = RunOptions(embedded.TARGET, None, (OFF.plan(),))
 PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-3.json").read_text()))
@@ -27,7 +27,7 @@ def tuned(
     name: str, rate: float, plain: float = 5.0, first: TunedDraft | None = None, placement: Placement = PLACEMENT
 ) -> TunedDraft:
     plans = [replace(plan, predicted_tokens_per_second=rate, plain_tokens_per_second=plain) for plan in PROFILE.plans]
-    return TunedDraft.beside(first, name, OPTIONS, replace(PROFILE, plans=plans), placement)
+    return TunedDraft(name, OPTIONS, replace(PROFILE, plans=plans), placement, first)
 
 
 def test_the_rate_is_the_mean_over_the_temperatures() -> None:
@@ -35,7 +35,7 @@ def test_the_rate_is_the_mean_over_the_temperatures() -> None:
         replace(PROFILE.plans[0], temperature=t, predicted_tokens_per_second=rate, plain_tokens_per_second=plain)
         for t, rate, plain in ((0.0, 8.0, 4.0), (0.8, 2.0, 1.0))
     ]
-    assert TunedDraft.beside(None, "a", OPTIONS, replace(PROFILE, plans=two), PLACEMENT).rate == pytest.approx(4.0)
+    assert TunedDraft("a", OPTIONS, replace(PROFILE, plans=two), PLACEMENT).rate == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(("rates", "best"), [((5, 9, 7), 1), ((5, 5.1, 4), 0), ((5, 5.1, 5.2), 2)])

@@ -21,10 +21,10 @@ from specrun.llama.context import Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
+from specrun.speculation.accept import Accepted
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
 from specrun.speculation.registry import METHODS
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 from specrun.verifying.findings import Finding
 from specrun.verifying.verifier import Verifier, VerifySettings

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from specrun.catalog.hub import address, cache_dir, endpoint
 from specrun.catalog.hub.failures import client_errors_as_hub_errors, reason_of
 from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
-from specrun.catalog.hub.settings import address, cache_dir, endpoint
 from specrun.errors import HubError
 
 _PIECE_BYTES = 1 << 18
@@ -46,12 +46,19 @@ def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[
         yield begin, response.iter_bytes(_PIECE_BYTES)
 
 
-def lock(path: Path, timeout_s: float | None = None) -> AbstractContextManager[object]:
-    """The lock file that the hub's client uses for a blob. Entering raises TimeoutError after `timeout_s` seconds."""
+@contextmanager
+def locked(path: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file that the hub's client uses for a blob. wait: is called where another process holds it."""
     from huggingface_hub.utils import WeakFileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    return WeakFileLock(path, timeout=timeout_s)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(WeakFileLock(path, timeout=1))
+        except TimeoutError:
+            wait()
+            stack.enter_context(WeakFileLock(path))
+        yield
 
 
 def delete_cached(repo: str, files: tuple[str, ...]) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from specrun.catalog.entries import catalog
-from specrun.catalog.hub.settings import address
+from specrun.catalog.hub import address
 from specrun.catalog.names import near
 from specrun.display_text import without_secrets
 from specrun.errors import HubError
@@ -35,14 +35,7 @@ def client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
         raise HubError(f"{what} {address()} ({reason}); check the network, or HF_ENDPOINT", _WAIT_S) from error
     except (httpx2.HTTPError, errors.HFValidationError, ValueError) as error:
         raise HubError(f"{repo}: {reason_of(error)}; check the name, and HF_ENDPOINT") from error
-
-
-@contextmanager
-def client_understands() -> Iterator[None]:
-    """Turn exceptions that the client raises for an answer of an unexpected form into a HubError."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:  # which the client raises for an answer of another form
         raise HubError(f"{address()} answers what is no answer of a hub; check HF_ENDPOINT") from error
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specrun.catalog.file_names import is_safe_name, is_safe_path, models_among, shards, with_quantization
-from specrun.catalog.hub.failures import client_errors_as_hub_errors, client_understands
-from specrun.catalog.hub.settings import address, endpoint, is_offline
+from specrun.catalog.hub import address, endpoint, is_offline
+from specrun.catalog.hub.failures import client_errors_as_hub_errors
 from specrun.catalog.names import HubName, near
 from specrun.display_text import one_line
 from specrun.errors import HubError
@@ -68,7 +68,7 @@ def look_up(model: HubName) -> RemoteModel:
 def _look_up(model: HubName) -> RemoteModel:
     from huggingface_hub import HfApi, constants
 
-    with client_errors_as_hub_errors(model.repo, model.name), client_understands():
+    with client_errors_as_hub_errors(model.repo, model.name):
         info = HfApi(endpoint=endpoint()).model_info(
             model.repo, revision=model.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
@@ -122,7 +122,7 @@ def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
 
     file = str(sibling.rfilename)
     if sibling.size is not None:
-        with client_errors_as_hub_errors(model.repo, model.name), client_understands():
+        with client_errors_as_hub_errors(model.repo, model.name):
             sha256 = str(sibling.lfs.sha256) if sibling.lfs else None
             return RemoteFile(file, int(sibling.size), sha256 or str(sibling.blob_id), sha256)
     with client_errors_as_hub_errors(model.repo, model.name):  # some mirrors list only names

@@ -48,19 +48,17 @@ def build(
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
     array = SuffixArray.build(parts)
-    header = {"tokenizer": fingerprint, "tokens": len(array)}
-    token_files.write(path, _MAGIC, header, [array.tokens, array.order])
+    token_files.write(path, _MAGIC, fingerprint, {"tokens": len(array)}, [array.tokens, array.order])
     return n_tokens
 
 
 def load(path: Path, fingerprint: str) -> SuffixArraySource:
     """A draft source over the datastore at `path`. Raises DraftSourceError if the file cannot be used."""
-    header, values = token_files.read(path, _MAGIC, _KIND)
-    token_files.check_tokenizer(path, header, fingerprint)
+    header, values = token_files.read(path, _MAGIC, _KIND, fingerprint)
     n = header.get("tokens")
     if not isinstance(n, int) or n < 0 or len(values) != 2 * n + MAX_MATCH:
         raise DraftSourceError(f"{path} is damaged: its arrays are not as long as its header says")
-    return SuffixArraySource("datastore", SuffixArray(values[: n + MAX_MATCH], values[n + MAX_MATCH :]))
+    return SuffixArraySource(SuffixArray(values[: n + MAX_MATCH], values[n + MAX_MATCH :]))
 
 
 def _pieces(path: Path) -> Iterator[tuple[str, int]]:

@@ -47,37 +47,32 @@ class History:
             while n_tokens > self._max_tokens:
                 n_tokens -= len(texts.pop(0))
             lengths = np.array([len(text) for text in texts], np.int32)
-            header = {"tokenizer": self._fingerprint, "texts": len(texts)}
-            token_files.write(self.path, _MAGIC, header, [lengths, *texts], private=True)
+            header = {"texts": len(texts)}
+            token_files.write(self.path, _MAGIC, self._fingerprint, header, [lengths, *texts], private=True)
         self.texts, self.problem = texts, ""
 
     def source(self) -> SuffixArraySource:
         """A draft source over the texts as they are now."""
-        return SuffixArraySource("history", SuffixArray.build(self.texts))
+        return SuffixArraySource(SuffixArray.build(self.texts))
 
     def _read(self) -> tuple[list[Int32Array], str]:
         """The texts in the file and the `problem` with it."""
         try:
             if not self.path.exists():
                 return [], ""
-            header, values = token_files.read(self.path, _MAGIC, _KIND)
-            token_files.check_tokenizer(self.path, header, self._fingerprint)
-            return _split(np.array(values), header.get("texts")), ""
+            header, values = token_files.read(self.path, _MAGIC, _KIND, self._fingerprint)
+            return self._split(np.array(values), header.get("texts")), ""
         except DamagedTokensError as error:
             return [], f"{error}; it is {set_aside(self.path)}"
         except DraftSourceError as error:
             return [], str(error)
         except OSError as error:
             return [], f"{self.path} cannot be read: {error.strerror}"
-        except ValueError:
-            return [], f"{self.path} is damaged: its texts do not add up; it is {set_aside(self.path)}"
 
-
-def _split(values: Int32Array, n_texts: object) -> list[Int32Array]:
-    """Split int32 values into texts; the lengths of the texts come first. Raises ValueError if they do not add up."""
-    if not isinstance(n_texts, int) or not 0 <= n_texts <= len(values):
-        raise ValueError("too many texts")
-    lengths, tokens = values[:n_texts], values[n_texts:]
-    if (values < 0).any() or lengths.sum() != len(tokens):
-        raise ValueError("the lengths of the texts do not add up")
-    return np.split(tokens, np.cumsum(lengths)[:-1]) if n_texts else []
+    def _split(self, values: Int32Array, n_texts: object) -> list[Int32Array]:
+        """Split int32 values into texts; the lengths of the texts come first."""
+        if isinstance(n_texts, int) and 0 <= n_texts <= len(values) and not (values < 0).any():
+            lengths, tokens = values[:n_texts], values[n_texts:]
+            if lengths.sum() == len(tokens):
+                return np.split(tokens, np.cumsum(lengths)[:-1]) if n_texts else []
+        raise DamagedTokensError(f"{self.path} is damaged: its texts do not add up")

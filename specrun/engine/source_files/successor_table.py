@@ -7,7 +7,7 @@ from pathlib import Path
 from specrun.engine.source_files import token_files
 from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
-from specrun.speculation.sources.recycling import MAX_ROWS, N_SUCCESSORS, TokenRecycling
+from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 
 _MAGIC = b"specrun.recycl 1"
 _KIND = "a table of successors written by specrun"
@@ -20,8 +20,8 @@ def save(path: Path, table: TokenRecycling, fingerprint: str) -> None:
     """
     with token_files.alone(path):
         tokens, successors = _with_rows_of(path, table, fingerprint).rows()
-        header = {"tokenizer": fingerprint, "n_vocab": table.n_vocab, "rows": len(tokens)}
-        token_files.write(path, _MAGIC, header, [tokens, successors], private=True)
+        header = {"n_vocab": table.n_vocab, "rows": len(tokens)}
+        token_files.write(path, _MAGIC, fingerprint, header, [tokens, successors], private=True)
 
 
 def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenRecycling:
@@ -36,15 +36,14 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
     return both
 
 
-def load(path: Path, fingerprint: str, n_vocab: int, max_rows: int = MAX_ROWS) -> TokenRecycling:
-    """The table that `save` wrote. Raises the errors of `token_files.read` and `token_files.check_tokenizer`."""
-    header, values = token_files.read(path, _MAGIC, _KIND)
-    token_files.check_tokenizer(path, header, fingerprint)
+def load(path: Path, fingerprint: str, n_vocab: int) -> TokenRecycling:
+    """The table that `save` wrote. Raises the errors of `token_files.read`."""
+    header, values = token_files.read(path, _MAGIC, _KIND, fingerprint)
     n = len(values) // (1 + N_SUCCESSORS)
     if header.get("n_vocab") != n_vocab or header.get("rows") != n or len(values) != n * (1 + N_SUCCESSORS):
         raise DamagedTokensError(f"{path} was made for another vocabulary than this target's; make it again")
     if ((values < 0) | (values >= n_vocab)).any():
         raise DamagedTokensError(f"{path} is damaged: it holds tokens outside the vocabulary")
-    table = TokenRecycling(n_vocab, max_rows)
+    table = TokenRecycling(n_vocab)
     table.take_rows(values[:n], values[n:].reshape(n, N_SUCCESSORS))
     return table

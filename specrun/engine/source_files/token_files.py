@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,19 @@ class DamagedTokensError(DraftSourceError):
 
 
 def write(
-    path: Path, magic: bytes, header: dict[str, Any], arrays: Sequence[Int32Array], private: bool = False
+    path: Path,
+    magic: bytes,
+    fingerprint: str,
+    header: dict[str, Any],
+    arrays: Sequence[Int32Array],
+    private: bool = False,
 ) -> None:
     """Write a file atomically; if that fails, what was at `path` stays. Raises DraftSourceError.
 
-    magic: 16 bytes. private: make the file readable by its owner only, whatever the umask.
+    magic: 16 bytes. fingerprint: of the tokenizer. private: make the file readable by its owner
+    only, whatever the umask.
     """
-    text = json.dumps({**header, "int32s": sum(array.size for array in arrays)}).encode()
+    text = json.dumps({"tokenizer": fingerprint, **header, "int32s": sum(array.size for array in arrays)}).encode()
     text += b" " * (-(_PREFIX + len(text)) % _ALIGNMENT)
     try:
         with whole_file(path, private) as file:
@@ -52,19 +58,19 @@ def write(
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Inside the block no other process changes `path`, whose folder is made private. Raises DraftSourceError."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(private_folder(path.parent)))
-        except OSError as error:
-            raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
-        yield
+    try:
+        with locked(private_folder(path.parent)):
+            yield
+    except OSError as error:
+        raise DraftSourceError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Array]:
+def read(path: Path, magic: bytes, kind: str, fingerprint: str) -> tuple[dict[str, Any], Int32Array]:
     """The header of a file and int32[int32s], the values of all its arrays, mapped read-only.
 
-    kind: names the expected kind of file in the error message. Raises DamagedTokensError for a file of another kind, or
-        one that is not as long as its header says, and DraftSourceError for one that cannot be read.
+    kind: names the expected kind of file in the error message. Raises DamagedTokensError for a file of another kind or
+        of a tokenizer with another fingerprint, or one that is not as long as its header says, and DraftSourceError for
+        one that cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -77,6 +83,8 @@ def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Arra
         start = _PREFIX + length
         if n_values < 0 or path.stat().st_size != start + n_values * _INT32.itemsize:
             raise DamagedTokensError(f"{path} is damaged: it is not as long as its header says")
+        if header.get("tokenizer") != fingerprint:
+            raise DamagedTokensError(f"{path} was made with another tokenizer than this target's; make it again")
         if not n_values:
             return header, np.zeros(0, np.int32)  # memmap refuses to map nothing
         return header, np.asarray(np.memmap(path, _INT32, "r", start, (n_values,)))
@@ -84,9 +92,3 @@ def read(path: Path, magic: bytes, kind: str) -> tuple[dict[str, Any], Int32Arra
         raise DraftSourceError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedTokensError(f"{path} is damaged: its header cannot be read") from error
-
-
-def check_tokenizer(path: Path, header: dict[str, Any], fingerprint: str) -> None:
-    """Raise DamagedTokensError if a file was written for a tokenizer with another fingerprint."""
-    if header.get("tokenizer") != fingerprint:
-        raise DamagedTokensError(f"{path} was made with another tokenizer than this target's; make it again")

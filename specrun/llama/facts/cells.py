@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specrun.llama.batch import Batch, committed_tokens, joined
+from specrun.llama.batch import committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.facts import tiny_model
 from specrun.llama.lane_cells import CellLedger, LaneCells
@@ -55,10 +55,7 @@ def _pass(ledger: CellLedger, rng: np.random.Generator) -> None:
     chosen = [lane for lane in ledger.lanes if rng.random() < 0.6] or [ledger.lanes[0]]
     chosen.sort(key=lambda lane: lane.last)
     shares = [(lane, int(rng.integers(1, 7))) for lane in chosen]
-    ledger.decode(joined([_tokens(lane, n) for lane, n in shares]), shares)
+    batches = [committed_tokens([0] * n, len(lane.cells), lane.max_leaves, 0, lane.first) for lane, n in shares]
+    ledger.decode(joined(batches), shares)
     for lane, n in shares:
         lane.rollback(len(lane.cells) - int(rng.integers(n + 1)))
-
-
-def _tokens(lane: LaneCells, n: int) -> Batch:
-    return committed_tokens([0] * n, len(lane.cells), lane.max_leaves, 0, lane.first)

@@ -25,38 +25,36 @@ def _bytes_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _lacking(names: Iterable[str], files: Iterable[Path]) -> list[str]:
-    """The names that none of these libraries has as a string."""
+def _unknown(names: Iterable[str], files: Iterable[Path], what: str = "") -> str | None:
+    """A clause that says which names none of these libraries has as a string; None if they have all. what: they are."""
     # Linkers store a string that is the end of a longer string only there, so anything may come before it.
     contents = [_bytes_of(path) for path in files]
-    return [name for name in names if not any(name.encode() + b"\0" in content for content in contents)]
+    lacking = [name for name in names if not any(name.encode() + b"\0" in content for content in contents)]
+    return f"this llama.cpp does not know {what}{' and '.join(lacking)}" if lacking else None
 
 
 def check_tiled(_: LlamaSettings) -> str | None:
     """Whether the build knows both variables. On processors without tiled kernels nothing sets them."""
-    lacking = _lacking(tiled_kernels.VARIABLES, library.files()) if tiled_kernels.has_processor() else []
-    return f"this llama.cpp does not know {' and '.join(lacking)}" if lacking else None
+    return _unknown(tiled_kernels.VARIABLES, library.files()) if tiled_kernels.has_processor() else None
 
 
 def check_threshold(_: LlamaSettings) -> str | None:
     """Whether the build knows the variable. Only GPU backends read it, so a build without them needs no such name."""
     files = library.files()
     gpus = [path for path in files if "ggml-" in path.name and not any(f"ggml-{part}" in path.name for part in _NO_GPU)]
-    lacking = _lacking([offload_threshold.VARIABLE], files) if gpus else []
-    return f"this llama.cpp does not know {lacking[0]}" if lacking else None
+    return _unknown([offload_threshold.VARIABLE], files) if gpus else None
 
 
 def check_architectures(_: LlamaSettings) -> str | None:
     """Whether this build knows every architecture of the tables."""
     named = sorted(frozenset().union(*architectures.TABLES.values()))
-    lacking = _lacking(named, library.files())
-    return f"this llama.cpp does not know the architecture {lacking[0]}" if lacking else None
+    return _unknown(named, library.files(), "the architecture ")
 
 
 def check_hidden_states(settings: LlamaSettings) -> str | None:
     """Whether the functions are there, and give the rows that enter the first layer: rows of the embedding."""
     try:
-        bindings.check()
+        bindings.functions()
     except LlamaError as error:
         return str(error).partition(";")[0]
     tokens = [3, 1, 3, 2]

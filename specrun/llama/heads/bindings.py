@@ -33,7 +33,7 @@ _SIGNATURES: dict[str, tuple[str, list[Any], Any]] = {
 
 
 @cache
-def _functions() -> dict[str, Callable[..., Any]]:
+def functions() -> dict[str, Callable[..., Any]]:
     """All functions by name. Raises LlamaError if this build of llama.cpp lacks one."""
     library: ctypes.CDLL = llama_cpp.llama_cpp._lib
     found: dict[str, Callable[..., Any]] = {}
@@ -51,11 +51,6 @@ def _functions() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def check() -> None:
-    """Raise LlamaError if this build of llama.cpp lacks a function that heads need."""
-    _functions()
-
-
 def keep_layer_inputs(context: c_void_p, layers: tuple[int, ...]) -> None:
     """Let each pass of a target's context keep the rows that enter these layers.
 
@@ -63,24 +58,24 @@ def keep_layer_inputs(context: c_void_p, layers: tuple[int, ...]) -> None:
     whose graph does not mark the rows (`specrun.catalog.heads` knows those that do).
     """
     for layer in layers:
-        _functions()["llama_set_embeddings_layer_inp"](context, layer, True)
+        functions()["llama_set_embeddings_layer_inp"](context, layer, True)
 
 
 def layer_inputs(context: c_void_p, layer: int, n_rows: int, width: int) -> Floats:
     """float32[n_rows, width]: the rows of the last pass that entered `layer`, in the order of the batch, whatever
     logits were wanted. It is a view that the next pass overwrites. Only for layers that are kept.
     """
-    return _rows(_functions()["llama_get_embeddings_layer_inp"](context, layer), n_rows, width)
+    return _rows(functions()["llama_get_embeddings_layer_inp"](context, layer), n_rows, width)
 
 
 def keep_states(context: c_void_p, masked: bool) -> None:
     """Let each pass keep hidden states behind the last layer: of all rows, or if `masked` of those with logits."""
-    _functions()["llama_set_embeddings_nextn"](context, True, masked)
+    functions()["llama_set_embeddings_nextn"](context, True, masked)
 
 
 def states(context: c_void_p, n_rows: int, width: int) -> Floats:
     """float32[n_rows, width]: the states that the last pass kept, as a view that the next pass overwrites."""
-    return _rows(_functions()["llama_get_embeddings_nextn"](context), n_rows, width)
+    return _rows(functions()["llama_get_embeddings_nextn"](context), n_rows, width)
 
 
 def _rows(pointer: Any, n_rows: int, width: int) -> Floats:

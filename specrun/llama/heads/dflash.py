@@ -4,7 +4,7 @@ The head's cache has a cell for each committed token above the root, made from t
 layers. A draft is one pass over the root and further mask tokens, with attention in both directions: each row is the
 distribution of a token so far behind the root, whatever the tokens between are. So a tree over them needs no further
 pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it suggests
-(`heads.markov`), so that nodes have candidates of their own, and their first row predicts the token behind the root.
+(`MarkovPart`), so that nodes have candidates of their own, and their first row predicts the token behind the root.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from dataclasses import dataclass
 
 import llama_cpp
 import numpy as np
+from numpy.typing import NDArray
 
-from specrun.llama.batch import RowsBatch, committed_tokens, common_prefix, readable
-from specrun.llama.context import ALL_SEQUENCES, ContextConfig, HeadSetup, LlamaContext, Logits
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import MARKOV_AFTER, MARKOV_BEFORE
+from specrun.catalog.matrix_rows import MatrixRows, matrix_in, whole_numbers_in
+from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.draft import CacheChange
-from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
-from specrun.llama.heads.markov import MarkovPart
-from specrun.llama.heads.target_states import TargetStates, layer_inputs
-from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
 
 _TEXT = 0  # the only sequence
+# Chosen by hand: the rows of thousands of tokens take longer to gather than a draft pass is worth.
+_ALL = 4096  # tokens that can be drafted: up to so many, the logits of all follow the token before
+_LIKELIEST = 1024  # of more, only so many of each row; the others, hardly ever drafted, stay as they are
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,69 @@ class Block:
         return self.size - self.first
 
 
-class BlockContext(LlamaContext):
-    """The KV cache of such a head. target: the target's context, whose matrices it may use. Close it later."""
+class MarkovPart:
+    """The part of a DSpark head that says what the token before a place suggests for it, beside the block's row.
 
-    def __init__(self, model: LlamaModel, config: ContextConfig, target: LlamaContext, is_causal: bool) -> None:
-        bindings.check()
-        super().__init__(model, config, head=HeadSetup(target, 0))
-        llama_cpp.llama_set_causal_attn(self.handle, is_causal)
+    llama.cpp adds it to each row for the row's own likeliest token before. In a tree a level has several tokens before
+    it, and here each of them gets the logits that follow it: the difference between two tokens is a product of thin
+    matrices, which costs microseconds where a draft pass costs a millisecond.
+
+    before: a row for each token of the vocabulary. after: float32[n_drafted, rank], one for each token that can be
+    drafted. drafted: int[n_drafted], these tokens; None where they are the whole vocabulary.
+    """
+
+    def __init__(self, before: MatrixRows, after: Logits, drafted: NDArray[np.int64] | None) -> None:
+        self._before, self._after, self._drafted = before, after, drafted
+        self._rows: dict[int, Logits] = {}  # of `before`
+        self._levels = np.empty((0, 0), np.float32)
+        self._likeliest: list[int] = []  # token that each level was computed for
+        self._candidates: dict[int, tuple[NDArray[np.int64] | slice, Logits]] = {}  # and their rows, by level
+
+    def start(self, root: int, levels: Logits) -> None:
+        """Take a new block. levels: float32[n_levels, n_vocab], llama.cpp's logits behind `root`."""
+        self._levels = levels
+        self._likeliest = [root, *levels[:-1].argmax(axis=1).tolist()]
+        self._candidates.clear()
+
+    def behind(self, level: int, token: int) -> Logits:
+        """float32[n_vocab]: the logits of the level where `token` is the token before it."""
+        row = self._levels[level]
+        if token == self._likeliest[level]:
+            return row
+        if level not in self._candidates:
+            self._candidates[level] = self._candidates_of(row)
+        tokens, after = self._candidates[level]
+        moved = row.copy()
+        moved[tokens] += after @ (self._row(token) - self._row(self._likeliest[level]))
+        return moved
+
+    def _candidates_of(self, row: Logits) -> tuple[NDArray[np.int64] | slice, Logits]:
+        if len(self._after) <= _ALL:
+            return slice(None) if self._drafted is None else self._drafted, self._after
+        logits = row if self._drafted is None else row[self._drafted]
+        best = np.argpartition(logits, -_LIKELIEST)[-_LIKELIEST:]
+        return best if self._drafted is None else self._drafted[best], self._after[best]
+
+    def _row(self, token: int) -> Logits:
+        if token not in self._rows:
+            self._rows[token] = self._before.of([token])[0]
+        return self._rows[token]
+
+
+def markov_part(file: GgufFile) -> MarkovPart | None:
+    """The Markov part in a head's file; None for a head without it. Raises ModelFileError if it cannot be decoded."""
+    before, after = matrix_in(file, MARKOV_BEFORE), matrix_in(file, MARKOV_AFTER)
+    if before is None or after is None:
+        return None
+    return MarkovPart(before, after.of(slice(None)), whole_numbers_in(file, "d2t"))
+
+
+class BlockContext(LlamaContext):
+    """The KV cache of such a head."""
 
     def read(self, rows: Floats, start: int) -> None:
         """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
-        batch = RowsBatch(rows, start, _TEXT, outputs=False)
+        batch = rows_batch(rows, start, _TEXT, outputs=False)
         self._is_counted = False
         self.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
 
@@ -63,18 +119,29 @@ class BlockContext(LlamaContext):
 class BlockDraft:
     """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
 
-    states: the rows of the target's layers. n_vocab: as in `DraftContext`. markov: a DSpark head's.
+    target: the target's context, which is closed later. layers: those of the target that the head reads.
+    n_vocab: as in `DraftContext`. markov: a DSpark head's.
+    states: those that the target has to note.
     """
 
     kind: HeadKind = "dflash"
 
     def __init__(
-        self, context: BlockContext, states: TargetStates, n_vocab: int, block: Block, markov: MarkovPart | None
+        self,
+        context: BlockContext,
+        target: LlamaContext,
+        layers: tuple[int, ...],
+        n_vocab: int,
+        block: Block,
+        markov: MarkovPart | None,
     ) -> None:
+        llama_cpp.llama_set_causal_attn(context.handle, block.is_causal)
         self.context = context
         self.n_vocab = n_vocab
         self.block = block
-        self._target = states
+        # There are several times as many numbers as in a state of another head, and half of their digits will do.
+        width = len(layers) * target.model.n_embd
+        self.states = TargetStates(target, layers, context.config, width, dtype=np.float16)
         self._markov = markov
         self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
@@ -95,7 +162,7 @@ class BlockDraft:
             self._text = above_root[:kept]
             while kept < len(above_root):
                 end = min(kept + self.context.config.n_batch, len(above_root))
-                self.context.read(self._target.of(above_root, kept, end), kept)
+                self.context.read(self.states.of(above_root, kept, end), kept)
                 kept = end
                 self._text = above_root[:kept]
             size = min(self.block.size, self.context.config.n_ctx - kept)
@@ -135,22 +202,3 @@ class BlockDraft:
         if self._markov is None:
             return self._levels[depths]
         return np.stack([self._markov.behind(depth, node.token) for depth, node in zip(depths, nodes, strict=True)])
-
-
-def dflash_draft(
-    context: BlockContext,
-    target: LlamaContext,
-    layers: tuple[int, ...],
-    n_vocab: int,
-    block: Block,
-    markov: MarkovPart | None,
-) -> tuple[BlockDraft, TargetStates]:
-    """The draft that a DFlash head's context is of, and the states that the target has to note for it.
-
-    target: the target's context. layers: the layers of the target that the head reads. The others: as in `BlockDraft`.
-    """
-    reader = layer_inputs(target, layers)
-    config = context.config
-    # There are several times as many numbers as in a state of another head, and half of their digits will do.
-    states = TargetStates(reader, None, config.n_batch, reader.width, config.n_ctx, np.float16)
-    return BlockDraft(context, states, n_vocab, block, markov), states

@@ -1,18 +1,27 @@
-"""A head's KV cache while a tree grows: the target's states for committed text, the head's own for drafted nodes."""
+"""Heads that draft a level of the tree in each pass: EAGLE-3 heads and MTP layers.
+
+EAGLE-3 (arXiv 2503.01840) is one layer that reads the states of three of the target's layers, fused into one. Its cells
+lag one behind: a cell at position p is of the token at p + 1 and the fused state behind the token at p.
+
+MTP layers (multi-token prediction) are further layers of the target that predict from its last state. A cell at
+position p is of the token at p and the state behind the token at p - 1. A model may have several such layers, each
+trained for a level of its own; llama.cpp computes the first unless told otherwise, and it drafts all levels here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
+import llama_cpp
 import numpy as np
 
-from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
-from specrun.llama.context import ALL_SEQUENCES, Logits
+from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
+from specrun.llama.context import ALL_SEQUENCES, HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import CacheChange
+from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
-from specrun.llama.heads.head_context import HeadContext
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
@@ -24,28 +33,46 @@ _ALL_WITH_LOGITS = 8  # committed tokens up to which one pass gives the logits o
 
 
 class HeadDraft:
-    """A head as a draft: each of its cells is of a token and the state behind the token before it.
+    """Such a head as a draft: each of its cells is of a token and the state behind the token before it.
 
     Committed tokens are read with the target's states. What follows the root has none yet, so each drafted node is read
     with the head's own state behind its parent, which all its siblings share; a node can be expanded once its parent
     was. These cells are dropped when the tree is: what was accepted of them is read again with the target's states.
 
-    states: the target's.
+    llama.cpp gives logits for all tokens of a head's pass or for none: where only some are wanted, the rows belong
+    to other tokens.
+
+    context: made with `setup`. layers: those of the target whose states an EAGLE-3 head reads.
     n_vocab: as in `DraftContext`.
-    skipped: tokens at the beginning of a text that are in no cell. EAGLE-3 never reads the first token, as no state
-        lies before it; MTP reads it with a state of zeros.
+    states: those that the target has to note.
     """
 
-    def __init__(self, kind: HeadKind, context: HeadContext, states: TargetStates, n_vocab: int, skipped: int) -> None:
-        self.kind = kind
+    def __init__(self, context: LlamaContext, setup: HeadSetup, layers: tuple[int, ...], n_vocab: int) -> None:
+        bindings.keep_states(context.handle, masked=True)
+        self.kind: HeadKind = "mtp" if setup.is_mtp else "eagle3"
         self.context = context
         self.n_vocab = n_vocab
-        self._target = states
-        self._skipped = skipped
+        self._width = setup.state_width
+        encode = None if setup.is_mtp else self._encoded
+        self.states = TargetStates(setup.target, layers, context.config, self._width, encode)
+        # Tokens at the beginning of a text that are in no cell: EAGLE-3 never reads the first one, as no state lies
+        # before it; MTP reads it with a state of zeros.
+        self._skipped = 0 if setup.is_mtp else 1
         self._text: list[int] = []  # what the cache holds, with the tokens that are in no cell
         self._cells = TreeCells(context)
-        self._states: dict[int, Floats] = {}  # node that can get children -> the head's state behind it
+        self._behind: dict[int, Floats] = {}  # node that can get children -> the head's state behind it
         self._change = CacheChange()
+
+    def _encoded(self, rows: Floats) -> Floats:
+        """float32[n, state_width]: the states that the head makes of the target's rows, before it reads them."""
+        # llama.cpp checks the positions, which go on with the cache's, though it does not use them.
+        batch = rows_batch(rows, int(self.context.sequence_lengths()[_WHOLE]), _WHOLE, outputs=True)
+        self.context.compute(llama_cpp.llama_encode, batch.struct, "a head's encoder")
+        return self._own_states(len(rows))
+
+    def _own_states(self, n: int) -> Floats:
+        """float32[n, state_width]: the head's states behind the tokens of the last pass, which had logits. A view."""
+        return bindings.states(self.context.handle, n, self._width)
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """See `DraftModel`. The target must have read all before the root. A text that is too short to have a state
@@ -55,10 +82,10 @@ class HeadDraft:
             self.reset()
         with self._change:
             text = list(tokens)
-            self._states = {}
+            self._behind = {}
             row = np.zeros(self.n_vocab, np.float32)
             for n_cells, rows in self._read(text):
-                self._states[ROOT] = self.context.states(n_cells)[-1].copy()
+                self._behind[ROOT] = self._own_states(n_cells)[-1].copy()
                 row = rows[-1, : self.n_vocab]
             self._cells.begin(max(len(text) - self._skipped, 0), _WHOLE)
         return row
@@ -82,7 +109,7 @@ class HeadDraft:
             batch = committed_tokens(
                 tokens, position - self._skipped, 1, n_outputs=n if has_logits else 0, first_seq=_WHOLE
             )
-            states = self._target.of(text, position - 1, position + n - 1)
+            states = self.states.of(text, position - 1, position + n - 1)
             rows = self.context.decode(replace(batch, states=states))
             position += n
             self._text = text[:position]
@@ -91,28 +118,24 @@ class HeadDraft:
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`. The target must have read all but the last token."""
-        return islice(self._rows_along(tokens), skip, None)
-
-    def _rows_along(self, tokens: Sequence[int]) -> Iterator[Logits]:
         self.reset()
         self._change.is_unfinished = True
-        for _ in tokens[: self._skipped]:
-            yield np.zeros(self.n_vocab, np.float32)
-        for _, rows in self._read(list(tokens), is_for_all=True):
-            yield from (row[: self.n_vocab] for row in rows)
+        without = [np.zeros(self.n_vocab, np.float32) for _ in tokens[: self._skipped]]
+        rows = (row[: self.n_vocab] for _, rows in self._read(list(tokens), is_for_all=True) for row in rows)
+        return islice(chain(without, rows), skip, None)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         with self._change:
             self._text = []
-            self._states = {}
+            self._behind = {}
             self.context.remove(ALL_SEQUENCES, 0)
             self._cells.begin(0, _WHOLE)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: only nodes whose parents were expanded in earlier passes can be expanded."""
         with self._change:
-            known = [place for place, parent in enumerate(parents) if parent in self._states]
+            known = [place for place, parent in enumerate(parents) if parent in self._behind]
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
             places = self._cells.expandable([parents[place] for place in known], most, set(parents))
         return [known[place] for place in places]
@@ -120,10 +143,10 @@ class HeadDraft:
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
         """See `DraftModel`. The parents must have been expanded in earlier passes, or be the root."""
         with self._change:
-            states = np.stack([self._states[node.parent] for node in nodes])
+            states = np.stack([self._behind[node.parent] for node in nodes])
             sequences, positions = self._cells.add(nodes)
             tokens = readable([node.token for node in nodes], self.n_vocab)
             rows = self.context.decode(drafted_nodes(tokens, positions, sequences, states))
-            for node, state in zip(nodes, self.context.states(len(nodes)).copy(), strict=True):
-                self._states[node.id] = state
+            for node, state in zip(nodes, self._own_states(len(nodes)).copy(), strict=True):
+                self._behind[node.id] = state
         return rows[:, : self.n_vocab]

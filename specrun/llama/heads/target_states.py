@@ -15,42 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.llama.batch import common_prefix
-from specrun.llama.context import LlamaContext
+from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 
 Indices = NDArray[np.intp]
-
-
-@dataclass(frozen=True)
-class StateReader:
-    """Reads the target's rows of its last pass.
-
-    width: floats of a row. rows: gives float32[n, width], copies of the rows of n tokens, whose places in the batch of
-    the pass it takes.
-    """
-
-    width: int
-    rows: Callable[[Indices], Floats]
-
-
-def layer_inputs(target: LlamaContext, layers: tuple[int, ...]) -> StateReader:
-    """Reads the rows that entered these layers of the target, the states before them, joined in their order."""
-    bindings.keep_layer_inputs(target.handle, layers)
-    width = target.model.n_embd
-
-    def rows(tokens: Indices) -> Floats:
-        n = int(tokens.max()) + 1
-        return np.hstack([bindings.layer_inputs(target.handle, layer, n, width)[tokens] for layer in layers])
-
-    return StateReader(len(layers) * width, rows)
-
-
-def last_states(target: LlamaContext) -> StateReader:
-    """Reads the rows behind the target's last layer. Every pass computes that layer for all of its tokens then."""
-    bindings.keep_states(target.handle, masked=False)
-    width = target.model.n_embd_out
-    return StateReader(width, lambda tokens: bindings.states(target.handle, int(tokens.max()) + 1, width)[tokens])
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,33 +35,41 @@ class TargetStates:
 
     tokens: the text. Its beginning is the target's committed text, and where that was taken back, the rest is dropped
         as soon as another token is noted there.
-    state_width: floats of a state.
 
-    reader: reads the rows of a pass.
-    encode: makes states, float32[n, state_width], from at most `most` rows; None where rows are states.
-    n_ctx: most tokens of the text. dtype: of the states while they are kept.
+    target: its context, which keeps the rows of each pass from now on.
+    layers: those of the target whose rows are read where they enter, and joined in this order. None: the rows behind
+        the last layer, which every pass then computes for all of its tokens.
+    config: of the head's context, which has room for the text.
+    state_width: floats of a state.
+    encode: makes states, float32[n, state_width], from at most `n_batch` rows; None where rows are states.
+    dtype: of the states while they are kept.
 
     Ctrl-C may come between any two lines of the methods; `tokens` then has no token without its row.
     """
 
     def __init__(
         self,
-        reader: StateReader,
-        encode: Callable[[Floats], Floats] | None,
-        most: int,
+        target: LlamaContext,
+        layers: tuple[int, ...],
+        config: ContextConfig,
         state_width: int,
-        n_ctx: int,
+        encode: Callable[[Floats], Floats] | None = None,
         dtype: type[np.floating[Any]] = np.float32,
     ) -> None:
+        if layers:
+            bindings.keep_layer_inputs(target.handle, layers)
+        else:
+            bindings.keep_states(target.handle, masked=False)
         self.tokens: list[int] = []
-        self.state_width = state_width
-        self._reader = reader
+        self._target = target
+        self._layers = layers
         self._encode = encode
         # Pages of memory that nothing was written to yet take no room.
-        self._states = np.empty((n_ctx, state_width), dtype)
+        self._states = np.empty((config.n_ctx, state_width), dtype)
         self._largest = float(np.finfo(dtype).max)
         self._n_encoded = 0  # tokens whose states are there; the rows of the others are in `_rows`
-        self._rows = np.empty((most, reader.width), np.float32)
+        width = len(layers) * target.model.n_embd if layers else target.model.n_embd_out
+        self._rows = np.empty((config.n_batch, width), np.float32)
 
     def note(self, start: int, tokens: Sequence[int], places: Indices) -> None:
         """Keep the rows of `tokens`, which the text has from position `start` on, from the target's last pass.
@@ -110,9 +87,16 @@ class TargetStates:
                 self._settle()
                 continue
             n = min(len(tokens) - done, len(self._rows) - n_waiting)
-            self._rows[n_waiting : n_waiting + n] = self._reader.rows(places[done : done + n])
+            self._rows[n_waiting : n_waiting + n] = self._last_rows(places[done : done + n])
             self.tokens += tokens[done : done + n]
             done += n
+
+    def _last_rows(self, places: Indices) -> Floats:
+        """float32[n, width]: copies of rows of the target's last pass."""
+        handle, model, n = self._target.handle, self._target.model, int(places.max()) + 1
+        if not self._layers:
+            return bindings.states(handle, n, model.n_embd_out)[places]
+        return np.hstack([bindings.layer_inputs(handle, k, n, model.n_embd)[places] for k in self._layers])
 
     def _settle(self) -> None:
         """Make states from the rows that wait."""

@@ -29,21 +29,20 @@ class Mapping:
     n_bytes: int
     offset: int  # in the file
 
-    def address_of(self, offset: int, n_bytes: int) -> int | None:
-        """The address of these bytes of the file; None if they are not all in this mapping."""
-        inside = self.offset <= offset and offset + n_bytes <= self.offset + self.n_bytes
-        return self.address + offset - self.offset if inside else None
-
 
 def mappings_of(path: Path, maps: Path = _MAPS) -> list[Mapping]:
     """Where this process has mapped the file, in order of addresses. maps: lists all mappings.
 
-    A file that was deleted or replaced after it was mapped is not found.
+    A file that was deleted or replaced after it was mapped is not found. Raises CannotStreamError if nothing is listed.
     """
+    try:
+        lines = maps.read_bytes().splitlines()
+    except OSError as error:
+        raise CannotStreamError(f"this system does not tell what is mapped ({error.strerror})") from error
     # The kernel writes a line break in a name as \012, and all other bytes as they are.
     name = os.fsencode(path.resolve()).replace(b"\n", b"\\012")
     found: list[Mapping] = []
-    for line in maps.read_bytes().splitlines():
+    for line in lines:
         fields = line.split(maxsplit=5)
         if len(fields) < 6 or fields[5] != name:
             continue
@@ -59,10 +58,11 @@ def mappings_of(path: Path, maps: Path = _MAPS) -> list[Mapping]:
 
 def address_of(mappings: list[Mapping], offset: int, n_bytes: int) -> int:
     """The address of these bytes of a file. Raises CannotStreamError if they are mapped nowhere, or twice."""
-    found = [address for one in mappings if (address := one.address_of(offset, n_bytes)) is not None]
+    end = offset + n_bytes
+    found = [one for one in mappings if one.offset <= offset and end <= one.offset + one.n_bytes]
     if len(found) != 1:
         raise CannotStreamError("another model in this process uses the file" if found else "llama.cpp did not map it")
-    return found[0]
+    return found[0].address + offset - found[0].offset
 
 
 def view(address: int, n_bytes: int) -> memoryview:

@@ -6,13 +6,14 @@ a page fault reads either a page, or with read-ahead its neighbours too, which b
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from specrun.catalog.weight_pages import ExpertPages, ExpertTensor, n_bytes
+import numpy as np
+import psutil
+
+from specrun.catalog.gguf_header import TensorInfo
+from specrun.catalog.weight_pages import ExpertPages, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import library
 from specrun.llama.streaming import address_space
@@ -20,13 +21,11 @@ from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.gate import ExpertGate
 from specrun.llama.streaming.held_pages import HeldPages
 
-_IO = Path("/proc/self/io")
-
 
 class ExpertWeights(library.Closing):
     """Made for a mixture that llama.cpp has mapped. Close it after the context and before the model.
 
-    n_used: experts of a layer that a token uses.
+    n_used: experts of a layer that a token uses. layers: the layers that have experts.
     wait_seconds: for how long passes have asked for experts; how long page faults then wait for them is not known.
 
     Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`. Raises
@@ -36,20 +35,16 @@ class ExpertWeights(library.Closing):
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings) -> None:
         self.gate = ExpertGate(pages.n_experts, n_used, self._read)
         self.wait_seconds = 0.0
+        self.layers = list(pages.layers)
         self._pages = pages
         self._is_streaming = False
         self._read_before = _bytes_read()
         self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense], settings)
         # Where each layer's matrices of all experts begin, and the bytes of one expert; looked up in every layer.
         self._matrices = {
-            layer: [(self._address_of(tensor), tensor.n_bytes) for tensor in tensors]
+            layer: [(self._address_of(tensor), tensor.n_bytes // pages.n_experts) for tensor in tensors]
             for layer, tensors in pages.layers.items()
         }
-
-    @property
-    def layers(self) -> list[int]:
-        """The layers that have experts."""
-        return list(self._pages.layers)
 
     @property
     def residency(self) -> Residency:
@@ -69,10 +64,10 @@ class ExpertWeights(library.Closing):
 
         Raises CannotStreamError, LlamaError or OSError if that fails; `close` then restores what llama.cpp made.
         """
-        if self._memory.begin():
-            for part in self._pages.experts:
-                address_space.expect_any_order(self._memory.address_of(part), part.n_bytes)
-            self._memory.pin(self._pages.dense)
+        self._memory.begin()
+        for part in self._pages.experts:
+            address_space.expect_any_order(self._memory.addresses[part], part.n_bytes)
+        self._memory.pin(self._pages.dense)
         self._is_streaming = True
 
     def begin_pass(self) -> None:
@@ -85,35 +80,25 @@ class ExpertWeights(library.Closing):
         self._is_streaming = False
         self._memory.close()
 
-    def _address_of(self, tensor: ExpertTensor) -> int:
+    def _address_of(self, tensor: TensorInfo) -> int:
         pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)
-        return self._memory.address_of(pages) + tensor.offset - pages.offset
+        return self._memory.addresses[pages] + tensor.offset - pages.offset
 
     def _read(self, layer: int, experts: list[int]) -> None:
-        """Begin to read these experts of a layer; page faults wait for what is still on its way."""
-        if not self._is_streaming:
+        """Begin to read these experts of a layer, ascending; page faults wait for what is still on its way."""
+        if not self._is_streaming or not experts:  # the last layer of a pass without logits has no tokens
             return
         started = time.perf_counter()
-        runs = _runs(experts)
+        runs = [run.tolist() for run in np.split(np.array(experts), np.flatnonzero(np.diff(experts) > 1) + 1)]
         for address, size in self._matrices[layer]:
-            for first, last in runs:
-                start = (address + first * size) // PAGE * PAGE
-                address_space.expect_soon(start, address + (last + 1) * size - start)
+            for run in runs:
+                start = (address + run[0] * size) // PAGE * PAGE
+                address_space.expect_soon(start, address + (run[-1] + 1) * size - start)
         self.wait_seconds += time.perf_counter() - started
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of consecutive numbers, which are given in order."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        first = runs.pop()[0] if runs and runs[-1][1] == number - 1 else number
-        runs.append((first, number))
-    return runs
 
 
 def _bytes_read() -> int:
     """Bytes that this process had read from storage so far; 0 where the system does not say."""
-    with suppress(OSError):
-        if found := re.search(r"^read_bytes: (\d+)$", _IO.read_text(), re.MULTILINE):
-            return int(found[1])
+    with suppress(psutil.Error, OSError, RuntimeError):
+        return int(psutil.Process().io_counters().read_bytes)
     return 0

@@ -79,7 +79,7 @@ class LayerGate(Gate):
         self._ring: Ring | None = None
         self._places: dict[int, int] = {}
         self._current = 0
-        self._is_open = False
+        self._waited_for: int | None = None
         self._is_over = False
 
     def guard(self, ring: Ring, streamed: Sequence[int]) -> None:
@@ -94,12 +94,7 @@ class LayerGate(Gate):
     def _begin(self) -> None:
         if self._ring:
             self._ring.begin_pass()
-        self._go_to(0)
-        self._is_over = False
-
-    def _go_to(self, layer: int) -> None:
-        self._current = layer
-        self._is_open = False
+        self._current, self._waited_for, self._is_over = 0, None, False
 
     def _answer(self, _tensor: int, name: bytes, asks: bool) -> bool:
         layer = int(name[len(_LAYER_OUTPUT) :]) if name.startswith(_LAYER_OUTPUT) else None
@@ -113,18 +108,18 @@ class LayerGate(Gate):
         if self._is_over or (layer is not None and layer < self._current):
             self._begin()  # another of the passes that llama.cpp makes of a long prompt
         self._is_over = is_last
-        if layer is not None and layer != self._current:
-            self._go_to(layer)
-        if not self._is_open and self._current in self._places:
+        if layer is not None:
+            self._current = layer
+        if self._waited_for != self._current and self._current in self._places:
             self._ring.wait_for(self._places[self._current])
-            self._is_open = True
+            self._waited_for = self._current
         return layer is not None
 
     def _after(self, layer: int | None) -> bool:
         if self._ring and layer is not None:
             if layer in self._places:
                 self._ring.release_through(self._places[layer])
-            self._go_to(layer + 1)
+            self._current = layer + 1
         return True
 
 
@@ -151,8 +146,8 @@ class ExpertGate(Gate):
         return True
 
     def _chosen(self, tensor: int) -> list[int]:
-        """The experts that any token of the pass uses."""
+        """The experts that any token of the pass uses, ascending."""
         n_tokens = self._n_elements(tensor) // self._n_experts
         pointer = ctypes.cast(self._data(tensor), ctypes.POINTER(ctypes.c_int32))
         ranking = np.ctypeslib.as_array(pointer, (n_tokens, self._n_experts))
-        return [int(expert) for expert in np.unique(ranking[:, : self._n_used])]
+        return np.unique(ranking[:, : self._n_used]).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,8 +10,6 @@ from pathlib import Path
 from specrun.catalog.weight_pages import PageRange
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming import address_space
-from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.ring import Request
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -21,6 +18,7 @@ class HeldPages:
     """Finds the pages of a model that llama.cpp has mapped. Close it after the context and before the model.
 
     files: the model's files. ranges: the pages that may be replaced. settings: how files are read; may be changed.
+    addresses: where llama.cpp looks for each of `ranges`.
     locked: whether all that was copied is locked into memory, so that it is never swapped.
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
@@ -36,26 +34,24 @@ class HeldPages:
             for path in files:
                 self._files.append(WeightFile(path))
                 self._resources.callback(self._files[-1].close)
-            mappings = [_mappings_of(path) for path in files]
-            self._addresses = {
+            mappings = [address_space.mappings_of(path) for path in files]
+            self.addresses = {
                 part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in ranges
             }
         except BaseException:
             self.close()
             raise
 
-    def begin(self) -> bool:
-        """To be called before anything is replaced, which `close` takes back. Returns False if it was called before.
+    def begin(self) -> None:
+        """To be called before anything is replaced, which `close` takes back.
 
         Raises CannotStreamError if a file has changed.
         """
-        if self._has_begun:
-            return False
-        for file in self._files:
-            file.check_unchanged()
-        self._has_begun = True
-        self._resources.callback(self._restore)
-        return True
+        if not self._has_begun:
+            for file in self._files:
+                file.check_unchanged()
+            self._has_begun = True
+            self._resources.callback(self._restore)
 
     def check_length(self) -> None:
         """Raises LlamaError if a file has become shorter since it was opened."""
@@ -70,31 +66,19 @@ class HeldPages:
         """
         parts = [part for part in parts if part not in self._held]
         for part in parts:
-            address_space.map_memory(self._addresses[part], part.n_bytes)
-        views = (address_space.view(self._addresses[part], part.n_bytes) for part in parts)
+            address_space.map_memory(self.addresses[part], part.n_bytes)
+        views = (address_space.view(self.addresses[part], part.n_bytes) for part in parts)
         requests = [request for part, view in zip(parts, views, strict=True) for request in self.requests(part, view)]
-        own = threading.local()
-
-        def begin() -> None:
-            own.buffer = ReadBuffer(self.settings.request_bytes)
-
-        def read(request: Request) -> int:
-            return request.file.read(request.into, request.offset, own.buffer)
-
-        with ThreadPoolExecutor(self.settings.n_readers, initializer=begin) as pool:
-            sum(pool.map(read, requests))  # raises what a thread raised
+        with ThreadPoolExecutor(self.settings.n_readers) as pool:
+            sum(pool.map(lambda part: part.file.read(part.into, part.offset), requests))  # raises what a thread raised
         for part in parts:
-            address_space.make_read_only(self._addresses[part], part.n_bytes)
-            self.locked = address_space.lock(self._addresses[part], part.n_bytes) and self.locked
+            address_space.make_read_only(self.addresses[part], part.n_bytes)
+            self.locked = address_space.lock(self.addresses[part], part.n_bytes) and self.locked
         self._held.update(parts)
-
-    def address_of(self, part: PageRange) -> int:
-        """Where llama.cpp looks for pages that may be replaced."""
-        return self._addresses[part]
 
     def show(self, part: PageRange, descriptor: int, offset: int) -> None:
         """Put pages of another file in place of these, whose memory is given back if they were held."""
-        address_space.map_file(self._addresses[part], part.n_bytes, descriptor, offset)
+        address_space.map_file(self.addresses[part], part.n_bytes, descriptor, offset)
         self._held.discard(part)
 
     def requests(self, part: PageRange, memory: memoryview) -> Iterator[Request]:
@@ -108,12 +92,5 @@ class HeldPages:
         self._resources.close()
 
     def _restore(self) -> None:
-        for part, address in self._addresses.items():
+        for part, address in self.addresses.items():
             address_space.map_file(address, part.n_bytes, self._files[part.file].descriptor, part.offset)
-
-
-def _mappings_of(path: Path) -> list[address_space.Mapping]:
-    try:
-        return address_space.mappings_of(path)
-    except OSError as error:
-        raise CannotStreamError(f"this system does not tell what is mapped ({error.strerror})") from error

@@ -21,7 +21,14 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
     cannot be streamed; they are then to be closed.
     """
     try:
-        known = _known(context, weights)
+        settings = context.config.settings
+        known = KnownCheck(  # no other setting of the ring matters, as all layers stream while it is found
+            "streaming",
+            _VERSION,
+            files=[identity(path) for path in weights.paths],
+            attention=[settings.flash_attn, settings.type_k, settings.type_v],
+            slots=weights.n_slots,
+        )
         refusal = known.refusal()
         if refusal is None:
             refusal = computed_otherwise(context, weights) or ""
@@ -48,18 +55,6 @@ def read_experts(context: LlamaContext, weights: ExpertWeights) -> None:
         raise CannotStreamError(f"reading them failed ({error})") from error
 
 
-def _known(context: LlamaContext, weights: StreamedWeights) -> KnownCheck:
-    """What is known of these files. No other setting of the ring matters, as all layers stream while it is found."""
-    settings = context.config.settings
-    return KnownCheck(
-        "streaming",
-        _VERSION,
-        files=[identity(path) for path in weights.paths],
-        attention=[settings.flash_attn, settings.type_k, settings.type_v],
-        slots=weights.n_slots,
-    )
-
-
 def computed_otherwise(context: LlamaContext, weights: StreamedWeights) -> str | None:
     """Why llama.cpp computes this model in another way than streaming needs; None if it does not.
 
@@ -73,7 +68,7 @@ def computed_otherwise(context: LlamaContext, weights: StreamedWeights) -> str |
     reference = _logits(context)
     if weights.gate.layers != list(range(weights.n_layers)):
         return "llama.cpp does not compute this model layer by layer"
-    weights.stream_all_strictly()
+    weights.stream(strictly=True)
     if _logits(context).tobytes() != reference.tobytes():
         raise CannotStreamError("this llama.cpp gave other logits with streamed weights")
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 
 from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
 from specrun.errors import LlamaError
@@ -13,8 +12,7 @@ from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import LayerGate
 from specrun.llama.streaming.held_pages import HeldPages
-from specrun.llama.streaming.ring import Request, Ring
-from specrun.llama.streaming.slot_memory import SlotMemory
+from specrun.llama.streaming.ring import Request, Ring, SlotMemory
 
 
 class StreamedWeights(library.Closing):
@@ -25,7 +23,7 @@ class StreamedWeights(library.Closing):
 
     paths: the model's files. n_layers: its layers, also resident ones. n_slots: slots in which layers take turns.
 
-    Until one of the methods `stream...` is called, everything is as llama.cpp made it. The context must be made with
+    Until `stream` is called, everything is as llama.cpp made it. The context must be made with
     `gate.callback`.
     Raises CannotStreamError if the files cannot be read or are not mapped, or if there is no memory.
     """
@@ -38,11 +36,8 @@ class StreamedWeights(library.Closing):
         self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
         self._pressure = pressure
         self._ring: Ring | None = None
-        self._read_before = 0  # bytes and seconds of rings that are closed
-        self._waited_before = 0.0
         self._given_back = 0
         self._locked_slots = True
-        self._ring_resources = ExitStack()
         self._slots = SlotMemory(plan.n_slots * plan.slot_bytes)
         every = [*pages.others, *(part for parts in pages.layers for part in parts)]
         try:
@@ -63,26 +58,22 @@ class StreamedWeights(library.Closing):
     @property
     def bytes_read(self) -> int:
         """Bytes that all passes so far have read, reading ahead included."""
-        return self._read_before + (self._ring.bytes_read if self._ring else 0)
+        return self._ring.bytes_read if self._ring else 0
 
     @property
     def wait_seconds(self) -> float:
         """For how long all passes so far have waited for reads."""
-        return self._waited_before + (self._ring.wait_seconds if self._ring else 0.0)
+        return self._ring.wait_seconds if self._ring else 0.0
 
-    def stream_all_strictly(self) -> None:
-        """Let all layers take turns, each in memory only while it is computed (see `Ring`).
+    def stream(self, strictly: bool = False) -> None:
+        """Stream what the plan says, and read ahead; everything else is put into memory that nothing evicts.
 
-        Raises CannotStreamError, LlamaError or OSError if that fails, as `stream` does; `close` then restores what
-        llama.cpp made.
+        strictly: let all layers take turns instead, each in memory only while it is computed (see `Ring`).
+        Raises CannotStreamError, LlamaError or OSError if that fails; `close` then restores what llama.cpp made.
         """
-        self._hold_others()
-        self._arrange(self._plan)
-
-    def stream(self) -> None:
-        """Stream what the plan says, and read ahead; everything else is put into memory that nothing evicts."""
-        self._hold_others()
-        self._arrange(self._wanted, reads_ahead=True)
+        self._memory.begin()
+        self._memory.pin(self._pages.others)
+        self._arrange(self._plan if strictly else self._wanted, reads_ahead=not strictly)
 
     def change(self, settings: RingSettings) -> bool:
         """Read in another way from now on, within the memory that is held now; between two passes.
@@ -96,11 +87,6 @@ class StreamedWeights(library.Closing):
         self._memory.settings = settings
         self._arrange(plan, reads_ahead=True)
         return True
-
-    def _hold_others(self) -> None:
-        """Begin to replace what llama.cpp made, by copies of the weights that belong to no layer."""
-        if self._memory.begin():
-            self._memory.pin(self._pages.others)
 
     def begin_pass(self) -> None:
         """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""
@@ -123,7 +109,8 @@ class StreamedWeights(library.Closing):
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
-        self._ring_resources.close()
+        if self._ring:
+            self._ring.close()
         self._memory.close()
         self._slots.close()
 
@@ -132,7 +119,8 @@ class StreamedWeights(library.Closing):
 
         A layer that was held is given back by that. If it fails midway, the next pass ends with an error.
         """
-        self._close_ring()
+        if self._ring:
+            self._ring.close()
         starts = [place % plan.n_slots * plan.slot_bytes for place in range(len(plan.streamed))]
         streamed = [self._pages.layers[layer] for layer in plan.streamed]
         # Layers give back what they held before slots take memory, of which there may be none to spare.
@@ -144,21 +132,13 @@ class StreamedWeights(library.Closing):
         requests = [list(self._requests(parts, start)) for parts, start in zip(streamed, starts, strict=True)]
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._memory.pin(stays)
-        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers)
-        self._ring_resources.callback(self._ring.close)
+        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers, self._ring)
         self.gate.guard(self._ring, plan.streamed)
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
         self._locked_slots = self._slots.lock()
         self._plan = plan
         if reads_ahead:
             self._ring.read_ahead()
-
-    def _close_ring(self) -> None:
-        self._ring_resources.close()
-        if self._ring:
-            self._read_before += self._ring.bytes_read
-            self._waited_before += self._ring.wait_seconds
-            self._ring = None
 
     def _requests(self, parts: Sequence[PageRange], start: int) -> Iterator[Request]:
         """What has to be read so that a slot has a layer."""

@@ -1,16 +1,53 @@
-"""A model file that is read past the page cache."""
+"""A model file that is read past the page cache.
+
+A disk takes a limited number of pieces in a request, and memory that was taken page by page is in as many pieces as it
+has pages: 1,024 in 4 MiB. Huge pages make that two. Slots cannot consist of huge pages, because most systems give none
+to memory that is shown at several addresses. So each thread reads into huge pages, and copies from there.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from specrun.errors import LlamaError
+from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.read_buffer import ReadBuffer
+
+_HUGE = 2 * 2**20  # bytes of a huge page; where they are larger, disks are not faster
+_WHO_GETS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def huge_pages(n_bytes: int) -> memoryview | None:
+    """Memory of huge pages; None if the system never gives them."""
+    with suppress(OSError):  # no memory, or a kernel without huge pages
+        if "[never]" not in _WHO_GETS_HUGE.read_text():
+            mapping = mmap.mmap(-1, n_bytes + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+            start = -address_space.start_of(mapping) % _HUGE
+            return memoryview(mapping)[start : start + n_bytes]
+    return None
+
+
+class _Buffer(threading.local):
+    """Memory of this thread to read into."""
+
+    n_bytes = 0
+    memory: memoryview | None = None
+
+    def of(self, n_bytes: int) -> memoryview | None:
+        """So many bytes of it; None where reading directly is as fast."""
+        if n_bytes > self.n_bytes:
+            self.n_bytes, self.memory = n_bytes, huge_pages(n_bytes)
+        return self.memory[:n_bytes] if self.memory else None
+
+
+_buffer = _Buffer()
 
 
 class WeightFile:
@@ -50,15 +87,14 @@ class WeightFile:
     def _cut_short(self) -> LlamaError:
         return LlamaError(f"{self.path} was cut short while it was in use; download it again")
 
-    def read(self, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
+    def read(self, into: memoryview, offset: int) -> int:
         """Fill `into` with the bytes at `offset`, as far as the file goes; returns their number.
 
-        Address, length and offset are multiples of a page. buffer: of this thread, and no smaller than `into`.
-        Raises LlamaError if the file cannot be read, or has become shorter since it was opened.
+        Address, length and offset are multiples of a page. Raises LlamaError if the file cannot be read, or has become
+        shorter since it was opened.
         """
         wanted = min(len(into), self.n_bytes - offset)
-        # The page cache copies anyway.
-        memory = buffer.memory[: len(into)] if buffer.memory and self.is_direct else into
+        memory = (_buffer.of(len(into)) if self.is_direct else None) or into  # the page cache copies anyway
         done = 0
         while done < wanted:
             try:

@@ -11,16 +11,11 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.widening.shape import UNIT
+UNIT = 32  # weights of a quantized block; all sizes are multiples, so that blocks move as they are
 
 Blocks = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Type: TypeAlias = gguf.GGMLQuantizationType
-
-TYPES: dict[str, Type] = {
-    name: getattr(Type, name.upper())
-    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4")
-}
 
 _NOISE_UNITS = 1 << 15
 _NOISE_SCALE = 0.02
@@ -36,12 +31,6 @@ def encode(values: Floats, kind: Type) -> Blocks:
     """float32[rows, columns] as blocks of `kind`."""
     encoded = np.ascontiguousarray(gguf.quants.quantize(values, kind))
     return encoded.view(np.uint8).reshape(len(values), -1, unit_bytes(kind))
-
-
-def decode(blocks: Blocks, kind: Type) -> Floats:
-    """The inverse of `encode`."""
-    values: Floats = gguf.quants.dequantize(np.ascontiguousarray(blocks).reshape(len(blocks), -1), kind)
-    return values
 
 
 def read(tensor: gguf.ReaderTensor, kind: Type) -> Blocks:

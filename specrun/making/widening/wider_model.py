@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.making.widening import blocks
-from specrun.making.widening.blocks import Blocks, Floats
-from specrun.making.widening.shape import EPSILON, MATRICES, NORMS, UNIT, kv_slots, query_slots, read_source
+from specrun.making.widening.blocks import UNIT, Blocks, Floats
+
+MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+NORMS = ("attn_norm", "ffn_norm")
+EPSILON, TOKENS = "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.tokens"
 
 # The marker of --vocab: a constant too small to change a norm, what the final norm makes of it where the hidden state's
 # root mean square is 1, and the added tokens' weight on it.
 _MARKER = 2.0**-27
 _MARKER_NORMED = 32.0
 _MARKER_WEIGHT = -(2.0**15)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a llama. head_dim: width of one attention head."""
+
+    embd: int
+    layers: int
+    ff: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that can be widened. Tensors stay on disk until they are read."""
+
+    path: Path
+    shape: Shape
+    tensors: dict[str, gguf.ReaderTensor]
+    fields: dict[str, gguf.ReaderField]
+
+
+def read_source(path: Path) -> Source:
+    """Open the GGUF file of a plain llama whose sizes are multiples of 32. Nothing is checked."""
+    reader = gguf.GGUFReader(path)
+    fields = dict(reader.fields)
+
+    def size(key: str, default: int = 0) -> int:
+        return int(fields[f"llama.{key}"].contents()) if f"llama.{key}" in fields else default
+
+    heads = size("attention.head_count")
+    shape = Shape(
+        embd=size("embedding_length"),
+        layers=size("block_count"),
+        ff=size("feed_forward_length"),
+        heads=heads,
+        kv_heads=size("attention.head_count_kv", heads),
+        head_dim=size("attention.key_length", size("embedding_length") // heads),
+        vocab=len(fields[TOKENS].data),
+    )
+    return Source(path, shape, {tensor.name: tensor for tensor in reader.tensors}, fields)
 
 
 @dataclass(frozen=True)
@@ -43,21 +90,22 @@ class Tensor:
 class WiderModel:
     """A model of other sizes that computes what its source does. Nothing is written yet.
 
+    There are as many query heads to a key/value head as in the source; `scripts/any_widening.py` allows other groups.
+
     path: the source, a llama-architecture GGUF file.
     sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can
         be; nothing here does.
-    kind: the type of the matrices, a key of `TYPES`.
+    kind: the type of the matrices, a name of `blocks.Type` in small letters.
     seed: of the weights that have no effect.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, int], kind: str, seed: int = 0) -> None:
         self.source = source = read_source(path)
         self.target = target = replace(source.shape, **sizes)
-        self.kind = blocks.TYPES[kind]
+        self.kind = getattr(blocks.Type, kind.upper())
         self._noise = blocks.Noise(self.kind, seed)
         self._is_marked = target.vocab > source.shape.vocab
-        self._copies = _residual_copies(source.shape.embd, target.embd, spare=self._is_marked)
-        share = self._copies * source.shape.embd / target.embd
+        share = self._residual_width() / target.embd
         self.scale = math.sqrt(share)  # of the norms' weights
         self._epsilon = source.fields[EPSILON].contents() * share
         self._tensors = list(self._all_tensors())
@@ -85,12 +133,14 @@ class WiderModel:
             partial.unlink(missing_ok=True)
             raise
 
+    def _residual_width(self) -> int:
+        """How much of the hidden state is the source's; the rest is zero."""
+        return self.source.shape.embd
+
     def _all_tensors(self) -> Iterator[Tensor]:
         """All tensors, in the order of the file."""
         target = self.target
         yield Tensor("token_embd.weight", (target.vocab, target.embd), self.kind, self._embedding)
-        if (copied := self.source.tensors.get("rope_freqs.weight")) is not None:
-            yield Tensor(copied.name, tuple(copied.data.shape), copied.tensor_type, lambda: np.array(copied.data))
         for layer in range(target.layers):
             for name in (NORMS[0], *MATRICES[:4], NORMS[1], *MATRICES[4:]):
                 yield self._layer_tensor(layer, name)
@@ -115,7 +165,7 @@ class WiderModel:
         def make() -> Blocks:
             matrix = blocks.zeros(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
             if not added:
-                self._place(matrix, full_name, name)
+                self._place(matrix, full_name)
             return matrix
 
         return Tensor(full_name, (rows, columns), self.kind, make)
@@ -123,34 +173,14 @@ class WiderModel:
     def _matrix_shape(self, name: str) -> tuple[int, int]:
         target = self.target
         queries, keys = target.heads * target.head_dim, target.kv_heads * target.head_dim
-        return {
-            "attn_q": (queries, target.embd),
-            "attn_k": (keys, target.embd),
-            "attn_v": (keys, target.embd),
-            "attn_output": (target.embd, queries),
-            "ffn_gate": (target.ff, target.embd),
-            "ffn_up": (target.ff, target.embd),
-            "ffn_down": (target.embd, target.ff),
-        }[name]
+        rows = {"attn_q": queries, "attn_k": keys, "attn_v": keys, "ffn_gate": target.ff, "ffn_up": target.ff}
+        columns = {"attn_output": queries, "ffn_down": target.ff}
+        return rows.get(name, target.embd), columns.get(name, target.embd)
 
-    def _place(self, matrix: Blocks, full_name: str, name: str) -> None:
+    def _place(self, matrix: Blocks, full_name: str) -> None:
         """Put the source's weights where the wider model uses them."""
-        source, head_dim = self.source.shape, self.source.shape.head_dim
         real = blocks.read(self.source.tensors[full_name], self.kind)
-        if name == "attn_q":
-            matrix[_heads(query_slots(source, self.target), head_dim), : real.shape[1]] = real
-        elif name in ("attn_k", "attn_v"):
-            to, of = zip(*kv_slots(source, self.target), strict=True)
-            matrix[_heads(to, head_dim), : real.shape[1]] = real[_heads(of, head_dim)]
-        elif name in ("attn_output", "ffn_down"):
-            is_attention = name == "attn_output"
-            columns = (
-                _heads(query_slots(source, self.target), head_dim // UNIT) if is_attention else np.arange(real.shape[1])
-            )
-            for copy in range(self._copies):
-                matrix[copy * source.embd : (copy + 1) * source.embd, columns] = real
-        else:
-            matrix[: real.shape[0], : real.shape[1]] = real
+        matrix[: real.shape[0], : real.shape[1]] = real
 
     def _norm(self, full_name: str | None) -> Floats:
         """A norm's weights, zero past the source's width; 1 where the source has no such layer."""
@@ -165,7 +195,7 @@ class WiderModel:
     def _embedding(self) -> Blocks:
         real = blocks.read(self.source.tensors["token_embd.weight"], self.kind)
         matrix = blocks.zeros(self.target.vocab, self.target.embd, self.kind)
-        matrix[: len(real), : self._copies * real.shape[1]] = np.tile(real, (1, self._copies, 1))
+        matrix[: len(real), : real.shape[1]] = real
         return matrix
 
     def _output(self) -> Blocks:
@@ -222,8 +252,9 @@ class WiderModel:
         for key, size in sizes.items():
             _set(writer, key, size, vtype.UINT32)
         _set(writer, EPSILON, self._epsilon, vtype.FLOAT32)
+        name = self.source.fields["general.name"].contents() if "general.name" in self.source.fields else ""
         label = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
-        _set(writer, "general.name", f"{self.source.name} widened to {label}", vtype.STRING)
+        _set(writer, "general.name", f"{name or self.source.path.stem} widened to {label}", vtype.STRING)
         _set(writer, "general.size_label", label, vtype.STRING)
 
     def _with_added_tokens(self, key: str, value: Any) -> Any:
@@ -235,22 +266,6 @@ class WiderModel:
         if key == "tokenizer.ggml.scores":
             return value + [-10_000.0] * len(added)
         return value
-
-
-def _residual_copies(source: int, target: int, spare: bool) -> int:
-    """How many copies of the source's hidden state the wider one holds.
-
-    The count that makes the norms' scale a power of two, where there is one. spare: leave a block for the marker.
-    """
-    copies, rest = divmod(target, source)
-    while copies % 4 == 0:
-        copies //= 4
-    return 1 if rest or (spare and copies * source == target) else copies
-
-
-def _heads(slots: Iterable[int], size: int) -> NDArray[np.intp]:
-    """Indices of the rows (or columns) of these heads, `size` to a head."""
-    return np.concatenate([np.arange(slot * size, (slot + 1) * size) for slot in slots])
 
 
 def _set(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueType) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+
+from specrun.engine.text_stream import undecided
 
 
 @dataclass(frozen=True)
@@ -29,29 +31,77 @@ class Delta:
     call: CallDelta | None = None
 
 
-class Reader(Protocol):
-    """Reads one answer."""
-
-    def push(self, text: str) -> list[Delta]:
-        """What `text`, the next piece of the answer, adds."""
-
-    def finish(self) -> list[Delta]:
-        """What is added once it is known that nothing follows."""
-
-
-class PlainReader:
-    """All text is the answer."""
-
-    def push(self, text: str) -> list[Delta]:
-        return content(text)
-
-    def finish(self) -> list[Delta]:
-        return []
-
-
 def content(text: str) -> list[Delta]:
     return [Delta(content=text)] if text else []
 
 
 def reasoning(text: str) -> list[Delta]:
     return [Delta(reasoning=text)] if text else []
+
+
+class Reader:
+    """Reads an answer, which is all of the text; other readers find more in it.
+
+    _read: reads the held text from the answer's beginning to its end. It yields what it tells, and None where it needs
+        more text. _held: the text that came and was not read yet. _has_ended: whether nothing follows it.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._has_ended = False
+        self._told = self._read()
+
+    def _read(self) -> Iterator[Delta | None]:
+        while True:
+            yield from content(self._take(len(self._held)))
+            yield None
+
+    def push(self, text: str) -> list[Delta]:
+        """What `text`, the next piece of the answer, adds."""
+        self._held += text
+        return list(iter(lambda: next(self._told), None))
+
+    def finish(self) -> list[Delta]:
+        """What is added once it is known that nothing follows."""
+        self._has_ended = True
+        return self.push("")
+
+    # The steps of which readers consist. Blanks are any white space.
+
+    def _take(self, n: int) -> str:
+        """The next `n` characters."""
+        text, self._held = self._held[:n], self._held[n:]
+        return text
+
+    def _skip(self, tag: str) -> None:
+        """Leave out blanks, and `tag` if it follows them."""
+        self._held = self._held.lstrip().removeprefix(tag)
+
+    def _skip_blanks(self, blanks: str | None = None) -> Iterator[None]:
+        """Leave out all blanks, or all characters that are in `blanks`."""
+        self._held = self._held.lstrip(blanks)
+        while not (self._held or self._has_ended):
+            yield None
+            self._held = self._held.lstrip(blanks)
+
+    def _follows(self, *tags: str) -> Generator[None, None, bool]:
+        """Find out whether blanks, if any, and one of `tags` follow."""
+        while not (begun := self._held.lstrip()).startswith(tags):
+            if self._has_ended or not any(tag.startswith(begun) for tag in tags):
+                return False
+            yield None
+        return True
+
+    def _tell_until(self, tell: Callable[[str], list[Delta]], *markers: str) -> Generator[Delta | None, None, bool]:
+        """Tell the text before the first of `markers`, without the blanks in front of it, or all but the last blanks.
+
+        Returns whether there was a marker. It is held then, behind its blanks.
+        """
+        while True:
+            at = min((at for at in map(self._held.find, markers) if at >= 0), default=None)
+            n_undecided = 0 if self._has_ended else undecided(self._held, markers)
+            n_before = len(self._held) - n_undecided if at is None else at
+            yield from tell(self._take(len(self._held[:n_before].rstrip())))
+            if at is not None or self._has_ended:
+                return at is not None
+            yield None

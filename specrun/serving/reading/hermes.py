@@ -2,84 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import json
+import re
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, NoReturn
 
-from specrun.engine.text_stream import undecided
-from specrun.serving.reading.calls import Call, Calls, JsonCall, XmlCall
+from specrun.serving.reading.calls import CallReader
 from specrun.serving.reading.deltas import Delta, content
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_TAG = "<function="
+_FUNCTION = re.compile(rf"\s*{_TAG}([^<>\n]{{1,200}})>")
+_PARAMETER = re.compile(r"\s*<parameter=([^<>\n]{1,200})>\n?")
+_PARAMETER_END, _END = "</parameter>", re.compile(r"\s*</function>")
+_LONGEST_TAG = 300  # characters; a longer beginning is no tag
 
 
-class HermesReader:
+class HermesReader(CallReader):
     """Reads an answer with such calls. White space around calls is no part of the answer.
 
     tools: the JSON schema of each tool's arguments, by name.
     """
 
     def __init__(self, tools: Mapping[str, Any]) -> None:
+        super().__init__()
         self._tools = tools
-        self._calls = Calls()
-        self._call: Call = JsonCall()
-        self._skips_blanks = False  # directly behind a call
-        self._held = ""
-        self._step: Callable[[list[Delta]], bool] = self._read_content
 
-    def push(self, text: str) -> list[Delta]:
-        self._held += text
-        deltas: list[Delta] = []
-        while self._step(deltas):
-            pass
-        return deltas
+    def _read(self) -> Iterator[Delta | None]:
+        while (yield from self._tell_until(content, OPEN)):
+            self._skip(OPEN)
+            is_xml = yield from self._follows("<")
+            if not (yield from self._read_xml() if is_xml else self._read_json()):
+                yield from content(OPEN)
+                continue
+            yield from self._follows(CLOSE)
+            self._skip(CLOSE)
+            yield from self._skip_blanks()
+        yield from content(self._held)
 
-    def finish(self) -> list[Delta]:
-        if self._step == self._read_call:
-            return [] if self._call.is_told else content(OPEN + self._call.text + self._held)
-        # What is held is white space, or the beginning of a marker.
-        held = OPEN + self._held if self._step == self._read_open else self._held
-        return content(held.lstrip() if self._skips_blanks else held)
+    def _read_xml(self) -> Generator[Delta | None, None, bool]:
+        """Tell <function=NAME>, and <parameter=NAME> around each argument, which becomes JSON when it is complete.
 
-    # Each of these reads some of the held text, and returns whether there may be more to read.
-
-    def _read_content(self, deltas: list[Delta]) -> bool:
-        if self._skips_blanks:
-            self._held = self._held.lstrip()
-        before, marker, rest = self._held.partition(OPEN)
-        if marker:
-            deltas += content(before.rstrip())
-            self._held, self._step = rest, self._read_open
-            return True
-        n_certain = len(before[: len(before) - undecided(before, [OPEN])].rstrip())
-        deltas += content(before[:n_certain])
-        self._held = before[n_certain:]
-        self._skips_blanks = self._skips_blanks and not n_certain
-        return False
-
-    def _read_open(self, _deltas: list[Delta]) -> bool:
-        first = self._held.lstrip()[:1]
-        if not first:
-            return False
-        self._call = XmlCall(self._tools) if first == "<" else JsonCall()
-        self._step = self._read_call
+        Returns False if the held text is no call.
+        """
+        while not (found := _FUNCTION.match(self._held)):
+            begun = self._held.lstrip()
+            may_begin = begun.startswith(_TAG) or _TAG.startswith(begun)
+            if self._has_ended or len(begun) > _LONGEST_TAG or not may_begin:
+                return False
+            yield None
+        tool, comma = found[1], ""
+        self._take(found.end())
+        yield self._begin(tool)
+        yield from self._more("{")
+        while not (end := _END.match(self._held)):
+            parameter = _PARAMETER.match(self._held)
+            value, closed, rest = self._held[parameter.end() :].partition(_PARAMETER_END) if parameter else ("", "", "")
+            if parameter and closed:
+                name, self._held = parameter[1], rest
+                argument = self._argument(tool, name, value.removesuffix("\n"))
+                yield from self._more(f"{comma}{json.dumps(name, ensure_ascii=False)}: {argument}")
+                comma = ", "
+            elif self._has_ended:
+                self._held = ""
+                return True
+            else:
+                yield None
+        self._take(end.end())
+        yield from self._more("}")
         return True
 
-    def _read_call(self, deltas: list[Delta]) -> bool:
-        call = self._call
-        self._held = call.push(self._held)
-        if call.is_none:
-            deltas += content(OPEN + call.text)
-            self._step, self._skips_blanks = self._read_content, False
-            return True
-        deltas += self._calls.read(call)
-        if call.is_complete:
-            self._step = self._read_close
-        return call.is_complete
+    def _argument(self, tool: str, name: str, text: str) -> str:
+        """An argument as JSON: the text itself if the schema asks for a text, or if it is no JSON."""
+        schema = self._tools.get(tool)
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        argument = properties.get(name) if isinstance(properties, dict) else None
+        if not isinstance(argument, dict) or argument.get("type") != "string":
+            try:
+                json.loads(text, parse_constant=_refuse)
+                return text.strip()
+            except (ValueError, RecursionError):
+                pass
+        return json.dumps(text, ensure_ascii=False)
 
-    def _read_close(self, _deltas: list[Delta]) -> bool:
-        self._held = self._held.lstrip()
-        if len(self._held) < len(CLOSE) and CLOSE.startswith(self._held):
-            return False
-        self._held = self._held.removeprefix(CLOSE)
-        self._step, self._skips_blanks = self._read_content, True
-        return True
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and infinities are Python's, not JSON's."""
+    raise ValueError(constant)

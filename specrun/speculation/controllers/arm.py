@@ -1,11 +1,12 @@
-"""A plan that `auto` may follow: what is expected of it, and what its recent passes brought."""
+"""What is expected of a plan that `auto` may follow, and what its recent passes brought."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specrun.speculation.method import Plan
+from specrun.speculation.method import OFF, Plan
 
 # All chosen by hand.
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
@@ -13,6 +14,25 @@ _TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a sha
 _COPIES = 0.25  # the same with draft sources, because some texts repeat themselves and others never do
 _DOUBT = 0.1  # standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary
 _SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
+
+# The rate of a plan of which nothing is known, relative to plain decoding's, and its standard error, by whether it uses
+# a draft model and whether it uses draft sources. Chosen in the simulations of tests/speculation/controllers.
+_UNTRIED = {(True, True): (1.3, 0.1), (True, False): (1.15, 0.1), (False, True): (1.05, 0.05)}
+
+
+@dataclass(frozen=True)
+class ExpectedPlan:
+    """A plan, and the rate that measurements let expect of it."""
+
+    plan: Plan
+    tokens_per_second: float  # its expected rate
+    error: float  # the standard error of that rate, in tokens per second
+
+
+def untried(plans: Sequence[Plan], plain: float = 1.0) -> list[ExpectedPlan]:
+    """What is expected of plans of which nothing is known. plain: tokens per second of plain decoding."""
+    rates = [(plan, *_UNTRIED[plan.method.needs_draft, bool(plan.method.sources)]) for plan in plans if plan.drafts]
+    return [ExpectedPlan(plan, rate * plain, error * plain) for plan, rate, error in rates]
 
 
 @dataclass
@@ -73,3 +93,19 @@ class Arm:
         observed_error = math.hypot(observed_error, _DOUBT * observed / math.sqrt(self.passes))
         weight = error**2 / (error**2 + observed_error**2)
         return rate + weight * (observed - rate), math.sqrt(weight) * observed_error
+
+
+def arms_of(expected: Sequence[ExpectedPlan]) -> list[Arm]:
+    """An arm of plain decoding, and one of each plan that drafts, the most cautious first."""
+    plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
+    arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
+    return [Arm(OFF.plan(), 1.0, 0.0), *sorted(arms, key=lambda arm: arm.plan.caution)]
+
+
+def most_promising(arms: Sequence[Arm]) -> Arm:
+    """The most cautious arm that no other is expected to beat by more than the errors. arms: as from `arms_of`."""
+    best = arms[0]
+    for arm in arms[1:]:
+        if arm.rate >= best.rate + math.hypot(arm.error, best.error):
+            best = arm
+    return best

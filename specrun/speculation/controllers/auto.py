@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specrun.speculation.controllers.arm import Arm
-from specrun.speculation.controllers.expected import ExpectedPlan
-from specrun.speculation.controllers.purse import Purse
+from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
+from specrun.speculation.controllers.purse import Checks, Purse
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers.
@@ -24,11 +22,12 @@ _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is l
 # Plain passes after which their records are learned from, all at once, and another plan may be tried. After every
 # pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
 _TRIED_EVERY = 16
-_HOPELESS = 0.6  # a plan with a smaller prior is never tried
-_CHECKS = (16, 32, 64)  # passes before the first, the second and every further check of plain decoding
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
-_BEHIND = 8  # passes without the draft model after which it has so much to read that the next pass tells nothing
+_BEHIND = 8  # tokens that the draft model has not read with which the next pass tells nothing of its speed
+# A draft that is expected to write so many times as fast as plain decoding may read the text before it has shown
+# anything, for at most so many plain passes, less the time that it would still take.
+_PROMISING, _WORTH_READING = 1.3, 10.0
 
 
 class Auto:
@@ -37,7 +36,7 @@ class Auto:
     What passes win or lose, compared with plain decoding, is kept in a purse. A plan may be tried while it can pay for
     the plan's next pass, and is left when it is empty and the plan was not seen to win. Trees that pay for themselves
     by more than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on
-    this.
+    this. What was seen in one text is the first estimate for another.
 
     expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
@@ -47,21 +46,16 @@ class Auto:
 
     def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
         self.guide: Guide = guide
-        plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
-        arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
-        self._off = Arm(OFF.plan(), 1.0, 0.0)
-        self._arms = [self._off, *sorted(arms, key=lambda arm: arm.plan.caution)]
-        self._held = self._off
-        for arm in self._arms[1:]:
-            is_faster = arm.rate >= self._held.rate + math.hypot(arm.error, self._held.error)
-            if arm.plan == first or (first is None and is_faster):
-                self._held = arm
+        self._arms = arms_of(expected)
+        self._off = self._arms[0]
+        self._held = most_promising(self._arms)
+        if first is not None:
+            self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
         self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and not guide.learned)
         self._is_check = False
-        self._checks = [*_CHECKS]
-        self._since_check = 0
+        self._checks = Checks()
         self._since_change = 0
-        self._without_draft = 0
+        self._n_unread = 0  # tokens of the text that the draft model has not read
         self._looks = 0
         self._is_looking = False  # the draft is only compared with what the target writes
         self._ctx = 0
@@ -77,7 +71,8 @@ class Auto:
 
     @property
     def needs_draft(self) -> bool:
-        return self._held.plan.method.needs_draft
+        """Not before the time of plain decoding is known, as then there may be no reason to let it read the prompt."""
+        return self._held.plan.method.needs_draft and self.guide.knows_plain
 
     @property
     def held(self) -> Plan:
@@ -136,16 +131,15 @@ class Auto:
             return f"{self._held.plan}, {self.source}"
         return f"off, {self.source}" + (", because nothing else pays on this text" if self.is_tried else "")
 
-    def begin(self, temperature: float) -> None:
-        """Changes nothing: what was seen in one text is the first estimate for another."""
-
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._read()
         self.guide.read_prompt(n_tokens, seconds)
-        if self.is_off:
-            self._save(seconds)
-            self._try(least=1.0)  # a text of its own may well be better than the mean of those that were measured
-        self._without_draft = 0 if self.needs_draft else _BEHIND
+        self._n_unread += n_tokens
+        if self.is_off and self.guide.knows_plain:
+            self._begin_plainly()
+            self._try()  # a text of its own may well be better than the mean of those that were measured
+        if self.needs_draft:
+            self._n_unread = 0
         self._next = self._sized(self._held)
 
     def record(self, record: PassRecord) -> None:
@@ -169,12 +163,18 @@ class Auto:
         self._ctx = record.ctx
         self._n_passes += 1
         self.guide.learn(record)
+        is_catching_up = self._n_unread >= _BEHIND
+        is_read = not is_plain and self.needs_draft and (len(record.tree) > 1 or bool(record.draft.widths))
+        self._n_unread = 0 if is_read else self._n_unread + record.n_tokens
         if not is_plain:
-            self._judge(record)
-        elif not self._is_check and self.guide.knows_plain and not self._can_pay(self._held.plan):
-            self._change(self._off)
-        self._since_check = 0 if len(record.tree) == 1 else self._since_check + 1
-        self._is_check = not self.is_off and self._is_check_due()
+            self._judge(record, is_catching_up)
+        elif not self._is_check and self.guide.knows_plain:
+            self._begin_plainly()
+            if not self._can_pay(self._held):
+                self._change(self._off)
+                self._try()
+        self._checks.passed(len(record.tree) == 1, self._is_check)
+        self._is_check = not self.is_off and self._checks.are_due and self._held.estimate(self._plain())[0] <= _NEAR
         self._next = self._sized(self._held)
 
     def _shared(self) -> Plan:
@@ -184,22 +184,22 @@ class Auto:
         """
         self._read()
         plain = self._plain()
-        arms = [arm for arm in self._arms if _can_shrink(arm.plan)]
+        arms = [arm for arm in self._arms if arm.plan.can_shrink]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
-    def _judge(self, record: PassRecord) -> None:
-        """Count the pass, and change the plan if another is expected to be faster."""
+    def _judge(self, record: PassRecord, is_catching_up: bool) -> None:
+        """Count the pass, and change the plan if another is expected to be faster. is_catching_up: whether the draft,
+        if it was asked, had much text to read first.
+        """
         arm, plain = self._held, self._plain()
         self._since_change += 1
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
             self._go_on_plainly(record.seconds)
             return
-        is_catching_up = arm.plan.method.needs_draft and self._without_draft >= _BEHIND
-        self._without_draft = 0 if arm.plan.method.needs_draft else self._without_draft + 1
         won = record.n_tokens - record.seconds / plain
         self.guide.follow(record)
-        if is_catching_up:
+        if is_catching_up and self._n_unread == 0:
             self._purse.owe(max(-won, 0.0))
             return
         self._looks += self._is_looking
@@ -223,7 +223,8 @@ class Auto:
             text = math.sqrt(rate / self._held.rate)
             others = [arm for arm in self._arms if arm is not self._held]
             best = max(others, key=lambda arm: arm.estimate(plain, text)[0])
-            if best.estimate(plain, text)[0] > rate + error:
+            is_free = best.passes > 0 or not best.plan.drafts
+            if best.estimate(plain, text)[0] > rate + error and (is_free or self._can_pay(best)):
                 self._change(best)
 
     def _abandon(self) -> None:
@@ -233,40 +234,51 @@ class Auto:
         self._purse.end_plan(sources_go_on=rest is not self._off)
         self._change(rest)
 
-    def _save(self, seconds: float) -> None:
-        """Put a share of the time without speculation into the purse."""
-        self._without_draft += 1
-        self._purse.save(seconds / self._plain())
+    def _begin_plainly(self) -> None:
+        """A text begins without speculation. Where a plan is promising, it may be tried at once."""
+        self._purse.begin_plainly(any(self._prospect(arm) > 1 for arm in self._arms[1:]))
 
     def _go_on_plainly(self, seconds: float) -> None:
-        self._save(seconds)
+        self._purse.save(seconds / self._plain())
         if self._since_change % _TRIED_EVERY == 0:
             self._try()
 
-    def _try(self, least: float = 0.0) -> None:
-        """Take up the most promising plan if plain decoding turned out to be slower, or if the purse pays for it.
-
-        least: a rate that the plan must be able to reach within its error.
-        """
-        arms = [arm for arm in self._arms if arm.plan.drafts and arm.rate > _HOPELESS and arm is not self._held]
-        if not arms or not self.guide.knows_plain:
+    def _try(self) -> None:
+        """Take up the plan that may be fastest, if it is known to win, or if it may win and the purse pays for it."""
+        if not self.guide.knows_plain:
             return
         plain = self._plain()
-        best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
-        rate, error = best.estimate(plain)
-        is_known = best.passes > 0 and rate - error > 1
-        if rate + error >= least and (is_known or self._can_pay(best.plan)):
-            self._change(best)
 
-    def _can_pay(self, plan: Plan) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
-        smallest = self._cost(_smallest(plan))
+        def may_win(arm: Arm) -> bool:
+            rate, error = arm.estimate(plain)
+            return (arm.passes > 0 and rate - error > 1) or (rate + error >= 1 and self._can_pay(arm))
+
+        arms = [arm for arm in self._arms[1:] if arm is not self._held and may_win(arm)]
+        if arms:
+            self._change(max(arms, key=lambda arm: sum(arm.estimate(plain))))
+
+    def _prospect(self, arm: Arm) -> float:
+        """The rate that a plan may reach, by what was measured of it, or by what pass times let expect."""
+        rate, error = arm.estimate(self._plain())
+        if arm.plan.method.needs_draft and self.guide.learned and not arm.passes:
+            return min(rate + error, self.guide.prospect(self._ctx))
+        return rate + error
+
+    def _can_pay(self, arm: Arm) -> bool:
+        """Whether the purse pays for a few draft passes and the smallest tree of the arm's plan. What the draft has to
+        read first must cost little beside what the plan may save.
+        """
+        plan, plain = arm.plan, self._plain()
+        smallest = self._cost(plan.smallest)
         if not plan.method.needs_draft:
             return smallest <= self._purse.balance
-        looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
+        looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
         # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
-        is_bounded = _can_shrink(plan) and not self.guide.learned
-        return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
+        is_bounded = plan.can_shrink and not self.guide.learned
+        cost = looks if is_bounded else max(looks, smallest)
+        reading = self.guide.reading_ms(self._n_unread, self._ctx) * 1e-3 / plain
+        saved = _WORTH_READING * max(1 - _PROMISING / self._prospect(arm), 0.0)
+        return cost <= self._purse.balance and cost + reading <= self._purse.balance + saved
 
     def _change(self, arm: Arm) -> None:
         for other in self._arms:
@@ -290,7 +302,7 @@ class Auto:
         rate, error = arm.estimate(plain)
         is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
-        if is_known or not _can_shrink(plan) or not plan.method.needs_draft:
+        if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
         level = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
         if max(self._looks, self.guide.calibration.n_counted) < _LOOKS:
@@ -298,7 +310,7 @@ class Auto:
             if self._cost(tree) > self._purse.balance:
                 self._is_looking = True
                 self.guide.most_lost_ms = -math.inf
-                return _smallest(plan)
+                return plan.smallest
         return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / level))))
 
     def _cost(self, plan: Plan) -> float:
@@ -309,17 +321,3 @@ class Auto:
     def _plain(self) -> float:
         """Seconds of a plain pass."""
         return self.guide.plain_ms(self._ctx) * 1e-3
-
-    def _is_check_due(self) -> bool:
-        if self._since_check < self._checks[0] or self._held.estimate(self._plain())[0] > _NEAR:
-            return False
-        self._checks = self._checks[1:] or self._checks
-        return True
-
-
-def _can_shrink(plan: Plan) -> bool:
-    return plan.drafts and plan.shape is None and (plan.method.is_adaptive or not plan.method.needs_draft)
-
-
-def _smallest(plan: Plan) -> Plan:
-    return replace(plan, budget=2, depth=1) if _can_shrink(plan) else plan

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specrun.speculation.method import Plan
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 
 class PlanChooser(Protocol):
-    """Chooses the plan of every pass, and learns from what each pass brought."""
+    """Chooses the plan of every pass of texts at one temperature, and learns from what each pass brought."""
 
     def plan(self, n_texts: int = 1) -> Plan:
         """The plan of a text in the next pass. n_texts: texts of which that pass has tokens."""
@@ -25,10 +24,6 @@ class PlanChooser(Protocol):
     @property
     def guide(self) -> Guide | None:
         """Pass times and calibration for adaptive plans; None for plans that need none."""
-        ...
-
-    def begin(self, temperature: float) -> None:
-        """Learn that a generation at this temperature begins."""
         ...
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
@@ -53,9 +48,6 @@ class FixedPlan:
     @property
     def needs_draft(self) -> bool:
         return self.fixed.drafts and self.fixed.method.needs_draft
-
-    def begin(self, temperature: float) -> None:
-        """Changes nothing."""
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         if self.guide:

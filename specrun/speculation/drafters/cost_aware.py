@@ -74,7 +74,7 @@ class CostAwareDrafter:
             unexpanded.difference_update(level)
             if n_passes == limits.depth:
                 break
-            unexpanded = _open(growth, unexpanded, limits)
+            unexpanded = set(growth.open(unexpanded, limits))
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = growth.chances(limits.leaves)
         n = self.guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
@@ -94,12 +94,12 @@ class CostAwareDrafter:
         own = self.guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
         drafted = Opinion(dict(zip(tokens, own.tolist(), strict=True)), passed_over=_PASSED_OVER)
         guessed = Opinion(dict(self.sources.children(growth.path(node), PER_NODE)) if self.sources else {})
+        offered = {growth.tokens[child]: child for child in growth.children[node]}
         new = []
         for token, chance in pooled([drafted, guessed]).items():
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             share = shares.get(token, math.nan)
-            child = growth.child(node, token)
-            if child is not None:
+            if (child := offered.get(token)) is not None:
                 growth.probabilities[child] = share
                 growth.rescore(child, score)
             elif score >= _LEAST_SCORE:
@@ -142,12 +142,6 @@ class CostAwareDrafter:
         return best[: last + 1] if worth[last] > 0 else []
 
 
-def _open(growth: TreeGrowth, unexpanded: set[int], limits: DraftLimits) -> set[int]:
-    """The nodes among `unexpanded` that may be expanded later; no child of another node would stay in the tree."""
-    worst_kept = growth.worst_kept(limits.budget)
-    return {node for node in unexpanded if growth.scores[node] >= worst_kept and growth.depths[node] < limits.depth}
-
-
 def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> list[int]:
     """The `count` best nodes for the next draft pass, parents first.
 
@@ -169,7 +163,8 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
 
 
 def _cost_aware(drafting: Drafting) -> CostAwareDrafter:
-    return CostAwareDrafter(drafting.need_source(), drafting.need_guide(), drafting.guesses)
+    guide = drafting.needed(drafting.guide, "cost tables")
+    return CostAwareDrafter(drafting.need_source(), guide, drafting.guesses)
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:

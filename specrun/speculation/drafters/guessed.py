@@ -66,7 +66,7 @@ class GuessedDrafter:
 
 def guessed(drafting: Drafting) -> GuessedDrafter:
     """Make the drafter of a method that uses draft sources alone."""
-    return GuessedDrafter(drafting.need_guesses(), drafting.guide)
+    return GuessedDrafter(drafting.needed(drafting.guesses, "draft sources"), drafting.guide)
 
 
 DRAFTLESS = Method(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import Drafting, Method, Plan
+from specrun.speculation.method import HEADS, Drafting, HeadKind, Method, Plan
 from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.tree import ROOT
 
@@ -50,7 +50,8 @@ class SpecExecDrafter:
                     unexpanded += self._add_children(growth, node, candidates, worst_kept)
                 if n_passes == limits.depth:
                     break
-                unexpanded = _worth_expanding(growth, unexpanded, limits)
+                unexpanded = growth.open(unexpanded, limits)
+                unexpanded = growth.best(unexpanded, len(unexpanded))
                 level = expandable_of(growth, self.source, unexpanded, limits.width)
                 if not level:
                     break
@@ -63,13 +64,6 @@ class SpecExecDrafter:
         scores = growth.scores[node] + candidates.log_shares(self.sharpness)
         offered = zip(candidates.tokens.tolist(), scores.tolist(), candidates.shares.tolist(), strict=True)
         return [growth.add(token, node, score, share) for token, score, share in offered if score > worst_kept]
-
-
-def _worth_expanding(growth: TreeGrowth, unexpanded: list[int], limits: DraftLimits) -> list[int]:
-    """The nodes among `unexpanded` that may have children in the tree, best first. No other node ever will."""
-    worst_kept = growth.worst_kept(limits.budget)
-    worth = [n for n in unexpanded if growth.scores[n] >= worst_kept and growth.depths[n] < limits.depth]
-    return growth.best(worth, len(worth))
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:
@@ -95,4 +89,34 @@ SPECEXEC = Method(
     candidates=_candidates,
     label=lambda plan: f"tree of {plan.size}",
     options=lambda plan: f"--speculate tree --budget {plan.budget} --depth {plan.depth}",
+)
+
+
+def _of_head(head: HeadKind, paper: str, pays: str) -> Method:
+    """The method that asks for a head and nothing else. All other methods take a head as they take a draft model."""
+    return Method(
+        name=head,
+        kind="tree",
+        paper=f"{paper}, in trees of SpecExec",
+        pays=pays,
+        drafter=specexec,
+        needs=(HEADS[head],),
+        head=head,
+    )
+
+
+EAGLE3 = _of_head(
+    "eagle3",
+    "EAGLE-3, arXiv 2503.01840",
+    "where a tree pays and a head was trained for this target: it drafts better than a small model of its cost",
+)
+MTP = _of_head(
+    "mtp",
+    "Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437",
+    "where drafting pays and the target has MTP layers, which take the memory of a layer or two",
+)
+DFLASH = _of_head(
+    "dflash",
+    "DFlash, arXiv 2602.06036",
+    "where a head was trained for this target, and draft passes take time: a whole tree needs one",
 )

@@ -12,7 +12,7 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_o
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Method, Plan
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.plan_space import PlanSpace
-from specrun.speculation.shape import MAX_LEAVES, TreeShape
+from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 
 MAX_DEPTH = 24  # levels of the trees that the dynamic program considers; chosen by hand
@@ -26,20 +26,21 @@ def fill_shape(
     """Grow a tree of the given shape level by level.
 
     add_children: adds children to the nodes of a level, given how many each should have, and returns each node's in
-        the order of the shape. There may be fewer, and one may occur twice.
+        the order of the shape. There may be fewer, and a child that occurs twice has the children of both places.
     expandable: gives the nodes among them that one draft pass can expand.
     """
-    places = {ROOT: ROOT}  # node of the tree -> node of the shape
+    places = {ROOT: [ROOT]}  # node of the tree -> nodes of the shape that it stands for
     level = [ROOT] if shape.n_nodes > 1 else []
     while level:
-        wanted = [shape.children[places[node]] for node in level]
+        wanted = [[child for place in places[node] for child in shape.children[place]] for node in level]
         below: list[int] = []
         for children, free in zip(add_children(level, [len(w) for w in wanted]), wanted, strict=True):
             for child, place in zip(children, free, strict=False):
                 if child not in places:
-                    places[child] = place
+                    places[child] = []
                     below.append(child)
-        level = expandable([node for node in below if shape.children[places[node]]])
+                places[child].append(place)
+        level = expandable([node for node in below if any(shape.children[place] for place in places[node])])
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class StaticDrafter:
 
 
 def _candidates(space: PlanSpace) -> list[Plan]:
-    shape = sequoia.choose(space.acceptance, space.costs, space.ctx, space.largest, MAX_DEPTH, MAX_LEAVES).shape
+    shape = sequoia.choose(space.acceptance, space.costs, space.ctx, space.largest, MAX_DEPTH)
     return [SEQUOIA_MATCH.plan().shaped(shape)] if shape.n_nodes > 1 else []
 
 

@@ -21,36 +21,29 @@ from specrun.speculation.papers.growers import (
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
-from specrun.speculation.papers.sampled import Draw, SampledDrafter, SampledPathsDrafter
+from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
+from specrun.speculation.papers.sampled import Draw, SampledDrafter
 from specrun.speculation.papers.walk import PaperRule, by_node, walk_block, walk_typical
-from specrun.speculation.shape import TreeShape, widest_branching
+from specrun.speculation.shape import MAX_LEAVES, TreeShape, widest_branching
 
 
 def _sampled(draw: Draw) -> Callable[[Drafting], Drafter]:
     def drafter(drafting: Drafting) -> Drafter:
         # Greedily there is nothing to draw: the rules take the child that is the target's own choice, if there is one,
         # so the best candidates are the best draws.
+        source = drafting.need_source()
         if drafting.temperature == 0:
-            return StaticDrafter(drafting.need_source(), drafting.need_shape())
-        return SampledDrafter(_model(drafting), drafting.need_shape(), draw)
+            return StaticDrafter(source, drafting.need_shape())
+        if not isinstance(source, ModelCandidates):
+            raise ValueError(f"{drafting.plan.method.name} draws from a draft model, not from a recording")
+        return SampledDrafter(source, drafting.need_shape(), draw)
 
     return drafter
 
 
-def _paths(drafting: Drafting) -> Drafter:
-    depth = drafting.plan.depth
-    n_paths = (drafting.plan.budget - 1) // max(depth, 1)
-    if drafting.temperature == 0:
-        return StaticDrafter(drafting.need_source(), TreeShape.branching((n_paths, *[1] * (depth - 1))))
-    return SampledPathsDrafter(_model(drafting), n_paths)
-
-
-def _model(drafting: Drafting) -> ModelCandidates:
-    source = drafting.need_source()
-    if not isinstance(source, ModelCandidates):
-        raise ValueError(f"{drafting.plan.method.name} draws from a draft model, not from a recording")
-    return source
+def _paths(budget: int, depth: int) -> TreeShape:
+    """Paths that begin at the root, as many as fit."""
+    return TreeShape.branching((min((budget - 1) // depth, MAX_LEAVES), *[1] * (depth - 1)))
 
 
 def _stopping(name: str, paper: str, stop: Stop) -> Method:
@@ -100,7 +93,7 @@ PAPERS = (
     Method(
         "speculative-sampling", "acceptance rule", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
         "where chain does, but less, because target and draft do not share their noise",
-        _sampled("independent"), PaperRule(by_node(speculative_sampling)), shape=chain_shape,
+        _sampled("independent"), PaperRule(by_node(multi_step)), shape=chain_shape,
     ),
     Method(
         "block-verification", "acceptance rule", "Sun et al., arXiv 2403.10444",
@@ -116,11 +109,12 @@ PAPERS = (
         "rsd", "acceptance rule",
         "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
         "where large passes cost little and shared noise is not wanted", _sampled("without replacement"),
-        PaperRule(by_node(recursive_rejection)), shape=widest_branching,
+        PaperRule(by_node(sequoia)), shape=widest_branching,
     ),
     Method(
         "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141",
-        "where rsd does, but less, because draws repeat", _paths, PaperRule(by_node(k_seq)),
+        "where rsd does, but less, because draws repeat", _sampled("independent"), PaperRule(by_node(k_seq)),
+        shape=_paths,
     ),
     Method(
         "sequoia", "acceptance rule", "Sequoia, arXiv 2402.12374",

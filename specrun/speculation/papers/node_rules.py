@@ -1,12 +1,12 @@
 """Acceptance rules for one node, and the two operations on distributions that they consist of. All are lossless.
 
-`speculative_sampling`: one candidate (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
-`multi_step`: independent candidates (SpecInfer, arXiv 2305.09781).
-`recursive_rejection`: candidates without replacement (RSD, arXiv 2402.14160).
-`sequoia`: candidates without replacement, then uniformly from the rest (arXiv 2402.12374).
+`multi_step`: independent candidates (SpecInfer, arXiv 2305.09781). With a single candidate it is speculative sampling
+(Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
+`sequoia`: candidates without replacement, then uniformly from the rest (arXiv 2402.12374). Without the latter it is
+recursive rejection (RSD, arXiv 2402.14160).
 `k_seq`: independent candidates, each accepted or rejected by the same test (SpecTr, arXiv 2310.15141).
 
-Multi-candidate speculative sampling (arXiv 2401.06706) with and without replacement is the second and the third.
+Multi-candidate speculative sampling (arXiv 2401.06706) with and without replacement is the first and the second.
 """
 
 from __future__ import annotations
@@ -37,46 +37,17 @@ def draw(p: Probabilities, rng: np.random.Generator) -> int:
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
-def speculative_sampling(
-    p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator
-) -> tuple[int, bool]:
-    """A `NodeRule`: accept the draw with probability min(1, p/q), else draw from the residual.
-
-    draws: one token drawn from q, or none; further ones are ignored. The acceptance rate is sum(min(p, q)).
-    """
-    return _try_in_turn(p, ((token, q) for token in draws[:1]), rng)
-
-
 def multi_step(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
     """A `NodeRule`: try the draws in turn, each against the residual that the rejected draws before it leave.
 
-    draws: independent draws from q, duplicates included; their number must not depend on what was drawn.
+    draws: independent draws from q, duplicates included; their number must not depend on what was drawn. The chance to
+        accept a single draw is sum(min(p, q)).
     """
     return _try_in_turn(p, ((token, q) for token in draws), rng)
 
 
-def recursive_rejection(
-    p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator
-) -> tuple[int, bool]:
-    """A `NodeRule`: try the draws in turn, each as a draw from q without the tokens before it.
-
-    draws: in the order drawn, without replacement. Those after the last token that q can give are ignored.
-    """
-
-    def candidates() -> Iterator[tuple[int, Probabilities]]:
-        rest = q.copy()
-        for token in draws:
-            total = rest.sum()
-            if total == 0:
-                return
-            yield token, rest / total
-            rest[token] = 0.0
-
-    return _try_in_turn(p, candidates(), rng)
-
-
 def sequoia(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """A `NodeRule`: recursive rejection that continues after q has no token left.
+    """A `NodeRule`: try the draws in turn, each as a draw from q without the tokens before it.
 
     draws: distinct tokens in the order drawn: from q without replacement, and once all tokens of q are drawn,
     uniformly from the other tokens of the target's vocabulary.

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 
 from specrun.sampling import Distribution
-from specrun.speculation.drafter import Draft, DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits, Logits
 from specrun.speculation.drafters.static import fill_shape
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import ROOT, TokenTree, depth_first
+from specrun.speculation.tree import TokenTree, depth_first
 
 Draw = Literal["independent", "without replacement", "without replacement, then uniform"]
 _STREAMS = {"draw": 1, "accept": 2}
@@ -54,8 +54,9 @@ def generator(seed: int, position: int, stream: Literal["draw", "accept"]) -> np
 class SampledDrafter:
     """Fills a shape with draws.
 
-    Independent draws may repeat a token; one child then stands for all of them. Draws without replacement give fewer
-    children where the draft's distribution has fewer tokens, unless further ones are drawn uniformly from the others.
+    Independent draws may repeat a token; one child stands for all of them, with the draws after each of them. Draws
+    without replacement give fewer children where the draft's distribution has fewer tokens, unless further ones are
+    drawn uniformly from the others.
     """
 
     source: ModelCandidates
@@ -63,66 +64,33 @@ class SampledDrafter:
     draws: Draw
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
-        growth = _Growth(tokens, self.source)
-
-        def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
-            drawn_from = zip(level, growth.distributions(level), counts, strict=True)
-            return [growth.add_draws(node, q, count, self.draws) for node, q, count in drawn_from]
-
-        fill_shape(self.shape.cut(limits.budget, limits.depth), add_children, growth.expandable)
-        return growth.draft()
-
-
-@dataclass(frozen=True)
-class SampledPathsDrafter:
-    """Draws independent paths of equal length from the root, as many and as deep as fit (SpecTr, arXiv 2310.15141).
-
-    Equal beginnings share their nodes; after a node that n paths share there are n draws.
-    """
-
-    source: ModelCandidates
-    n_paths: int
-
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
-        growth = _Growth(tokens, self.source)
-        n_paths = min(self.n_paths, limits.leaves, (limits.budget - 1) // max(limits.depth, 1))
-        paths = {ROOT: n_paths}  # node -> number of paths through it
-        level = [ROOT] if n_paths and limits.depth else []
-        for _ in range(limits.depth):
-            if not level:
-                break
-            below: list[int] = []
-            for node, q in zip(level, growth.distributions(level), strict=True):
-                for child in growth.add_draws(node, q, paths[node], "independent"):
-                    if child not in paths:
-                        below.append(child)
-                    paths[child] = paths.get(child, 0) + 1
-            level = growth.expandable(below)
+        growth = _Growth(tokens, self.source, self.draws)
+        fill_shape(self.shape.cut(limits.budget, limits.depth), growth.add_children, growth.expandable)
         return growth.draft()
 
 
 class _Growth(TreeGrowth):
     """A growing tree with the proposal after each expanded node."""
 
-    def __init__(self, committed: Sequence[int], source: ModelCandidates) -> None:
+    def __init__(self, committed: Sequence[int], source: ModelCandidates, draws: Draw) -> None:
         super().__init__(committed)
         self._source = source
+        self._draws = draws
         self._sampler = source.sampler
         self._recent = source.sampler.recent(committed)
         self._rng = generator(source.sampler.parameters.seed, len(committed), "draw")
         self._proposals: dict[int, Proposal] = {}
 
-    def distributions(self, nodes: Sequence[int]) -> list[Distribution]:
-        """The draft's distribution after each of `nodes`, from one draft pass. The first call is for [ROOT]."""
-        rows = self._source.rows(self, nodes)
-        return [
-            self._sampler.distribution(row, self._recent + self.path(node))
-            for node, row in zip(nodes, rows, strict=True)
-        ]
+    def add_children(self, level: list[int], counts: list[int]) -> list[list[int]]:
+        """Draw so many children of each node, from one draft pass; returns their ids in the order drawn, the same for
+        equal tokens.
+        """
+        rows = self._source.rows(self, level)
+        return [self._add_draws(*each) for each in zip(level, rows, counts, strict=True)]
 
-    def add_draws(self, node: int, q: Distribution, count: int, draw: Draw) -> list[int]:
-        """Draw `count` children of `node` from q; returns their ids in the order drawn, the same for equal tokens."""
-        draws = _drawn(q, count, draw, self._sampler.n_vocab, self._rng)
+    def _add_draws(self, node: int, row: Logits, count: int) -> list[int]:
+        q = self._sampler.distribution(row, self._recent + self.path(node))
+        draws = _drawn(q, count, self._draws, self._sampler.n_vocab, self._rng)
         self._proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
         ids: dict[int, int] = {}
         for token in draws:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import Sampler
+from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import Draft
 from specrun.speculation.papers.node_rules import Probabilities, draw, residual
 from specrun.speculation.papers.sampled import DrawnDraft, Proposal, generator
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
 
 # The defaults of Medusa's code (posterior_threshold, posterior_alpha); the paper uses delta = sqrt(epsilon).

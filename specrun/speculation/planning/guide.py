@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from specrun.speculation.accept import Accepted
+from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.calibration import Calibration
-from specrun.speculation.planning.costs import CostModel, Milliseconds
+from specrun.speculation.planning.costs import CostModel, Milliseconds, marginal_ms
 from specrun.speculation.planning.draft_times import DraftTimes, LearnedDraftTimes, TabledDraftTimes
 from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
-from specrun.speculation.record import PassRecord
+from specrun.speculation.tree import TokenTree
 
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
@@ -21,6 +24,33 @@ _IDLE = 16  # passes without drafting after which the recent counts of the calib
 _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
+_READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
+_USUAL = 0.6  # the chance that a drafted token is accepted, for a draft of which nothing is known
+_LONGEST_USUAL = 16  # tokens of a pass for which that chance is a guess worth making
+_NODES_OF_EACH = 4  # that trees of several texts are expected to have, when the price of a node is looked for
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One target pass with the drafting before it and the acceptance after it."""
+
+    draft: Draft
+    accepted: Accepted
+    seconds: float  # of everything but the drafting for other texts in the same pass
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    n_target: int = 1  # tokens of the target pass: all trees, committed tokens that were decoded again, and padding
+    ctx: int = 0  # tokens that the target had in its cache before the pass
+    n_texts: int = 1  # texts that the pass had tokens of
+
+    @property
+    def tree(self) -> TokenTree:
+        return self.draft.tree
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of committed tokens."""
+        return len(self.accepted.tokens)
 
 
 @dataclass(frozen=True)
@@ -86,7 +116,7 @@ class Guide:
         """A guide for the tree of a pass that has `n_others` tokens of other texts besides.
 
         rate: tokens per millisecond of all these texts together, which a node must keep up with.
-        node_ms: milliseconds that each node takes (see `shared_pass`).
+        node_ms: milliseconds that each node takes (see `node_ms`).
         """
         guide = copy(self)
         guide._n_others, guide._node_ms, guide.rate, guide.most_lost_ms = n_others, node_ms, rate, np.inf
@@ -99,6 +129,17 @@ class Guide:
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
         return self._target.ms(1, ctx) + self._step_ms
+
+    def reading_ms(self, n: int, ctx: int) -> float:
+        """Milliseconds that the draft takes to read `n` tokens that it has not seen."""
+        return _READING * n * float(self.levels_row(ctx)[1])
+
+    def prospect(self, ctx: int) -> float:
+        """The rate of the best chain, relative to plain decoding, if the draft agrees as often as drafts usually do."""
+        row = self.target_row(ctx)
+        n = np.arange(1, min(len(row) - 1, _LONGEST_USUAL) + 1)
+        tokens = (1 - _USUAL**n) / (1 - _USUAL)
+        return float((tokens / (row[n] + (n - 1) * self.levels_row(ctx)[1])).max() * self.plain_ms(ctx))
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -179,3 +220,33 @@ class Guide:
                 matched = children.index(taken) if taken in children else None
                 self.calibration.count(depth, probabilities[children], matched)
         self.calibration.fade()
+
+
+def node_ms(row: Milliseconds, n_tokens: int, n_texts: int) -> float:
+    """Milliseconds for each node in the pass in which they take least, of those that trees of usual size make.
+
+    A further token may take long in a small pass and next to nothing in one of twice the size, because kernels compute
+    several tokens at a time. So one text's nodes may pay only together with those of the others: each tree is grown
+    with this price, and then `nodes_that_pay` compares all nodes.
+
+    row: float64[largest + 1], milliseconds of a pass by its tokens. n_tokens: of the pass without drafted nodes.
+    """
+    return marginal_ms(row[: n_tokens + 1 + _NODES_OF_EACH * n_texts], n_tokens)
+
+
+def nodes_that_pay(
+    chances: Sequence[NDArray[np.float64]], row: Milliseconds, n_tokens: int, rate: float, sizes: Collection[int]
+) -> list[int]:
+    """How many drafted nodes each tree keeps, so that expected tokens minus `rate` times milliseconds is largest.
+
+    chances: of each text's drafted nodes, in any order; a node's is no larger than its parent's. row, n_tokens: as
+    above. rate: tokens per millisecond. sizes: of passes that are considered, besides those with no node and with all.
+    """
+    texts = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
+    pooled = np.concatenate([np.empty(0), *chances])
+    order = np.argsort(-pooled, kind="stable")
+    most = max(min(len(order), len(row) - 1 - n_tokens), 0)
+    gains = np.append(0.0, np.cumsum(pooled[order[:most]]))
+    counts = np.array([n for n in range(most + 1) if n in (0, most) or n_tokens + n in sizes])
+    best = int(counts[(gains[counts] - rate * row[np.minimum(n_tokens + counts, len(row) - 1)]).argmax()])
+    return np.bincount(texts[order[:best]], minlength=len(chances)).tolist()

@@ -2,6 +2,10 @@
 
 Sequoia (arXiv 2402.12374) assumes that p_k, the chance that a node's k-th candidate is accepted, is the same at every
 node. A node is then accepted with the product of p along its path, and the expected tokens are the sum over all nodes.
+
+This vector p, the positional acceptance, is the mean over the positions of a text of vectors that are computed from the
+logits of target and draft there: expected values over the noise, not the outcomes of single draws. It is that of sample
+and match, for Sequoia's own rule as well.
 """
 
 from __future__ import annotations
@@ -14,12 +18,50 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from specrun.sampling import Distribution
+from specrun.speculation.planning.calibration import MAX_RANK
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.shape import MAX_LEAVES, TreeShape, acceptance_vector
+from specrun.speculation.shape import MAX_LEAVES, Chances, TreeShape, acceptance_vector
 from specrun.speculation.tree import NO_PARENT, ROOT
 
 MAX_CHILDREN = 32  # of a node
 _PRICE_ROUNDS = 40  # bisections of the price of a node
+
+
+def greedy_vector(choice: int, draft_row: NDArray[np.float32]) -> Chances:
+    """float64[MAX_RANK] of one position for greedy decoding: 1 at the draft's rank of the target's choice.
+
+    choice: the target's token. draft_row: float32 logits, which the choice may lie beyond.
+    """
+    vector = np.zeros(MAX_RANK)
+    if choice < len(draft_row):
+        above = draft_row > draft_row[choice]
+        # Of tokens with equal logits the lower id ranks first.
+        rank = int(above.sum()) + int((draft_row[:choice] == draft_row[choice]).sum())
+        if rank < MAX_RANK:
+            vector[rank] = 1.0
+    return vector
+
+
+def shared_noise_vector(p: Distribution, q: Distribution, rng: np.random.Generator, n_draws: int) -> Chances:
+    """float64[MAX_RANK] of one position: the share of `n_draws` draws of the shared Gumbel noise (arXiv 2408.07978) in
+    which the target's choice has each rank with the draft. p: the target's distribution. q: the draft's.
+    """
+    tokens = np.union1d(p.tokens, q.tokens)
+    log_p, log_q = (_log(distribution, tokens) for distribution in (p, q))
+    noise = rng.gumbel(size=(n_draws, len(tokens)))
+    choices = (log_p + noise).argmax(axis=1)
+    of_draft = log_q + noise
+    own = np.take_along_axis(of_draft, choices[:, None], axis=1)
+    ranks = (of_draft > own).sum(axis=1)[np.isfinite(own[:, 0])]
+    return np.bincount(ranks[ranks < MAX_RANK], minlength=MAX_RANK) / n_draws
+
+
+def _log(distribution: Distribution, tokens: NDArray[np.int64]) -> Chances:
+    """float64[len(tokens)]: log probabilities of `tokens`, which contain those of the distribution, ascending."""
+    logs = np.full(len(tokens), -np.inf)
+    logs[np.searchsorted(tokens, distribution.tokens)] = np.log(distribution.probabilities)
+    return logs
 
 
 @dataclass(frozen=True)
@@ -169,17 +211,6 @@ def _with_leaves(p: NDArray[np.float64], n_nodes: int, depth: int, max_leaves: i
     return tree.shape().cut(n_nodes, depth, chances)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The static tree that is fastest by measured costs; the root alone stands for plain decoding."""
-
-    shape: TreeShape
-    ms: float  # milliseconds of a pass with its drafting
-    expected: float  # committed tokens a pass
-    tokens_per_second: float
-    plain_tokens_per_second: float  # of plain decoding
-
-
 def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
     """Milliseconds of a target pass over `shape` after `ctx` tokens, with its draft passes and our own work."""
     drafting = sum(costs.level_ms(width, ctx) for width in shape.expanded_widths)
@@ -188,18 +219,17 @@ def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
 
 def choose(
     acceptance: Sequence[float], costs: CostModel, ctx: int, largest: int, max_depth: int, max_leaves: int = MAX_LEAVES
-) -> Choice:
+) -> TreeShape:
     """The fastest of the best trees of each measured size and depth after `ctx` tokens, or the root if none pays."""
     table = expected_lengths(acceptance, min(largest, costs.target.largest), max_depth)
-    plain = 1e3 / costs.plain_ms(ctx)
-    best = Choice(TreeShape.chain(0), costs.plain_ms(ctx), 1.0, plain, plain)
+    best, best_rate = TreeShape.chain(0), 1e3 / costs.plain_ms(ctx)
     for bound, n_nodes, depth in sorted(_bounds(table, costs, ctx, max_leaves), reverse=True):
-        if bound <= best.tokens_per_second:
+        if bound <= best_rate:
             break
         shape = table.shape(n_nodes, depth, max_leaves)
-        ms, expected = pass_ms(shape, costs, ctx), shape.expected(acceptance)
-        if 1e3 * expected / ms > best.tokens_per_second:
-            best = Choice(shape, ms, expected, 1e3 * expected / ms, plain)
+        rate = 1e3 * shape.expected(acceptance) / pass_ms(shape, costs, ctx)
+        if rate > best_rate:
+            best, best_rate = shape, rate
     return best
 
 

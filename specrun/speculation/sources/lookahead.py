@@ -26,7 +26,6 @@ class NgramPool:
     guess; plus 1 if the target wrote the n-gram and did not only propose it on a branch.
     """
 
-    name = "n-gram pool"
     n_evidence = 4 * (LENGTH - 1)
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
@@ -34,10 +33,6 @@ class NgramPool:
         self._text: Gram = ()  # the last tokens of the text
         # First token, least recently added first -> rest of each n-gram, oldest first -> whether the target wrote it.
         self._pool: OrderedDict[int, dict[Gram, bool]] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Number of n-grams."""
-        return sum(map(len, self._pool.values()))
 
     def reset(self) -> None:
         """A new text begins. The n-grams stay."""

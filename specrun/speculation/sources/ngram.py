@@ -16,7 +16,6 @@ class PromptLookup:
     Evidence: `2 * (n - 1)` for a match of n tokens, plus 1 for the first guess.
     """
 
-    name = "prompt lookup"
     n_evidence = 2 * LONGEST
 
     def __init__(self) -> None:
@@ -24,11 +23,7 @@ class PromptLookup:
 
     def reset(self) -> None:
         self._text: tuple[int, ...] = ()  # the last tokens of the text
-        self._following: dict[tuple[int, ...], int] = {}
-
-    def __len__(self) -> int:
-        """Number of n-grams, at most 3 for each token of the text."""
-        return len(self._following)
+        self._following: dict[tuple[int, ...], int] = {}  # at most 3 n-grams for each token of the text
 
     def extend(self, tokens: Sequence[int]) -> None:
         recent = self._text

@@ -25,7 +25,6 @@ class TokenRecycling:
     Evidence: 7 minus the rank of the successor.
     """
 
-    name = "token recycling"
     n_evidence = N_SUCCESSORS
 
     def __init__(self, n_vocab: int, max_rows: int = MAX_ROWS) -> None:
@@ -40,11 +39,6 @@ class TokenRecycling:
     def __len__(self) -> int:
         """Number of tokens that have a row."""
         return min(self._n_learned, self._max_rows)
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory of the table in bytes."""
-        return self._row_of.nbytes + self._tokens.nbytes + self._successors.nbytes
 
     def reset(self) -> None:
         """A new text begins. The table stays."""

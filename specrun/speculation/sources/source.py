@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,6 @@ class Guess:
 class Source(Protocol):
     """Guesses what follows a text. The same calls in the same order give the same guesses."""
 
-    name: str  # for reports
     n_evidence: int  # number of classes of evidence
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -53,9 +53,25 @@ _N_SHARES = 6
 N_EVIDENCE = _N_SHARES * len(_LENGTHS)
 
 
-def base_evidence(longest: int) -> Sequence[int]:
-    """For each length of a match from 0 to `longest` tokens, the class of its weakest share."""
-    return [_N_SHARES * (sum(start <= length for start in _LENGTHS) - 1) for length in range(longest + 1)]
+def weakest(length: int) -> int:
+    """The class of the weakest share, of a token that followed a match of `length` tokens."""
+    return _N_SHARES * (bisect_right(_LENGTHS, length) - 1)
+
+
+def guesses_after(matches: Iterable[tuple[int, Iterable[tuple[int, int]]]], count: int) -> list[Guess]:
+    """At most `count` guesses.
+
+    matches: the length of each match, longest first, and what followed it, best first, as (token, share).
+    """
+    guesses: dict[int, Guess] = {}
+    for length, followers in matches:
+        evidence, is_longest = weakest(length), not guesses
+        for token, share in followers:
+            if token not in guesses:
+                guesses[token] = Guess(token, evidence + (share if is_longest else SHORTER))
+                if len(guesses) == count:
+                    return list(guesses.values())
+    return list(guesses.values())
 
 
 def shares(counts: Sequence[int]) -> list[int]:

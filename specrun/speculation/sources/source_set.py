@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import SharedNoise, filters
+from specrun.speculation.accept import Accepted
 from specrun.speculation.planning.pooling import Opinion, given_noise, pooled
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 from specrun.speculation.sources.source import N_EVIDENCE, PRIOR, Source
@@ -81,10 +81,6 @@ class SourceSet:
         ahead = {path[len(new) :]: asked for path, asked in self._asked.items() if new and path[: len(new)] == new}
         self._asked = ahead
 
-    def behind(self, path: Sequence[int]) -> GuessesBehind:
-        """The guesses that follow if `path` is committed."""
-        return GuessesBehind(self, path)
-
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
         """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         asked = [
@@ -140,19 +136,3 @@ class SourceSet:
             for guess, i, evidence in self._asked.get(tuple(committed[:depth]), ()):
                 self._seen[i][evidence] += 1
                 self._right[i][evidence] += guess == token
-
-
-class GuessesBehind:
-    """The guesses of a set of sources after tokens that are not committed yet."""
-
-    def __init__(self, sources: SourceSet, path: Sequence[int]) -> None:
-        self._sources = sources
-        self._path = tuple(path)
-
-    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """As `SourceSet.children`."""
-        return self._sources.children([*self._path, *path], count)
-
-    def behind(self, path: Sequence[int]) -> GuessesBehind:
-        """As `SourceSet.behind`."""
-        return GuessesBehind(self._sources, [*self._path, *path])

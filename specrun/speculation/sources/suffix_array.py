@@ -7,20 +7,19 @@ text's own, and numpy sorts a million tokens in half a second.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
 
-from specrun.speculation.sources.source import N_EVIDENCE, ONCE, SHORTER, Guess, Int32Array, base_evidence, shares
+from specrun.speculation.sources.source import N_EVIDENCE, ONCE, Guess, Int32Array, guesses_after, shares
 
 MAX_MATCH = 16  # tokens of the longest match
 MAX_TOKENS = 1 << 26  # most tokens of an array; sorting takes about 50 bytes a token, so 3.4 GB for so many
 SEPARATOR = -1  # stands after every text, so that no match extends over the end of a text
 _MAX_SAMPLES = 128  # occurrences of a match whose next tokens are counted
 _MAX_CACHED = 1 << 14  # entries of a cache
-_EVIDENCE = base_evidence(MAX_MATCH)
 
 # (length, start, stop): order[start:stop] holds the occurrences of a phrase of `length` tokens.
 Range = tuple[int, int, int]
@@ -80,8 +79,7 @@ class SuffixArraySource:
 
     n_evidence = N_EVIDENCE
 
-    def __init__(self, name: str, array: SuffixArray) -> None:
-        self.name = name
+    def __init__(self, array: SuffixArray) -> None:
         self._tokens, self._order = np.asarray(array.tokens), np.asarray(array.order)
         # Single items of a memoryview are read several times as fast as those of an array.
         self._text, self._sorted = memoryview(self._tokens.data), memoryview(self._order.data)
@@ -107,22 +105,14 @@ class SuffixArraySource:
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
         """What followed the longest suffix, then shorter ones; for each the most frequent, then the latest, first."""
-        guesses: dict[int, Guess] = {}
+        return guesses_after(self._matches(path), count)
+
+    def _matches(self, path: Sequence[int]) -> Iterator[tuple[int, Followers]]:
         n_longer = 0
-        is_longest = True
-        for match in self._after(tuple(path)):
-            n_occurrences = match[2] - match[1]
-            if n_occurrences == n_longer:
-                continue  # the same occurrences as those of the longer match
-            n_longer = n_occurrences
-            evidence = _EVIDENCE[match[0]]
-            for token, share in self._followers(*match):
-                if token not in guesses:
-                    guesses[token] = Guess(token, evidence + (share if is_longest else SHORTER))
-                    if len(guesses) == count:
-                        return list(guesses.values())
-            is_longest = is_longest and not guesses
-        return list(guesses.values())
+        for length, start, stop in self._after(tuple(path)):
+            if stop - start != n_longer:  # else these are the occurrences of the longer match
+                n_longer = stop - start
+                yield length, self._followers(length, start, stop)
 
     def _count_followers(self, length: int, start: int, stop: int) -> Followers:
         """The followers of a match, counted over at most 128 of its occurrences."""

@@ -7,10 +7,10 @@ states a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from specrun.speculation.sources.source import N_EVIDENCE, SHORTER, Guess, base_evidence, shares
+from specrun.speculation.sources.source import N_EVIDENCE, Guess, guesses_after, shares
 
 # Tokens of the longest match. Longer ones predict no better, and cost O(n) a token in a text that repeats a token.
 MAX_MATCH = 32
@@ -21,7 +21,6 @@ MAX_MATCH = 32
 _AGE_OFFSET = 60
 
 _ROOT = 0
-_EVIDENCE = base_evidence(MAX_MATCH)
 
 # (state, length): a suffix of `length` tokens (at most MAX_MATCH) that is one of the state's substrings.
 Match = tuple[int, int]
@@ -30,7 +29,6 @@ Match = tuple[int, int]
 class SuffixAutomaton:
     """A source over the committed text, prompt and output. Evidence: see `source.py`."""
 
-    name = "suffix automaton"
     n_evidence = N_EVIDENCE
 
     def __init__(self) -> None:
@@ -54,15 +52,6 @@ class SuffixAutomaton:
         self._after.cache_clear()
         self._followers.cache_clear()
 
-    def __len__(self) -> int:
-        """Number of committed tokens."""
-        return self._n_tokens
-
-    @property
-    def n_states(self) -> int:
-        """Number of states, at most twice that of tokens."""
-        return len(self._next)
-
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._append(token)
@@ -73,23 +62,14 @@ class SuffixAutomaton:
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
         """Tokens that followed the longest suffix, best-ranked first, then the followers of shorter suffixes."""
+        return guesses_after(self._matches(path), count)
+
+    def _matches(self, path: Sequence[int]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         state, length = self._after(tuple(path))
-        # The last occurrence of a suffix is the end of the text, which nothing follows yet.
-        while state != _ROOT and not self._next[state]:
-            state = self._link[state]
-            length = self._length[state]
-        guesses: dict[int, Guess] = {}
-        longest = state
         while state != _ROOT:
-            evidence = _EVIDENCE[length]
-            for token, share in self._followers(state):
-                if token not in guesses:
-                    guesses[token] = Guess(token, evidence + (share if state == longest else SHORTER))
-                    if len(guesses) == count:
-                        return list(guesses.values())
+            yield length, self._followers(state)
             state = self._link[state]
             length = self._length[state]
-        return list(guesses.values())
 
     def _rank_followers(self, state: int) -> list[tuple[int, int]]:
         """(token, share) of the tokens that followed a state's substrings, best-ranked first."""

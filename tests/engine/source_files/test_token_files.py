@@ -13,23 +13,24 @@ from specrun.engine.source_files import token_files
 from specrun.errors import DraftSourceError
 
 MAGIC = b"0123456789abcdef"
+TOKENIZER = "tok"
 ARRAY = np.arange(100, dtype=np.int32)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    token_files.write(tmp_path / "f", MAGIC, {"a": ["é"]}, [ARRAY, ARRAY[:3], ARRAY[::10]])
-    header, values = token_files.read(tmp_path / "f", MAGIC, "a test")
+    token_files.write(tmp_path / "f", MAGIC, TOKENIZER, {"a": ["é"]}, [ARRAY, ARRAY[:3], ARRAY[::10]])
+    header, values = token_files.read(tmp_path / "f", MAGIC, "a test", TOKENIZER)
     assert header["a"] == ["é"]
     assert values.tolist() == [*range(100), 0, 1, 2, *range(0, 100, 10)]
     assert values.dtype == np.int32
-    token_files.write(tmp_path / "f", MAGIC, {}, [])
-    assert len(token_files.read(tmp_path / "f", MAGIC, "a test")[1]) == 0
+    token_files.write(tmp_path / "f", MAGIC, TOKENIZER, {}, [])
+    assert len(token_files.read(tmp_path / "f", MAGIC, "a test", TOKENIZER)[1]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
 def test_a_private_file_is_its_owners_alone(tmp_path: Path) -> None:
-    token_files.write(tmp_path / "private", MAGIC, {}, [ARRAY], private=True)
+    token_files.write(tmp_path / "private", MAGIC, TOKENIZER, {}, [ARRAY], private=True)
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
 
 
@@ -37,33 +38,33 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(tmp_path: Path, monk
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    token_files.write(tmp_path / "old", MAGIC, {}, [ARRAY])
+    token_files.write(tmp_path / "old", MAGIC, TOKENIZER, {}, [ARRAY])
     monkeypatch.setattr("os.fsync", full)
     for name in ("old", "new"):
         with pytest.raises(DraftSourceError, match=r"cannot be written: No space left on device$"):
-            token_files.write(tmp_path / name, MAGIC, {}, [ARRAY, ARRAY])
+            token_files.write(tmp_path / name, MAGIC, TOKENIZER, {}, [ARRAY, ARRAY])
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    assert len(token_files.read(tmp_path / "old", MAGIC, "a test")[1]) == 100
+    assert len(token_files.read(tmp_path / "old", MAGIC, "a test", TOKENIZER)[1]) == 100
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path, tmp_path / "file" / "f"):
         with pytest.raises(DraftSourceError, match="cannot be written"):
-            token_files.write(place, MAGIC, {}, [ARRAY])
+            token_files.write(place, MAGIC, TOKENIZER, {}, [ARRAY])
 
 
 def test_every_shorter_or_longer_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "f"
-    token_files.write(file, MAGIC, {"b": 1}, [ARRAY])
+    token_files.write(file, MAGIC, TOKENIZER, {"b": 1}, [ARRAY])
     whole = file.read_bytes()
     for n in (*range(140), len(whole) - 4, len(whole) - 1):
         file.write_bytes(whole[:n])
         with pytest.raises(DraftSourceError, match="is not a test" if n < len(MAGIC) else "damaged"):
-            token_files.read(file, MAGIC, "a test")
+            token_files.read(file, MAGIC, "a test", TOKENIZER)
     file.write_bytes(whole + b"\0\0\0\0")
     with pytest.raises(DraftSourceError, match="damaged"):
-        token_files.read(file, MAGIC, "a test")
+        token_files.read(file, MAGIC, "a test", TOKENIZER)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +84,5 @@ def test_every_shorter_or_longer_file_is_refused(tmp_path: Path) -> None:
 def test_a_foreign_file_is_told_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(DraftSourceError, match=r"is not a test|damaged") as error:
-        token_files.read(tmp_path / "f", MAGIC, "a test")
+        token_files.read(tmp_path / "f", MAGIC, "a test", TOKENIZER)
     assert "\n" not in str(error.value)

@@ -15,8 +15,8 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
-from specrun.llama.facts import bits, fact, relied_on
-from specrun.llama.facts.fact import Fact, why_not
+from specrun.llama.facts import bits, relied_on
+from specrun.llama.facts.relied_on import Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.lane_cells import CellLedger
 from specrun.llama.streaming import gate
@@ -29,7 +29,7 @@ from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 
 @pytest.fixture(autouse=True)
 def _asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fact, "_found", {})
+    monkeypatch.setattr(relied_on, "_found", {})
 
 
 def options(*plans: Any, **changes: Any) -> RunOptions:
@@ -52,7 +52,7 @@ def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
 def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CellLedger, "make_room", lambda ledger, _: ledger.free_dead())
     with Model(options(parallel=2)) as model:
-        assert len(model.lanes) == 1
+        assert len(model.lanes.engines) == 1
         assert model.notices == [
             "requests are answered one at a time, because this llama.cpp puts tokens into other cells than specrun "
             "knows"
@@ -140,13 +140,13 @@ def test_other_rows_than_a_layers_end_heads(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_symbols_that_are_not_there_end_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bindings._SIGNATURES, "llama_no_such_function", ("P13llama_context", [], None))
-    bindings._functions.cache_clear()
+    bindings.functions.cache_clear()
     try:
         lacking = "this llama.cpp cannot run trained heads, as it lacks llama_no_such_function"
         assert why_not(relied_on.HIDDEN_STATES) == lacking
         assert refused_head(monkeypatch).startswith(lacking)
     finally:
-        bindings._functions.cache_clear()
+        bindings.functions.cache_clear()
 
 
 def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def counted() -> tuple[Fact, list[str | None]]:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As another process would begin."""
-    monkeypatch.setattr(fact, "_found", {})
+    monkeypatch.setattr(relied_on, "_found", {})
 
 
 @pytest.mark.parametrize("result", [None, "it does not"])

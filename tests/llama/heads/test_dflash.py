@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import Head, block_of, check_head, head_in
+from specrun.catalog.heads import Head, article, block_of, check_head, head_in
 from specrun.engine.engine import Engine
 from specrun.errors import ModelFileError
 from specrun.llama import BlockDraft
@@ -125,7 +125,7 @@ def test_what_files_say(tmp_path: Path) -> None:
     plain = GgufFile.read(random_dflash(tmp_path / "dflash.gguf", block_size=8))
     head = head_in(plain)
     assert head == Head("dflash", (1, 7), 256)
-    assert f"{head.article} {head.name}" == "a DFlash head"
+    assert f"{article(head.kind)} {head.name}" == "a DFlash head"
     check_head(GgufFile.read(embedded.TARGET), plain, head)
     mask = plain.metadata.get("tokenizer.ggml.mask_token_id")
     assert block_of(plain) == (8, mask, 1, False)

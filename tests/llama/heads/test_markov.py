@@ -13,7 +13,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.matrix_rows import matrix_in, whole_numbers_in
 from specrun.llama import BlockDraft
 from specrun.llama.context import Logits
-from specrun.llama.heads import markov
+from specrun.llama.heads import dflash
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.tree import ROOT
@@ -69,8 +69,8 @@ def test_of_many_tokens_only_the_likeliest_follow(
 ) -> None:
     file = random_dspark(tmp_path / "head.gguf", n_draft_vocab=n_draft_vocab)
     whole = tree(file)[1]
-    monkeypatch.setattr(markov, "_ALL", 1000)
-    monkeypatch.setattr(markov, "_LIKELIEST", 1000)
+    monkeypatch.setattr(dflash, "_ALL", 1000)
+    monkeypatch.setattr(dflash, "_LIKELIEST", 1000)
     _, rows, _ = tree(file)
     followed = np.sort(rows[0])[-1000]
     for row, of_all in zip(rows[1:], whole[1:], strict=True):
@@ -81,7 +81,7 @@ def test_of_many_tokens_only_the_likeliest_follow(
 
 def test_other_heads_have_none(tmp_path: Path) -> None:
     plain = GgufFile.read(random_dflash(tmp_path / "dflash.gguf", n_draft_vocab=512))
-    assert markov.markov_part(plain) is None
+    assert dflash.markov_part(plain) is None
     drafted = whole_numbers_in(plain, "d2t")
     assert drafted is not None
     assert len(drafted) == 512

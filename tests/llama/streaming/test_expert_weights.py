@@ -92,9 +92,10 @@ def test_only_what_was_read_is_used(mixture: Path, monkeypatch: pytest.MonkeyPat
             n_replaced = 0
             for layer, wanted in experts.items():
                 for tensor in pages.layers[layer]:
+                    n_bytes = tensor.n_bytes // pages.n_experts
                     for expert in wanted:
-                        start = tensor.offset + expert * tensor.n_bytes
-                        first, last = -(-start // PAGE) * PAGE, (start + tensor.n_bytes) // PAGE * PAGE
+                        start = tensor.offset + expert * n_bytes
+                        first, last = -(-start // PAGE) * PAGE, (start + n_bytes) // PAGE * PAGE
                         if last > first:
                             address_space.map_memory(mapping.address - mapping.offset + first, last - first)
                             n_replaced += 1
@@ -129,8 +130,8 @@ def test_neighbours_are_asked_for_at_once_and_every_byte_of_them(
         for tensor in pages_of(mixture).layers[2]:
             address = mapping.address - mapping.offset + tensor.offset
             for expert in (0, 3, 4, 5, 7):
-                start = address + expert * tensor.n_bytes
-                assert asked_bytes.issuperset(range(start, start + tensor.n_bytes))
+                start = address + expert * tensor.n_bytes // 8
+                assert asked_bytes.issuperset(range(start, start + tensor.n_bytes // 8))
     assert all(start % PAGE == 0 for start, _ in asked)
 
 

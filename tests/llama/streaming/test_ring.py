@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.ring import Request, Ring
 from specrun.llama.streaming.weight_file import WeightFile
 
@@ -27,9 +26,9 @@ class SlowFile(WeightFile):
         super().__init__(path)
         self.rng = np.random.default_rng(seed)
 
-    def read(self, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
+    def read(self, into: memoryview, offset: int) -> int:
         time.sleep(float(self.rng.random()) * 1e-3)
-        return super().read(into, offset, buffer)
+        return super().read(into, offset)
 
 
 class Layers:
@@ -144,10 +143,10 @@ def test_a_read_error_wakes_whoever_waits_and_the_next_pass_tries_again(tmp_path
     failing = threading.Event()
     read = layers.file.read
 
-    def now_and_then(into: memoryview, offset: int, buffer: ReadBuffer) -> int:
+    def now_and_then(into: memoryview, offset: int) -> int:
         if failing.is_set() and offset >= 3 * PARTS * PAGE:
             raise LlamaError("a read error")
-        return read(into, offset, buffer)
+        return read(into, offset)
 
     layers.file.read = now_and_then  # type: ignore[method-assign]
 

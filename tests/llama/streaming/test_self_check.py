@@ -15,7 +15,6 @@ from specrun.llama import LlamaModel, library
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import gate, self_check
 from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
@@ -45,8 +44,8 @@ def stream(loaded: LlamaModel, path: Path) -> None:
 def test_wrong_bytes_are_found(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     read = WeightFile.read
 
-    def wrong(file: WeightFile, into: memoryview, offset: int, buffer: ReadBuffer) -> int:
-        n_read = read(file, into, offset, buffer)
+    def wrong(file: WeightFile, into: memoryview, offset: int) -> int:
+        n_read = read(file, into, offset)
         into[2000] ^= 0x40
         return n_read
 

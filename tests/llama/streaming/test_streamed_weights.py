@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import shutil
 import signal
@@ -20,10 +21,9 @@ from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import address_space, read_buffer
+from specrun.llama.streaming import address_space, weight_file
 from specrun.llama.streaming.address_space import CannotStreamError, mappings_of
-from specrun.llama.streaming.ring import Ring
-from specrun.llama.streaming.slot_memory import SlotMemory
+from specrun.llama.streaming.ring import Ring, SlotMemory
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.speculation.tree import TokenTree
 from tests.models import edited, random_gemma3, random_llama, random_mamba, random_qwen3_moe, split
@@ -146,7 +146,7 @@ def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeyp
 def test_reads_through_a_buffer_and_without_one_are_the_same(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, is_huge: bool
 ) -> None:
-    monkeypatch.setattr(read_buffer, "_is_huge", lambda *_: is_huge)
+    monkeypatch.setattr(weight_file, "huge_pages", lambda n: memoryview(mmap.mmap(-1, n)) if is_huge else None)
     with streamed_context(model, 2) as streamed:
         assert written(streamed) == expected
 

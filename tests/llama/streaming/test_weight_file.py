@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from specrun.errors import LlamaError
+from specrun.llama.streaming import weight_file
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError, Mapping, address_of, mappings_of
-from specrun.llama.streaming.read_buffer import ReadBuffer
 from specrun.llama.streaming.weight_file import WeightFile
 
 CONTENT = os.urandom(3 * PAGE + 100)
@@ -38,24 +38,24 @@ def _refusing_direct(preadv: Callable[..., int]) -> Callable[..., int]:
     return refusing
 
 
-class Buffer(ReadBuffer):
+@pytest.fixture(params=[True, False], ids=["buffered", "unbuffered"])
+def buffered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer of usual pages, as a system may give no huge ones; or none."""
+    monkeypatch.setattr(weight_file, "_buffer", weight_file._Buffer())
+    monkeypatch.setattr(weight_file, "huge_pages", lambda n: memoryview(mmap.mmap(-1, n)) if request.param else None)
 
-    def __init__(self, is_there: bool = True) -> None:
-        self.memory = memoryview(mmap.mmap(-1, 64 * PAGE)) if is_there else None
 
-
-@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.usefixtures("buffered")
 @pytest.mark.parametrize("direct", [True, False])
 def test_the_last_page_is_read_as_far_as_the_file_goes(
-    path: Path, direct: bool, buffered: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not direct:
         monkeypatch.setattr(os, "preadv", _refusing_direct(os.preadv))
     file = WeightFile(path)
     assert direct or not file.is_direct
     with mmap.mmap(-1, 2 * PAGE) as memory:
-        assert file.read(memoryview(memory), 2 * PAGE, Buffer(buffered)) == PAGE + 100
+        assert file.read(memoryview(memory), 2 * PAGE) == PAGE + 100
         assert memory[: PAGE + 100] == CONTENT[2 * PAGE :]
         assert not any(memory[PAGE + 100 :])
     file.close()
@@ -86,7 +86,7 @@ def test_without_o_direct_what_was_read_is_dropped_from_the_page_cache(
     file = WeightFile(path)
     with mmap.mmap(-1, 64 * PAGE) as memory:
         for start in range(0, 256, 64):
-            file.read(memoryview(memory), start * PAGE, Buffer())
+            file.read(memoryview(memory), start * PAGE)
     file.close()
     assert cached_pages(path) < 64, "of 256 that were read"
 
@@ -95,9 +95,9 @@ def test_a_file_that_became_shorter_is_an_error(path: Path) -> None:
     file = WeightFile(path)
     os.truncate(path, PAGE)
     with mmap.mmap(-1, PAGE) as memory:
-        assert file.read(memoryview(memory), 0, Buffer()) == PAGE
+        assert file.read(memoryview(memory), 0) == PAGE
         with pytest.raises(LlamaError, match="cut short"):
-            file.read(memoryview(memory), PAGE, Buffer())
+            file.read(memoryview(memory), PAGE)
     file.close()
 
 
@@ -133,3 +133,17 @@ def test_lines_that_continue_each_other_are_one_mapping(tmp_path: Path) -> None:
         f"8000-9000 r--s 00000000 fe:00 7 {shown}c\n"
     )
     assert mappings_of(name, maps) == [Mapping(0x1000, 0x4000, 0), Mapping(0x6000, 0x1000, 0x5000)]
+
+
+@pytest.mark.parametrize(("setting", "given"), [("always [madvise] never", True), ("always madvise [never]", False)])
+def test_huge_pages_are_used_where_the_system_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, given: bool
+) -> None:
+    enabled = tmp_path / "enabled"
+    monkeypatch.setattr(weight_file, "_WHO_GETS_HUGE", enabled)
+    assert weight_file.huge_pages(PAGE) is None, "a system that does not tell"
+    enabled.write_text(setting)
+    memory = weight_file.huge_pages(3 * 2**20 + PAGE)
+    if memory is None and given:
+        pytest.skip("this kernel has no huge pages")
+    assert (len(memory) if memory else 0) == (3 * 2**20 + PAGE if given else 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specrun.serving.reading.deltas import PlainReader, Reader
+from specrun.serving.reading.deltas import Reader
 from specrun.serving.reading.harmony import HarmonyReader
 from specrun.serving.reading.hermes import HermesReader
 from specrun.serving.reading.llama3 import Llama3Reader
@@ -23,7 +23,7 @@ llama3 = partial(Llama3Reader, TOOLS)
 
 
 def thinking(is_open: bool = False) -> Reader:
-    return ThinkingReader(PlainReader(), is_open)
+    return ThinkingReader(Reader(), is_open)
 
 
 OSLO = '{"city": "Oslo"}'

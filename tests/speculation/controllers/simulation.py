@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specrun.sampling import Candidates
+from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
-from specrun.speculation.tree import ROOT
+from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.tree import ROOT, TokenTree
 
 N_RANKS = 16
 _LEVEL_MS = 2.0  # of a draft pass
@@ -24,11 +23,14 @@ _LEVEL_MS = 2.0  # of a draft pass
 
 @dataclass(frozen=True)
 class Machine:
-    """The milliseconds of a pass by its tokens, of a draft pass, and of what Python does in a pass that drafts."""
+    """The milliseconds of a pass by its tokens, of a draft pass, of what Python does in a pass that drafts, and of the
+    draft's reading a token that it has not seen.
+    """
 
     target: Mapping[int, float]
     level: float = _LEVEL_MS
     python: float = 0.3
+    reading: float = 0.0
 
     def ms(self, n: int) -> float:
         sizes = sorted(self.target)
@@ -153,12 +155,15 @@ class Run:
 def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: int = 100, place: int = 0) -> Run:
     """Write `n_tokens` tokens of the text from `place` on, after a prompt of so many tokens."""
     done = Run()
-    plans.begin(0.0)
     plans.read_prompt(prompt, machine.ms(prompt) / 1e3)
+    unread = prompt
+    if plans.needs_draft:
+        done.seconds, unread = prompt * machine.reading / 1e3, 0
     while done.n_tokens < n_tokens:
         plan = plans.plan()
-        record = _pass(plan, plans.guide, of, place, prompt + place, machine)
+        record = _pass(plan, plans.guide, of, place, prompt + place, machine, unread)
         plans.record(record)
+        unread = 0 if record.draft_seconds else unread + record.n_tokens
         done.plans.append(plan)
         done.sizes.append(len(record.tree))
         done.seconds += record.seconds
@@ -167,11 +172,11 @@ def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: i
     return done
 
 
-def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machine: Machine) -> PassRecord:
+def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machine: Machine, unread: int) -> PassRecord:
     source = _Draft(of, place)
     guesses = _Guesses(of, place) if plan.method.sources else None
     drafter = Drafting(plan, 0.0, source, guide, guesses).drafter()
-    draft = Draft.nothing(ROOT)
+    draft = Draft(TokenTree.root_only(ROOT))
     if drafter:
         draft = drafter.draft([ROOT] * ctx, DraftLimits(plan.budget, plan.depth, plan.width, 256))
     tree = draft.tree
@@ -183,6 +188,7 @@ def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machi
         if child is not None:
             path.append(child)
     target, drafting = machine.ms(len(tree)), machine.level * len(source.passes)
+    drafting += machine.reading * unread if source.passes else 0.0
     whole = target + drafting + (machine.python if plan.drafts else 0.0)
     return PassRecord(draft, Accepted(path, tokens), whole / 1e3, target / 1e3, drafting / 1e3, len(tree), ctx)
 

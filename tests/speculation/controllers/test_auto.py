@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from specrun.speculation.accept import Accepted
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.by_temperature import ByTemperature
 from specrun.speculation.controllers.chooser import FixedPlan
-from specrun.speculation.controllers.expected import ExpectedPlan, untried
 from specrun.speculation.drafter import Draft
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.guide import Guide, LearnedCosts, PassRecord
 from specrun.speculation.planning.pass_times import ExpertGrowth, LearnedTimes
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 from tests.speculation.controllers.simulation import Machine, Text, best_fixed, run, text, useless
 
@@ -239,13 +237,6 @@ def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
         plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
     plans.record(PassRecord(Draft(TokenTree.chain([0, 1])), Accepted([0, 1], [0, 0]), 20.0, plain, 19.0, 2, 64))
     assert plans.held == CHAIN
-
-
-def test_a_generation_follows_the_controller_of_the_nearest_temperature() -> None:
-    plans = ByTemperature({0.8: tuned(STREAMED, (CHAIN, 2.0)), 0.0: tuned(STREAMED)})
-    for temperature, plan in ((0.0, OFF), (0.1, CHAIN), (0.8, CHAIN), (2.0, CHAIN)):
-        plans.begin(temperature)
-        assert plans.plan() == plan
 
 
 def test_it_says_what_it_follows() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.walk import NodeRule
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -99,10 +99,10 @@ class Lossless:
 
 
 RULES: dict[str, Lossless] = {
-    "speculative sampling": Lossless(speculative_sampling, independent, 1),
-    "speculative sampling, none drawn": Lossless(speculative_sampling, independent, 0),
+    "speculative sampling": Lossless(multi_step, independent, 1),
+    "speculative sampling, none drawn": Lossless(multi_step, independent, 0),
     "multi-step, k=3": Lossless(multi_step, independent, 3),
-    "recursive rejection, k=3": Lossless(recursive_rejection, without_replacement, 3),
+    "recursive rejection, k=3": Lossless(sequoia, without_replacement, 3),
     "Sequoia, k=3": Lossless(sequoia, then_uniform, 3),
     "Sequoia, k=6": Lossless(sequoia, then_uniform, 6),
     "k-SEQ, k=2": Lossless(k_seq, independent, 2),

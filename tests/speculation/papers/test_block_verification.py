@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.node_rules import draw, speculative_sampling
+from specrun.speculation.papers.node_rules import draw, multi_step
 from specrun.speculation.papers.walk import block_verification, by_node, walk_block
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length
 from tests.speculation.papers.toy import Target, chain, tables
@@ -50,7 +50,7 @@ def test_the_accepted_length_is_the_theorys(seed: int, length: int) -> None:
     lengths: list[tuple[int, int]] = []
     for _ in range(1000):
         tree, proposals = chain(q, length, rng)
-        ways = (walk_block, by_node(speculative_sampling))
+        ways = (walk_block, by_node(multi_step))
         block, tokenwise = (len(accept(tree, proposals, Target(p, tree), rng).tokens) - 1 for accept in ways)
         lengths.append((block, tokenwise))
     expected = block_length(p, q, length), tokenwise_length(p, q, length)

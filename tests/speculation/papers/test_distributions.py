@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.papers.node_rules import draw, residual
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, FixedUniform
 
 

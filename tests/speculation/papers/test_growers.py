@@ -22,11 +22,11 @@ from specrun.speculation.papers.growers import (
     disco_stops,
     specdec_stops,
 )
-from specrun.speculation.papers.sampled import DrawnDraft, SampledDrafter, SampledPathsDrafter
+from specrun.speculation.papers.sampled import DrawnDraft, SampledDrafter
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.drafters.test_drafters import GREEDY, N_VOCAB, TableDraft, guide, limits, paths_of
 
 HOT = SamplingParameters(temperature=1.0, top_k=0, top_p=1, min_p=0)
@@ -151,7 +151,8 @@ def test_a_token_drawn_twice_is_one_child() -> None:
     assert proposal
     assert len(proposal.draws) == 40
     assert len(tree.children[ROOT]) == len(set(proposal.draws)) <= 4
-    assert all(len(tree.children[child]) == 1 for child in tree.children[ROOT])
+    draws = {int(tree.tokens[child]): draft.proposals[child] for child in tree.children[ROOT]}
+    assert {token: len(after.draws) for token, after in draws.items() if after} == Counter(proposal.draws)
 
 
 def test_when_the_draft_has_no_more_tokens_draws_end_or_go_on_with_the_others() -> None:
@@ -179,7 +180,8 @@ def test_tokens_that_only_the_target_knows_are_not_drafted_further() -> None:
 
 def test_paths_that_begin_alike_share_nodes() -> None:
     sampler = Sampler(SamplingParameters(temperature=1.0, top_k=3, top_p=1, min_p=0), N_VOCAB)
-    draft = SampledPathsDrafter(ModelCandidates(TableDraft(5), sampler), 12).draft([9], limits(49, 4))
+    shape = TreeShape.branching((12, 1, 1, 1))
+    draft = SampledDrafter(ModelCandidates(TableDraft(5), sampler), shape, "independent").draft([9], limits(49, 4))
     tree = draft.tree
     assert len(draft.proposals) == len(tree)
     through = {ROOT: 12}

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from specrun.speculation.accept import Accepted
 from specrun.speculation.papers.walk import is_typical, walk_typical
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, normalized
 from tests.speculation.papers.toy import Target, chain, tables, text_at
 

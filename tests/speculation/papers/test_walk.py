@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.node_rules import k_seq, multi_step, recursive_rejection, sequoia, speculative_sampling
+from specrun.speculation.accept import Accepted
+from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.sampled import Proposal
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import ROOT, TokenTree
-from specrun.verifying.chi_square import chi_square_p_value
+from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (
     Tables,
@@ -32,9 +32,9 @@ N_TIMES = 1000
 P, Q = tables(0, DEPTH + 1), tables(1, DEPTH + 1)
 
 WAYS = {
-    "speculative sampling": (by_node(speculative_sampling), independent, 1),
+    "speculative sampling": (by_node(multi_step), independent, 1),
     "multi-step": (by_node(multi_step), independent, 2),
-    "recursive rejection": (by_node(recursive_rejection), without_replacement, 2),
+    "recursive rejection": (by_node(sequoia), without_replacement, 2),
     "Sequoia": (by_node(sequoia), then_uniform, 3),
     "k-SEQ": (by_node(k_seq), independent, 2),
     "block verification": (walk_block, independent, 1),

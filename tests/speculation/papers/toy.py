@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 
+from specrun.speculation.accept import Accepted
 from specrun.speculation.papers.node_rules import Probabilities, draw
 from specrun.speculation.papers.sampled import Proposal
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import NO_PARENT, TokenTree
 from tests.speculation.papers.cases import Draft, independent
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Candidates
+from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.guide import Guide, LearnedCosts, PassRecord
 from specrun.speculation.planning.pass_times import ExpertGrowth, LearnedTimes
-from specrun.speculation.record import PassRecord
-from specrun.speculation.sample_and_match import Accepted
 from specrun.speculation.tree import TokenTree
 
 ROOT_ONLY = TokenTree.root_only(0)

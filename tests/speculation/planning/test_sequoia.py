@@ -1,4 +1,6 @@
-"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables."""
+"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables; acceptance of one
+position equals sums over all outcomes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from specrun.sampling import Distribution
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, pass_ms
@@ -131,36 +134,29 @@ PER_NODE = {1: 4.0, 64: 256.0}
 
 
 def test_a_flat_target_and_a_cheap_draft_take_the_largest_tree() -> None:
-    choice = choose(REAL, costs(FLAT, CHEAP), 64, 64, 16)
-    assert choice.shape.n_nodes == 64
-    assert choice.expected == pytest.approx(choice.shape.expected(REAL))
-    assert choice.ms == pytest.approx(100 + choice.shape.depth)
-    assert choice.tokens_per_second == pytest.approx(1e3 * choice.expected / choice.ms)
-    assert choice.plain_tokens_per_second == pytest.approx(10.0)
-    assert choose(REAL, costs(FLAT, CHEAP), 64, 20, 16).shape.n_nodes == 16, "the largest measured size within bounds"
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 64, 16).n_nodes == 64
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 20, 16).n_nodes == 16, "the largest measured size within bounds"
 
 
 def test_a_target_that_takes_twice_as_long_for_two_tokens_is_not_drafted_for() -> None:
-    choice = choose(REAL, costs(IN_PROPORTION, CHEAP), 64, 64, 16)
-    assert choice.shape == TreeShape.chain(0)
-    assert choice.tokens_per_second == choice.plain_tokens_per_second == pytest.approx(10.0)
+    assert choose(REAL, costs(IN_PROPORTION, CHEAP), 64, 64, 16) == TreeShape.chain(0)
 
 
 def test_with_one_candidate_or_one_leaf_it_is_a_chain() -> None:
-    assert choose([0.9], costs(FLAT, CHEAP), 64, 64, 12).shape == TreeShape.chain(12)
-    choice = choose(REAL, costs(FLAT, CHEAP), 64, 64, 12, max_leaves=1)
+    assert choose([0.9], costs(FLAT, CHEAP), 64, 64, 12) == TreeShape.chain(12)
     rates = [1e3 * TreeShape.chain(depth).expected(REAL) / (100 + depth) for depth in range(13)]
-    assert choice.shape == TreeShape.chain(rates.index(max(rates)))
+    fastest = TreeShape.chain(rates.index(max(rates)))
+    assert choose(REAL, costs(FLAT, CHEAP), 64, 64, 12, max_leaves=1) == fastest
 
 
 def test_a_cliff_in_the_target_is_not_climbed() -> None:
     cliff = {n: 100.0 if n <= 16 else 400.0 for n in SIZES}
-    assert choose(REAL, costs(cliff, CHEAP), 64, 64, 16).shape.n_nodes == 16
+    assert choose(REAL, costs(cliff, CHEAP), 64, 64, 16).n_nodes == 16
 
 
 def test_a_dip_in_the_target_is_found() -> None:
     jagged = FLAT | {4: 200.0, 8: 200.0, 16: 90.0, 32: 300.0, 64: 300.0}
-    assert choose(REAL, costs(jagged, CHEAP), 64, 64, 16).shape.n_nodes == 16
+    assert choose(REAL, costs(jagged, CHEAP), 64, 64, 16).n_nodes == 16
 
 
 def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
@@ -171,9 +167,9 @@ def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
 
 def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_pass_shallower_ones() -> None:
     p = [0.5, 0.3, 0.15]
-    per_node = choose(p, costs(FLAT, PER_NODE), 64, 64, 16).shape
-    per_pass = choose(p, costs(FLAT, dict.fromkeys((1, 64), 20.0)), 64, 64, 16).shape
-    cheap = choose(p, costs(FLAT, CHEAP), 64, 64, 16).shape
+    per_node = choose(p, costs(FLAT, PER_NODE), 64, 64, 16)
+    per_pass = choose(p, costs(FLAT, dict.fromkeys((1, 64), 20.0)), 64, 64, 16)
+    cheap = choose(p, costs(FLAT, CHEAP), 64, 64, 16)
     assert max(per_node.expanded_widths) < max(cheap.expanded_widths)
     assert per_pass.depth < cheap.depth
 
@@ -184,12 +180,49 @@ def test_bounds_on_the_speed_pass_over_no_better_tree() -> None:
         model = costs({n: 100 * rng.random() + n for n in SIZES}, {n: 20 * rng.random() + 1 for n in SIZES})
         for max_leaves in (2, 64):
             table = expected_lengths(REAL, 64, 8)
-            shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(1, 9)]
-            fastest = max(1e3 * shape.expected(REAL) / pass_ms(shape, model, 64) for shape in shapes)
-            choice = choose(REAL, model, 64, 64, 8, max_leaves)
-            assert choice.tokens_per_second == pytest.approx(max(fastest, choice.plain_tokens_per_second))
+            shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(9)]
+            chosen = choose(REAL, model, 64, 64, 8, max_leaves)
+            rates = [shape.expected(REAL) / pass_ms(shape, model, 64) for shape in (chosen, *shapes)]
+            assert rates[0] == pytest.approx(max(rates))
 
 
 def test_a_draft_without_a_model_costs_only_our_own_work() -> None:
     model = CostModel(CostTable(PassTime(n, 64, ms) for n, ms in FLAT.items()), None, Overhead(node=0.01))
-    assert choose(REAL, model, 64, 64, 16).shape.n_nodes == 64
+    assert choose(REAL, model, 64, 64, 16).n_nodes == 64
+
+
+def distribution(tokens: list[int], probabilities: list[float]) -> Distribution:
+    return Distribution(np.array(tokens, np.int64), np.array(probabilities))
+
+
+TARGET = distribution([1, 2, 5, 7], [0.5, 0.2, 0.2, 0.1])
+DRAFT = distribution([1, 2, 3, 5], [0.3, 0.4, 0.2, 0.1])
+
+
+def test_greedy_is_the_rank_of_the_targets_choice() -> None:
+    draft = np.array([0.0, 3.0, 1.0, 3.0, 2.0], np.float32)
+    for choice, rank in ((1, 0), (3, 1), (4, 2), (2, 3), (0, 4)):
+        assert sequoia.greedy_vector(choice, draft).nonzero()[0].tolist() == [rank]
+    assert sequoia.greedy_vector(5, draft).sum() == 0, "a token that the draft does not know"
+
+
+def test_with_shared_noise_the_first_is_accepted_as_often_as_theory_says() -> None:
+    # Both take token i with chance 1 / sum_j max(p_j / p_i, q_j / q_i) (arXiv 2408.07978).
+    p, q = TARGET.dense(8), DRAFT.dense(8)
+    both = [i for i in range(8) if p[i] > 0 and q[i] > 0]
+    expected = sum(1 / sum(max(p[j] / p[i], q[j] / q[i]) for j in range(8)) for i in both)
+    found = sequoia.shared_noise_vector(TARGET, DRAFT, np.random.default_rng(0), 200_000)
+    assert found[0] == pytest.approx(expected, abs=0.005)
+    # What the draft never proposes is not accepted; everything else is, by its last candidate at the latest.
+    assert found.sum() == pytest.approx(p[both].sum(), abs=0.005)
+
+
+def test_a_draft_that_is_the_target_needs_one_candidate() -> None:
+    found = sequoia.shared_noise_vector(TARGET, TARGET, np.random.default_rng(0), 50)
+    assert found[0] == pytest.approx(1.0)
+    assert found[1:].sum() == pytest.approx(0.0)
+
+
+def test_a_draft_that_proposes_nothing_possible_gets_nothing() -> None:
+    foreign = distribution([0, 6], [0.5, 0.5])
+    assert sequoia.shared_noise_vector(TARGET, foreign, np.random.default_rng(0), 50).sum() == 0

@@ -44,7 +44,7 @@ def test_the_most_recent_occurrence_wins() -> None:
 def test_a_new_text_begins_with_nothing_and_a_long_one_is_bounded() -> None:
     text = list(range(1000))
     lookup = lookup_of([*text, *text, *text])
-    assert len(lookup) == LONGEST * 1000
+    assert len(lookup._following) == LONGEST * 1000
     lookup.reset()
-    assert len(lookup) == 0
+    assert len(lookup._following) == 0
     assert lookup.guesses(text[:3], 3) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling import SharedNoise
-from specrun.speculation.sample_and_match import Accepted
+from specrun.speculation.accept import Accepted
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.recycling import TokenRecycling
 from specrun.speculation.sources.source import Guess

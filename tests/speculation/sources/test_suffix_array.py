@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.sources import suffix_array
-from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, Guess, base_evidence
+from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, Guess, weakest
 from specrun.speculation.sources.suffix_array import MAX_MATCH, SEPARATOR, SuffixArray, SuffixArraySource
 from tests.speculation.sources.naive import matches, random_text
 
@@ -25,7 +25,7 @@ def naive_guesses(store: list[int], context: list[int]) -> list[Guess]:
                 share = ALWAYS if total > 1 else ONCE
             if length != longest:
                 share = SHORTER
-            guesses.setdefault(token, Guess(token, base_evidence(length)[length] + share))
+            guesses.setdefault(token, Guess(token, weakest(length) + share))
     return list(guesses.values())
 
 
@@ -34,7 +34,7 @@ def joined(texts: list[list[int]]) -> list[int]:
 
 
 def source_of(texts: list[list[int]]) -> SuffixArraySource:
-    return SuffixArraySource("test", SuffixArray.build([np.array(text, np.int32) for text in texts]))
+    return SuffixArraySource(SuffixArray.build([np.array(text, np.int32) for text in texts]))
 
 
 @pytest.mark.parametrize("alphabet", [1, 2, 5, 100])
@@ -68,7 +68,7 @@ def test_it_finds_what_trying_every_place_finds(alphabet: int) -> None:
             expected = naive_guesses(store, text)
             assert source.guesses(path, 99) == expected
             assert source.guesses(path, 1) == expected[:1]
-            n_longest += any(guess.evidence >= base_evidence(16)[16] for guess in expected)
+            n_longest += any(guess.evidence >= weakest(16) for guess in expected)
     assert n_longest > 3
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specrun.speculation.planning.shared_pass import node_ms, nodes_that_pay
+from specrun.speculation.planning.guide import node_ms, nodes_that_pay
 
 # A pass over 5 tokens takes much longer than one over 4, and one over 16 hardly longer than one over 8.
 JAGGED = np.interp(np.arange(33), [0, 1, 4, 8, 16, 32], [0, 24, 52, 86, 105, 150])

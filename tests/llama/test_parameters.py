@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog.gguf_header import is_expert
 from specrun.llama import LlamaModel
-from specrun.llama.model_parameters import ModelParameters, expert_patterns
+from specrun.llama.parameters import ModelParameters, expert_patterns
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from tests.models import random_qwen3_moe
 

@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from specrun.engine.overlap import NextTokens, likeliest
 from specrun.sampling import Candidates
-from specrun.speculation.planning.outcomes import NextTokens, likeliest
 from specrun.speculation.tree import TokenTree
 
 # The root 9; 1 and 2 below it, 3 below 1. Accepted with chances 0.6, 0.1 and 0.3.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from specrun.speculation.sample_and_match import Accepted, sample_and_match
+from specrun.speculation.accept import Accepted, sample_and_match
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.trees import random_tree
 

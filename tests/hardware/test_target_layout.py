@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specrun.hardware.layer_split import counts_of_split, divide, fill, holds
+from specrun.hardware.target_layout import counts_of_split, divide, fill, holds
 
 
 def test_fill_takes_the_first_room_first() -> None:

@@ -1,0 +1,55 @@
+"""llama.cpp's own chat templates, which have names, such as chatml and llama3."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import llama_cpp
+
+from specrun.errors import ModelFileError
+from specrun.llama.chat_template import Message
+
+CHATML = "chatml"  # what a model without a template of its own gets, as in llama-server
+
+
+def names() -> list[str]:
+    """The names that llama.cpp knows, in its order."""
+    n = llama_cpp.llama_chat_builtin_templates(None, 0)
+    found = (ctypes.c_char_p * n)()
+    llama_cpp.llama_chat_builtin_templates(found, n)
+    return [name.decode() for name in found if name]
+
+
+class NamedTemplate:
+    """Renders messages as `ChatTemplate` does, in a format that llama.cpp has in its code. It shows no tools.
+
+    source: empty, as there is no Jinja text that could tell how a model calls tools or marks its reasoning.
+    """
+
+    source = ""
+
+    def __init__(self, name: str) -> None:
+        """name: one of `names()`."""
+        self._name = name.encode()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002
+        variables: Mapping[str, Any] | None = None,  # noqa: ARG002
+    ) -> str:
+        """As `ChatTemplate.render`. Raises ModelFileError if llama.cpp refuses the messages."""
+        turns = [llama_cpp.llama_chat_message(m["role"].encode(), m["content"].encode()) for m in messages]
+        chat = (llama_cpp.llama_chat_message * len(turns))(*turns)
+        size = 0
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = llama_cpp.llama_chat_apply_template(self._name, chat, len(turns), add_generation_prompt, buffer, size)
+            if n < 0:
+                raise ModelFileError(f"llama.cpp's chat template {self._name.decode()} does not take these messages")
+            if n <= size:
+                return buffer.raw[:n].decode()
+            size = n
