@@ -78,14 +78,18 @@ class Arm:
         """The rate of its recent passes; 0 if there were none. plain: seconds of a plain pass."""
         return self.tokens / self.seconds * plain if self.passes else 0.0
 
+    def prior(self, text: float = 1.0) -> tuple[float, float]:
+        """The rate before any observation, and its standard error. text: as for `estimate`."""
+        rate = self.rate * text
+        from_text_to_text = 0.0 if not self.plan.drafts else _COPIES if self.plan.method.sources else _TEXTS
+        return rate, math.hypot(self.error, from_text_to_text * rate)
+
     def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
         """The rate by prior and observations, and its standard error.
 
         plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
         """
-        rate = self.rate * text
-        from_text_to_text = 0.0 if not self.plan.drafts else _COPIES if self.plan.method.sources else _TEXTS
-        error = math.hypot(self.error, from_text_to_text * rate)
+        rate, error = self.prior(text)
         if not self.passes:
             return rate, error
         observed = self.observed(plain)

@@ -24,10 +24,8 @@ _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is l
 _TRIED_EVERY = 16
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
-_BEHIND = 8  # tokens that the draft model has not read with which the next pass tells nothing of its speed
-# A draft that is expected to write so many times as fast as plain decoding may read the text before it has shown
-# anything, for at most so many plain passes, less the time that it would still take.
-_PROMISING, _WORTH_READING = 1.3, 10.0
+_BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
+_WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 
 
 class Auto:
@@ -71,8 +69,7 @@ class Auto:
 
     @property
     def needs_draft(self) -> bool:
-        """Not before the time of plain decoding is known, as then there may be no reason to let it read the prompt."""
-        return self._held.plan.method.needs_draft and self.guide.knows_plain
+        return self._held.plan.method.needs_draft
 
     @property
     def held(self) -> Plan:
@@ -135,11 +132,12 @@ class Auto:
         self._read()
         self.guide.read_prompt(n_tokens, seconds)
         self._n_unread += n_tokens
-        if self.is_off and self.guide.knows_plain:
-            self._begin_plainly()
+        if self.is_off:
+            self._purse.begin_text()
+            self._purse.save(seconds / self._plain())
             self._try()  # a text of its own may well be better than the mean of those that were measured
         if self.needs_draft:
-            self._n_unread = 0
+            self._n_unread = 0  # it reads the prompt now
         self._next = self._sized(self._held)
 
     def record(self, record: PassRecord) -> None:
@@ -163,16 +161,10 @@ class Auto:
         self._ctx = record.ctx
         self._n_passes += 1
         self.guide.learn(record)
-        is_catching_up = self._n_unread >= _BEHIND
-        is_read = not is_plain and self.needs_draft and (len(record.tree) > 1 or bool(record.draft.widths))
-        self._n_unread = 0 if is_read else self._n_unread + record.n_tokens
         if not is_plain:
-            self._judge(record, is_catching_up)
-        elif not self._is_check and self.guide.knows_plain:
-            self._begin_plainly()
-            if not self._can_pay(self._held):
-                self._change(self._off)
-                self._try()
+            self._judge(record)
+        elif not self._is_check and self.guide.knows_plain and not self._can_pay(self._held.plan):
+            self._change(self._off)
         self._checks.passed(len(record.tree) == 1, self._is_check)
         self._is_check = not self.is_off and self._checks.are_due and self._held.estimate(self._plain())[0] <= _NEAR
         self._next = self._sized(self._held)
@@ -187,19 +179,20 @@ class Auto:
         arms = [arm for arm in self._arms if arm.plan.can_shrink]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
-    def _judge(self, record: PassRecord, is_catching_up: bool) -> None:
-        """Count the pass, and change the plan if another is expected to be faster. is_catching_up: whether the draft,
-        if it was asked, had much text to read first.
-        """
+    def _judge(self, record: PassRecord) -> None:
+        """Count the pass, and change the plan if another is expected to be faster."""
         arm, plain = self._held, self._plain()
         self._since_change += 1
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
+            self._n_unread += record.n_tokens
             self._go_on_plainly(record.seconds)
             return
+        is_catching_up = arm.plan.method.needs_draft and self._n_unread >= _BEHIND
+        self._n_unread = 0 if arm.plan.method.needs_draft else self._n_unread + record.n_tokens
         won = record.n_tokens - record.seconds / plain
         self.guide.follow(record)
-        if is_catching_up and self._n_unread == 0:
+        if is_catching_up:
             self._purse.owe(max(-won, 0.0))
             return
         self._looks += self._is_looking
@@ -223,8 +216,7 @@ class Auto:
             text = math.sqrt(rate / self._held.rate)
             others = [arm for arm in self._arms if arm is not self._held]
             best = max(others, key=lambda arm: arm.estimate(plain, text)[0])
-            is_free = best.passes > 0 or not best.plan.drafts
-            if best.estimate(plain, text)[0] > rate + error and (is_free or self._can_pay(best)):
+            if best.estimate(plain, text)[0] > rate + error:
                 self._change(best)
 
     def _abandon(self) -> None:
@@ -234,51 +226,45 @@ class Auto:
         self._purse.end_plan(sources_go_on=rest is not self._off)
         self._change(rest)
 
-    def _begin_plainly(self) -> None:
-        """A text begins without speculation. Where a plan is promising, it may be tried at once."""
-        self._purse.begin_plainly(any(self._prospect(arm) > 1 for arm in self._arms[1:]))
-
     def _go_on_plainly(self, seconds: float) -> None:
+        """Put a share of the time without speculation into the purse, and try another plan now and then."""
         self._purse.save(seconds / self._plain())
         if self._since_change % _TRIED_EVERY == 0:
             self._try()
 
     def _try(self) -> None:
-        """Take up the plan that may be fastest, if it is known to win, or if it may win and the purse pays for it."""
+        """Take up the most promising plan if it is known to win, or if it may win and the purse pays for it. What a
+        profile says by more than its error, that the plan loses, is believed.
+        """
         if not self.guide.knows_plain:
             return
+        arms = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
+        if not arms:
+            return
         plain = self._plain()
+        best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
+        rate, error = best.estimate(plain)
+        is_known = best.passes > 0 and rate - error > 1
+        if is_known or self._can_pay(best.plan):
+            self._change(best)
 
-        def may_win(arm: Arm) -> bool:
-            rate, error = arm.estimate(plain)
-            return (arm.passes > 0 and rate - error > 1) or (rate + error >= 1 and self._can_pay(arm))
+    def _may_win(self, arm: Arm) -> bool:
+        """Whether a profile leaves it open that a plan wins by enough to pay for what its draft has to read first."""
+        if self.guide.learned:
+            return True
+        n = self._n_unread if arm.plan.method.needs_draft else 0
+        reading = self.guide.reading_ms(n, self._ctx) * 1e-3 / self._plain()
+        return sum(arm.prior()) >= 1 + reading / _WORTH_READING
 
-        arms = [arm for arm in self._arms[1:] if arm is not self._held and may_win(arm)]
-        if arms:
-            self._change(max(arms, key=lambda arm: sum(arm.estimate(plain))))
-
-    def _prospect(self, arm: Arm) -> float:
-        """The rate that a plan may reach, by what was measured of it, or by what pass times let expect."""
-        rate, error = arm.estimate(self._plain())
-        if arm.plan.method.needs_draft and self.guide.learned and not arm.passes:
-            return min(rate + error, self.guide.prospect(self._ctx))
-        return rate + error
-
-    def _can_pay(self, arm: Arm) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the arm's plan. What the draft has to
-        read first must cost little beside what the plan may save.
-        """
-        plan, plain = arm.plan, self._plain()
+    def _can_pay(self, plan: Plan) -> bool:
+        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
         smallest = self._cost(plan.smallest)
         if not plan.method.needs_draft:
             return smallest <= self._purse.balance
-        looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
+        looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
         # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
         is_bounded = plan.can_shrink and not self.guide.learned
-        cost = looks if is_bounded else max(looks, smallest)
-        reading = self.guide.reading_ms(self._n_unread, self._ctx) * 1e-3 / plain
-        saved = _WORTH_READING * max(1 - _PROMISING / self._prospect(arm), 0.0)
-        return cost <= self._purse.balance and cost + reading <= self._purse.balance + saved
+        return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
 
     def _change(self, arm: Arm) -> None:
         for other in self._arms:

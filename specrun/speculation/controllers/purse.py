@@ -4,32 +4,33 @@ from __future__ import annotations
 
 # Chosen in the simulations of tests/speculation/controllers: by them `auto` loses at most 3 % of 96 tokens where
 # nothing pays.
-_STAKE = 1.1  # plain passes that may be lost where a plan is promising
+_STAKE = 1.1  # plain passes that may be lost before anything is known
 _SHARE = 0.01  # share of the time without speculation that may be lost by trying plans
 _MOST_SAVED = 4.0  # plain passes to which that share adds up at most
 _DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
 _MOST_WON = 8.0  # and at most so many plain passes
+_SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
 _FIRST_CHECK, _LAST_CHECK = 16, 64  # passes before plain decoding is checked; they double from check to check
 
 
 class Purse:
     """What passes won or lost, compared with plain decoding.
 
-    It begins empty, and every plain pass adds a small share of its time, so losses are bounded where nothing pays.
-    Where a plan is promising, there is a small stake. A plan that wins fills the purse up to some standard deviations
-    of a pass, so that a few unlucky passes do not end it.
+    It begins with a small stake, and every plain pass adds a small share of its time, so losses are bounded where
+    nothing pays. A plan that wins fills the purse up to some standard deviations of a pass, so that a few unlucky
+    passes do not end it.
 
     balance: plain passes that may be lost now; negative if more was lost.
     """
 
     def __init__(self, is_proven: bool) -> None:
         """is_proven: whether a profile says that the first plan wins."""
-        self.balance = _MOST_SAVED if is_proven else 0.0
+        self.balance = _MOST_SAVED if is_proven else _STAKE
         self._debt = 0.0
 
-    def begin_plainly(self, is_promising: bool) -> None:
-        """A text begins without speculation: earlier texts pay for none of its trials. What they owe is still owed."""
-        self.balance = min(self.balance, 0.0) + _STAKE * is_promising
+    def begin_text(self) -> None:
+        """A text begins without speculation: it may lose no more than the first did."""
+        self.balance = min(self.balance, _STAKE)
 
     def save(self, plain_passes: float) -> None:
         """Put in a share of so many plain passes, which were made without speculation."""
@@ -48,8 +49,10 @@ class Purse:
         self._debt = 0.0
 
     def end_plan(self, sources_go_on: bool) -> None:
-        """A plan that does not win is left. sources_go_on: whether its sources go on alone, while they do not lose."""
-        self.balance = 0.0 if sources_go_on else min(self.balance, 0.0) - self._debt
+        """A plan that does not win is left. sources_go_on: whether its draft sources go on alone."""
+        self.balance = min(self.balance, 0.0) - self._debt
+        if sources_go_on:
+            self.balance = max(self.balance, _SOURCES_STAKE)
 
 
 class Checks:

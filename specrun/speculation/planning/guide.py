@@ -25,8 +25,6 @@ _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is 
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
 _READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
-_USUAL = 0.6  # the chance that a drafted token is accepted, for a draft of which nothing is known
-_LONGEST_USUAL = 16  # tokens of a pass for which that chance is a guess worth making
 _NODES_OF_EACH = 4  # that trees of several texts are expected to have, when the price of a node is looked for
 
 
@@ -133,13 +131,6 @@ class Guide:
     def reading_ms(self, n: int, ctx: int) -> float:
         """Milliseconds that the draft takes to read `n` tokens that it has not seen."""
         return _READING * n * float(self.levels_row(ctx)[1])
-
-    def prospect(self, ctx: int) -> float:
-        """The rate of the best chain, relative to plain decoding, if the draft agrees as often as drafts usually do."""
-        row = self.target_row(ctx)
-        n = np.arange(1, min(len(row) - 1, _LONGEST_USUAL) + 1)
-        tokens = (1 - _USUAL**n) / (1 - _USUAL)
-        return float((tokens / (row[n] + (n - 1) * self.levels_row(ctx)[1])).max() * self.plain_ms(ctx))
 
     @property
     def sizes(self) -> Sequence[int]:

@@ -156,14 +156,13 @@ def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: i
     """Write `n_tokens` tokens of the text from `place` on, after a prompt of so many tokens."""
     done = Run()
     plans.read_prompt(prompt, machine.ms(prompt) / 1e3)
-    unread = prompt
-    if plans.needs_draft:
-        done.seconds, unread = prompt * machine.reading / 1e3, 0
+    unread = 0 if plans.needs_draft else prompt
+    done.seconds = (prompt - unread) * machine.reading / 1e3
     while done.n_tokens < n_tokens:
         plan = plans.plan()
         record = _pass(plan, plans.guide, of, place, prompt + place, machine, unread)
+        unread = 0 if plan.method.needs_draft else unread + record.n_tokens
         plans.record(record)
-        unread = 0 if record.draft_seconds else unread + record.n_tokens
         done.plans.append(plan)
         done.sizes.append(len(record.tree))
         done.seconds += record.seconds
@@ -173,6 +172,7 @@ def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: i
 
 
 def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machine: Machine, unread: int) -> PassRecord:
+    """unread: tokens of the text that the draft reads first if it is asked."""
     source = _Draft(of, place)
     guesses = _Guesses(of, place) if plan.method.sources else None
     drafter = Drafting(plan, 0.0, source, guide, guesses).drafter()
