@@ -1,10 +1,12 @@
-"""What `auto` costs without a draft model where nothing pays, compared with plain decoding.
+"""What `auto` costs where nothing pays, compared with plain decoding.
 
-    python scripts/bench_loss.py TARGET.gguf [...] [--tokens 96] [--rounds 2]
+    python scripts/bench_loss.py TARGET.gguf [...] [--draft DRAFT.gguf] [--each N] [--tokens 96] [--rounds 2]
 
-Only draft sources can draft then. Each prompt of `specrun bench` is written plainly, twice with `auto`, and plainly
-again, and the ratio of the rates counts, so that a machine that becomes slower tells nothing. Nothing is known
-beforehand. Prints the median of the prompts with their quartiles, and the share of passes that drafted.
+Without --draft only draft sources can draft. --each takes only so many prompts of each kind. Each prompt of `specrun
+bench` is written plainly, twice with `auto`, and plainly again, and the ratio of the rates counts, so that a machine
+that becomes slower tells nothing. The time in which the prompt is read counts, as a draft may read it, too. What is
+known beforehand is the profile of `specrun tune`, if there is one. Prints the median of the prompts with their
+quartiles, and the tokens of a pass.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from specrun.engine.statistics import Statistics
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+")
+    parser.add_argument("--draft", default="none")
+    parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=2)
     asked = parser.parse_args()
@@ -28,15 +32,16 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for target in asked.targets:
         with (
-            specrun.load(target, "none", learn=False) as auto,
+            specrun.load(target, asked.draft, learn=False) as auto,
             specrun.load(target, "none", speculate="off") as off,
         ):
             for temperature in (0.0, 0.8):
                 ratios, passes, plain_ms = [], [], []
                 for _ in range(asked.rounds):
-                    for prompt in bench_prompts.shipped():
+                    prompts = [p for kind in bench_prompts.USUAL for p in bench_prompts.shipped((kind,))[: asked.each]]
+                    for prompt in prompts:
                         written = [write(model, prompt.text, temperature, asked.tokens) for model in (off, auto) * 2]
-                        rates = [done.tokens_per_second for done in written]
+                        rates = [done.completion_tokens / (done.prefill_seconds + done.seconds) for done in written]
                         ratios.append((rates[1] + rates[3]) / (rates[0] + rates[2]))
                         passes += [written[1].tokens_per_pass, written[3].tokens_per_pass]
                         plain_ms += [1e3 / rates[0], 1e3 / rates[2]]

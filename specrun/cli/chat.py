@@ -47,7 +47,7 @@ def chat(
     from specrun.chat import conversation_file, lists
     from specrun.chat.loop import ChatLoop, Surroundings
     from specrun.chat.reader import PipeReader, TerminalReader
-    from specrun.cli.opening import opened_for_chats
+    from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 
@@ -63,7 +63,7 @@ def chat(
         chat_template.prepare()
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
-        return opened_for_chats(replace(models, target=name, draft=draft), speculation, machine, sampling.temp)
+        return opened(replace(models, target=name, draft=draft), speculation, machine, sampling.temp, is_chat=True)
 
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()

@@ -19,22 +19,23 @@ from specrun.views import output
 
 
 def opened(
-    models: ModelOptions, speculation: SpeculationOptions, machine: MachineOptions, temperature: float, **further: Any
+    models: ModelOptions,
+    speculation: SpeculationOptions,
+    machine: MachineOptions,
+    temperature: float,
+    is_chat: bool = False,
+    **further: Any,
 ) -> Model:
-    """What `open_model` gives, with questions, notices and progress on stderr. further: its other arguments."""
+    """What `open_model` gives, with questions, notices and progress on stderr. is_chat: whether prompts are messages,
+    which take a chat template. further: its other arguments.
+    """
     asked = models, speculation, machine, temperature, AskingFetcher(models.pull), output.note
     model = open_model(*asked, progress=output.progress, **further)
     for notice in model.notices:
         output.note(notice)
-    note_unusable_gpu()
-    return model
-
-
-def opened_for_chats(*options: Any, **further: Any) -> Model:
-    """As `opened`, with a notice about a model that has no chat template."""
-    model = opened(*options, **further)
-    if model.llama_model.chat_template is None:
+    if is_chat and model.llama_model.chat_template is None:
         output.note("the model has no chat template, so ChatML is used; --chat-template names another")
+    note_unusable_gpu()
     return model
 
 

@@ -70,7 +70,7 @@ def serve(
     The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
     server.
     """
-    from specrun.cli.opening import opened_for_chats
+    from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.hardware.memory import Memory
     from specrun.llama import chat_template
@@ -91,7 +91,7 @@ def serve(
         http = stack.enter_context(HttpServer(app, bound))
         chat_template.prepare()
         asked = models, speculation, machine, sampling.temp
-        model = stack.enter_context(opened_for_chats(*asked, parallel=server.parallel))
+        model = stack.enter_context(opened(*asked, is_chat=True, parallel=server.parallel))
         stack.callback(http.stop)  # before the model is closed, which its threads use
         output.hint(report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)

@@ -6,7 +6,6 @@ of the command. `specrun.doctor` itself never imports llama.cpp.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from specrun.catalog.architectures import READ_IN
 from specrun.doctor import Finding
-from specrun.errors import LlamaError, SpecrunError
+from specrun.errors import LlamaError
 from specrun.hardware.device import Device
 from specrun.processes import child_process
 
@@ -76,13 +75,8 @@ def _answer(request: dict[str, Any], what: str, debug: bool) -> dict[str, Any]:
 
 def serve(request: str) -> None:
     """In the child: print the answer to `request`, which is JSON, or an `error`."""
-    child_process.end_with_parent(lambda: None)
-    given = json.loads(request)
-    try:
-        answers: dict[str, Callable[..., dict[str, Any]]] = {"build": _build, "facts": _facts, "layer": _layer}
-        print(json.dumps(answers[given.pop("ask")](**given)))
-    except SpecrunError as error:
-        print(json.dumps({"error": str(error)}))
+    answers: dict[str, Callable[..., dict[str, Any]]] = {"build": _build, "facts": _facts, "layer": _layer}
+    child_process.reply(request, lambda given: answers[given.pop("ask")](**given))
 
 
 def _build() -> dict[str, Any]:

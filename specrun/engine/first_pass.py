@@ -140,12 +140,11 @@ def serve(request: str) -> None:
     """In the child: run the pair of the options in `request`, and print an object as JSON, with `error` if it fails."""
     from specrun.profiles.codec import converter
 
-    child_process.end_with_parent(lambda: None)
-    try:
-        _run(converter().structure(json.loads(request), RunOptions))
-        print("{}")
-    except Exception as error:  # whatever Python raises is no crash of a driver
-        print(json.dumps({"error": str(error)}))
+    def run(given: dict[str, Any]) -> dict[str, Any]:
+        _run(converter().structure(given, RunOptions))
+        return {}
+
+    child_process.reply(request, run, failures=Exception)  # whatever Python raises is no crash of a driver
 
 
 def _run(options: RunOptions) -> None:

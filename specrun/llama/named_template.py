@@ -44,12 +44,10 @@ class NamedTemplate:
         """As `ChatTemplate.render`. Raises ModelFileError if llama.cpp refuses the messages."""
         turns = [llama_cpp.llama_chat_message(m["role"].encode(), m["content"].encode()) for m in messages]
         chat = (llama_cpp.llama_chat_message * len(turns))(*turns)
-        size = 0
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = llama_cpp.llama_chat_apply_template(self._name, chat, len(turns), add_generation_prompt, buffer, size)
-            if n < 0:
-                raise ModelFileError(f"llama.cpp's chat template {self._name.decode()} does not take these messages")
-            if n <= size:
-                return buffer.raw[:n].decode()
-            size = n
+        given = self._name, chat, len(turns), add_generation_prompt
+        n = llama_cpp.llama_chat_apply_template(*given, None, 0)
+        if n < 0:
+            raise ModelFileError(f"llama.cpp's chat template {self._name.decode()} does not take these messages")
+        buffer = ctypes.create_string_buffer(n)
+        llama_cpp.llama_chat_apply_template(*given, buffer, n)
+        return buffer.raw.decode()

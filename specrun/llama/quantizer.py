@@ -74,12 +74,11 @@ def serve(request: str) -> None:
 
     The process ends early and deletes the file when its parent is gone.
     """
-    arguments: dict[str, Any] = json.loads(request)
-    if arguments.pop("debug"):
-        library.show_log()
-    destination: str | None = arguments["destination"]
-    child_process.end_with_parent(lambda: Path(destination).unlink(missing_ok=True) if destination else None)
-    try:
-        print(json.dumps({"bytes": quantize(**arguments)}))
-    except LlamaError as error:
-        print(json.dumps({"error": str(error)}))
+
+    def work(arguments: dict[str, Any]) -> dict[str, Any]:
+        if arguments.pop("debug"):
+            library.show_log()
+        return {"bytes": quantize(**arguments)}
+
+    destination: str | None = json.loads(request)["destination"]
+    child_process.reply(request, work, lambda: Path(destination).unlink(missing_ok=True) if destination else None)

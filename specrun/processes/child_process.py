@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specrun.errors import CrashError, LlamaError
+from specrun.errors import CrashError, LlamaError, SpecrunError
 
 # -I and this process's sys.path keep Python from importing modules of the same names from the current folder.
 _CHILD = (
@@ -60,6 +60,21 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
     if "error" in result:
         raise LlamaError(result["error"])
     return dict(result)
+
+
+def reply(
+    request: str,
+    work: Callable[[dict[str, Any]], Mapping[str, Any]],
+    clean_up: Callable[[], None] = lambda: None,
+    failures: type[Exception] = SpecrunError,
+) -> None:
+    """In the child: print what `work` makes of the request, or its `error`. clean_up: as for `end_with_parent`."""
+    end_with_parent(clean_up)
+    try:
+        answer = work(json.loads(request))
+    except failures as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
 
 
 def end_with_parent(clean_up: Callable[[], None]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from typing import Any
 
 from starlette.applications import Starlette
@@ -11,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,7 +25,6 @@ from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_r
 from specrun.serving.facts import detokenize, health, metrics, models, props, tokenize
 from specrun.serving.guard import Access, Guard
 from specrun.serving.openai_endpoints import chat_completions, completions
-from specrun.serving.page import page
 from specrun.serving.service import Service
 
 Report = Callable[[Exception], None]
@@ -76,3 +79,37 @@ async def _refused(request: Request, error: Exception) -> Response:
         messages = {404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
         told = ApiError(messages.get(error.status_code, error.detail), error.status_code, headers=error.headers)
     return error_response(path, told)
+
+
+async def page(_request: Request) -> Response:
+    """A page to chat in a browser, in one file. It may run its own script and ask this server, and nothing else."""
+    text, policy = _page()
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """The page, and what a browser may let it do: exactly this script and this style are known by their hashes."""
+    text = (resources.files("specrun.serving") / "page.html").read_text("utf-8")
+    rules = {
+        "default-src": "'none'",
+        "script-src": _hash(text, "script"),
+        "style-src": _hash(text, "style"),
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return text, "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def _hash(text: str, element: str) -> str:
+    (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, re.DOTALL)
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

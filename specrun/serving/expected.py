@@ -15,13 +15,12 @@ from specrun.errors import UsageError
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.reading import harmony, hermes, thinking
-from specrun.serving.reading.deltas import Reader
+from specrun.serving.reading import harmony, hermes
+from specrun.serving.reading.calls import Llama3Reader
+from specrun.serving.reading.deltas import THINKING, THINKING_END, Reader, ThinkingReader
 from specrun.serving.reading.form import AnswerForm
 from specrun.serving.reading.harmony import HarmonyReader
 from specrun.serving.reading.hermes import HermesReader
-from specrun.serving.reading.llama3 import Llama3Reader
-from specrun.serving.reading.thinking import ThinkingReader
 from specrun.serving.tools import ANY_OBJECT, Tools, call_grammar, read_tools
 
 _LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
@@ -71,7 +70,7 @@ class Expected:
         return Llama3Reader(self.tools.schemas) if self.form.calls == "llama3" else HermesReader(self.tools.schemas)
 
     def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:
-        reasoning = (thinking.OPEN, thinking.CLOSE) if self.form.thinks else None
+        reasoning = (THINKING, THINKING_END) if self.form.thinks else None
         behind_reasoning = Trigger("", reasoning, is_open=True) if is_thinking else None
         if self.schema is not None:
             name, rules = schema_rules(self.schema)
@@ -161,4 +160,4 @@ def _schema(given: _ExpectedFields) -> Any:
 
 def _thinks_already(form: AnswerForm, prompt: str) -> bool:
     """Whether the prompt ends where the model thinks."""
-    return form.thinks and prompt.rstrip().endswith(thinking.OPEN)
+    return form.thinks and prompt.rstrip().endswith(THINKING)

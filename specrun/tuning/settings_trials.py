@@ -9,20 +9,20 @@ costs nothing win unless another is clearly faster; with `--exact` all are compa
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.kernel_trials import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import CLEARLY, best_of, is_faster
-from specrun.errors import CrashError, LlamaError, SpecrunError
+from specrun.errors import CrashError, LlamaError
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
@@ -264,13 +264,12 @@ def measured_apart(
 
 def serve(request: str) -> None:
     """Print what `measured` gives for the arguments in `request`, which is JSON, or an `error`."""
-    child_process.end_with_parent(lambda: None)
-    given = json.loads(request)
-    settings, decided = (converter().structure(given[key], LlamaSettings) for key in ("settings", "decided"))
-    options = RunOptions(Path(given["target"]), None, (OFF.plan(),), ctx_size=given["ctx_size"], settings=decided)
-    try:
+
+    def work(given: dict[str, Any]) -> Any:
+        settings, decided = (converter().structure(given[key], LlamaSettings) for key in ("settings", "decided"))
+        options = RunOptions(Path(given["target"]), None, (OFF.plan(),), ctx_size=given["ctx_size"], settings=decided)
         run = Run().stage(given["seconds"])
         trial = measured(given["name"], options, settings, given["compares"], given["text"], run)
-        print(json.dumps(converter().unstructure(trial)))
-    except SpecrunError as error:
-        print(json.dumps({"error": str(error)}))
+        return converter().unstructure(trial)
+
+    child_process.reply(request, work)

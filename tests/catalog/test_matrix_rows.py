@@ -10,8 +10,8 @@ import pytest
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import TensorInfo
-from specrun.catalog.matrix_rows import MatrixRows, matrix_in, whole_numbers_in
 from specrun.errors import ModelFileError
+from specrun.llama.heads.dflash import MatrixRows, matrix_in, whole_numbers_in
 from tests.models import random_llama, split, write_model
 
 EMBEDDING = "token_embd.weight"

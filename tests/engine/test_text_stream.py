@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from specrun.engine.text_stream import TextStream
+from specrun.engine.completion import TextStream
 
 
 def pushed(tokens: list[bytes], stops: list[str] | None = None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Container, Generator
+from collections.abc import Container, Generator, Iterator
 
 from specrun.serving.reading.deltas import CallDelta, Delta, Reader
 
@@ -145,3 +145,24 @@ def _string(part: str) -> str | None:
 def whole_characters(text: str) -> str:
     """`text` with U+FFFD for halves of surrogate pairs, which JSON can escape and UTF-8 cannot represent."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+PYTHON_TAG = "<|python_tag|>"
+
+
+class Llama3Reader(CallReader):
+    """Reads an answer that may be such calls. An object that names a tool other than `tools` is the answer itself."""
+
+    def __init__(self, tools: Container[str]) -> None:
+        super().__init__()
+        self._tools = tools
+
+    def _read(self) -> Iterator[Delta | None]:
+        while (yield from self._follows("{", PYTHON_TAG)):
+            if self._held.lstrip().startswith(PYTHON_TAG):
+                self._skip(PYTHON_TAG)
+                continue
+            if not (yield from self._read_json(self._tools)):
+                break
+            yield from self._skip_blanks("; \n")
+        yield from super()._read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-from specrun.engine.text_stream import undecided
+from specrun.engine.completion import undecided
 
 
 @dataclass(frozen=True)
@@ -104,4 +104,35 @@ class Reader:
             yield from tell(self._take(len(self._held[:n_before].rstrip())))
             if at is not None or self._has_ended:
                 return at is not None
+            yield None
+
+
+THINKING, THINKING_END = "<think>", "</think>"
+
+
+class ThinkingReader(Reader):
+    """Reads the reasoning at the beginning of an answer; the rest is for another reader.
+
+    answer: reads what comes after the reasoning, or everything if there is none.
+    is_open: whether the prompt ended with <think>, as some templates let it.
+    """
+
+    def __init__(self, answer: Reader, is_open: bool) -> None:
+        super().__init__()
+        self._answer = answer
+        self._is_open = is_open
+
+    def finish(self) -> list[Delta]:
+        return super().finish() + self._answer.finish()
+
+    def _read(self) -> Iterator[Delta | None]:
+        if self._is_open or (yield from self._follows(THINKING)):
+            if not self._is_open:
+                self._skip(THINKING)
+            yield from self._skip_blanks()
+            yield from self._tell_until(reasoning, THINKING_END)
+            self._skip(THINKING_END)
+            yield from self._skip_blanks()
+        while True:
+            yield from self._answer.push(self._take(len(self._held)))
             yield None

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from specrun.serving.reading import harmony, hermes, llama3, thinking
+from specrun.serving.reading import harmony, hermes
+from specrun.serving.reading.calls import PYTHON_TAG
+from specrun.serving.reading.deltas import THINKING, THINKING_END
 
 # How calls of tools are written: as the files of these names say, and "coder" as XML in Hermes' markers.
 CallStyle = Literal["hermes", "coder", "llama3", "harmony"]
@@ -33,15 +35,15 @@ class AnswerForm:
         """What answers are read by; models have control tokens for some of them. has_tools: whether calls are read."""
         if self.calls == "harmony":
             return (harmony.CHANNEL, harmony.MESSAGE, harmony.START, harmony.END, harmony.CONSTRAIN)
-        think = (thinking.OPEN, thinking.CLOSE) if self.thinks else ()
+        think = (THINKING, THINKING_END) if self.thinks else ()
         if not has_tools:
             return think
-        return (*think, llama3.PYTHON_TAG) if self.calls == "llama3" else (*think, hermes.OPEN, hermes.CLOSE)
+        return (*think, PYTHON_TAG) if self.calls == "llama3" else (*think, hermes.OPEN, hermes.CLOSE)
 
 
 def answer_form(template: str) -> AnswerForm:
     """The form of the answers of a model with this chat template."""
-    return AnswerForm(_call_style(template), thinking.CLOSE in template, "arguments is string" in template)
+    return AnswerForm(_call_style(template), THINKING_END in template, "arguments is string" in template)
 
 
 def _call_style(template: str) -> CallStyle | None:

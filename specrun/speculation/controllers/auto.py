@@ -25,6 +25,8 @@ _TRIED_EVERY = 16
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
+_READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
+_HOPELESS = 0.6  # a plan that was learned to be slower is never tried
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 
 
@@ -227,7 +229,6 @@ class Auto:
         self._change(rest)
 
     def _go_on_plainly(self, seconds: float) -> None:
-        """Put a share of the time without speculation into the purse, and try another plan now and then."""
         self._purse.save(seconds / self._plain())
         if self._since_change % _TRIED_EVERY == 0:
             self._try()
@@ -236,10 +237,8 @@ class Auto:
         """Take up the most promising plan if it is known to win, or if it may win and the purse pays for it. What a
         profile says by more than its error, that the plan loses, is believed.
         """
-        if not self.guide.knows_plain:
-            return
         arms = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
-        if not arms:
+        if not arms or not self.guide.knows_plain:
             return
         plain = self._plain()
         best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
@@ -250,10 +249,10 @@ class Auto:
 
     def _may_win(self, arm: Arm) -> bool:
         """Whether a profile leaves it open that a plan wins by enough to pay for what its draft has to read first."""
-        if self.guide.learned:
-            return True
+        if self.guide.learned:  # by earlier runs, which may have seen other texts
+            return arm.rate > _HOPELESS
         n = self._n_unread if arm.plan.method.needs_draft else 0
-        reading = self.guide.reading_ms(n, self._ctx) * 1e-3 / self._plain()
+        reading = _READING * n * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
         return sum(arm.prior()) >= 1 + reading / _WORTH_READING
 
     def _can_pay(self, plan: Plan) -> bool:

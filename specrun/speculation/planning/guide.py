@@ -24,7 +24,6 @@ _IDLE = 16  # passes without drafting after which the recent counts of the calib
 _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
-_READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
 _NODES_OF_EACH = 4  # that trees of several texts are expected to have, when the price of a node is looked for
 
 
@@ -127,10 +126,6 @@ class Guide:
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
         return self._target.ms(1, ctx) + self._step_ms
-
-    def reading_ms(self, n: int, ctx: int) -> float:
-        """Milliseconds that the draft takes to read `n` tokens that it has not seen."""
-        return _READING * n * float(self.levels_row(ctx)[1])
 
     @property
     def sizes(self) -> Sequence[int]:

@@ -10,10 +10,10 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.matrix_rows import matrix_in, whole_numbers_in
 from specrun.llama import BlockDraft
 from specrun.llama.context import Logits
 from specrun.llama.heads import dflash
+from specrun.llama.heads.dflash import matrix_in, whole_numbers_in
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.tree import ROOT

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from specrun.serving.reading.deltas import Reader
+from specrun.serving.reading.calls import Llama3Reader
+from specrun.serving.reading.deltas import Reader, ThinkingReader
 from specrun.serving.reading.harmony import HarmonyReader
 from specrun.serving.reading.hermes import HermesReader
-from specrun.serving.reading.llama3 import Llama3Reader
-from specrun.serving.reading.thinking import ThinkingReader
 from tests.serving.reading.told import Told, told, told_however_cut
 
 TOOLS: dict[str, Any] = {
