@@ -1,18 +1,19 @@
 """What `auto` costs where nothing pays, compared with plain decoding.
 
-    python scripts/bench_loss.py TARGET.gguf [...] [--draft DRAFT.gguf] [--each N] [--tokens 96] [--rounds 2]
+    python scripts/bench_loss.py TARGET.gguf [...] [--draft DRAFT.gguf] [--chat] [--each N] [--tokens 96] [--rounds 2]
 
-Without --draft only draft sources can draft. --each takes only so many prompts of each kind. Each prompt of `specrun
-bench` is written plainly, twice with `auto`, and plainly again, and the ratio of the rates counts, so that a machine
-that becomes slower tells nothing. The time in which the prompt is read counts, as a draft may read it, too. What is
-known beforehand is the profile of `specrun tune`, if there is one. Prints the median of the prompts with their
-quartiles, and the tokens of a pass.
+Without --draft only draft sources can draft. --chat puts the prompts into the model's chat template. --each takes only
+so many prompts of each kind. Each prompt of `specrun bench` is written plainly, twice with `auto`, and plainly again,
+and the ratio of the rates counts, so that a machine that becomes slower tells nothing. The time in which the prompt is
+read counts, as a draft may read it, too. What is known beforehand is the profile of `specrun tune`, if there is one.
+Prints the median of the prompts with their quartiles, and the tokens of a pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from typing import Any
 
 import specrun
 from specrun.bench import bench_prompts
@@ -24,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+")
     parser.add_argument("--draft", default="none")
+    parser.add_argument("--chat", action="store_true")
     parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=2)
@@ -40,7 +42,8 @@ def main() -> None:
                 for _ in range(asked.rounds):
                     prompts = [p for kind in bench_prompts.USUAL for p in bench_prompts.shipped((kind,))[: asked.each]]
                     for prompt in prompts:
-                        written = [write(model, prompt.text, temperature, asked.tokens) for model in (off, auto) * 2]
+                        options = {"raw": not asked.chat, "temp": temperature, "max_tokens": asked.tokens, "seed": 3}
+                        written = [write(model, prompt.text, options) for model in (off, auto) * 2]
                         rates = [done.completion_tokens / (done.prefill_seconds + done.seconds) for done in written]
                         ratios.append((rates[1] + rates[3]) / (rates[0] + rates[2]))
                         passes += [written[1].tokens_per_pass, written[3].tokens_per_pass]
@@ -53,9 +56,8 @@ def main() -> None:
                 )
 
 
-def write(model: Model, prompt: str, temperature: float, n_tokens: int) -> Statistics:
+def write(model: Model, prompt: str, options: dict[str, Any]) -> Statistics:
     model.engine.reset()
-    options = {"raw": True, "temp": temperature, "max_tokens": n_tokens, "seed": 3}
     return model.generate(prompt, **options).statistics
 
 
