@@ -17,6 +17,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import DEFAULT_CTX_SIZE, RunOptions
 from specrun.errors import PairError, UsageError
+from specrun.llama.facts.relied_on import EXACT_TYPES, why_not
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.auto import Auto
@@ -76,6 +77,7 @@ def _address(pointer: Any) -> int:
 
 @pytest.fixture
 def objects(monkeypatch: pytest.MonkeyPatch) -> LlamaObjects:
+    why_not(EXACT_TYPES)  # a process checks llama.cpp once, with a model of its own
     return LlamaObjects(monkeypatch)
 
 
