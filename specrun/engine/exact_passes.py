@@ -102,6 +102,6 @@ def measured(
         return ExactPasses(PLAIN_ONLY, True, tiled=tiled_kernels.in_use())
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
-    result = ExactPasses(sizes, True, survey.ms[padded] / survey.ms[1] - 1, tiled_kernels.in_use())
+    result = ExactPasses(sizes, True, round(survey.ms[padded] / survey.ms[1] - 1, 4), tiled_kernels.in_use())
     remember(path, converter().unstructure(result))
     return result

@@ -39,7 +39,7 @@ def test_without_a_draft_model_auto_has_the_draft_sources(is_sweep: bool, monkey
         assert {plan.drafts for plan in model.plans.candidates} == {True, False}
         made: list[PlanChooser] = []
         new_auto = model.plans.auto
-        monkeypatch.setattr(model.plans, "auto", lambda: made.append(new_auto()) or made[-1])
+        monkeypatch.setattr(model.plans, "auto", lambda t: made.append(new_auto(t)) or made[-1])
         bench = Bench(model, settings, Run(lambda _: None))
         off, auto = bench.sweep(prompts) if is_sweep else bench.run(prompts)
         assert [str(chooser) for chooser in made] == [auto.plan]
