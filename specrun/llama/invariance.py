@@ -7,15 +7,15 @@ and trees of several sizes.
 The bytes of K, V and recurrent states are compared too: a difference there shows in the logits only hundreds of tokens
 later.
 
-Other sizes change a target's logits. How much they do for one known text (`largest_difference`) tells a token that
-batched arithmetic decided otherwise from a wrong token (docs/trust.md).
+Other sizes change a target's logits. How much they do for one known text (`rows_of_sizes`) tells a token that batched
+arithmetic decided otherwise from a wrong token (docs/trust.md).
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -257,14 +257,12 @@ def rows_behind(target: TargetContext, prompt: Sequence[int], written: Sequence[
     return rows
 
 
-def largest_difference(
-    target: TargetContext, prompt: Sequence[int], written: Sequence[int], plain: Logits, sizes: Iterable[int]
-) -> float:
-    """The largest difference of any logit between plain decoding and passes of the given sizes.
-
-    plain: float32[n, n_vocab], what `rows_behind` gives for passes of one token; the last n tokens are compared.
+def rows_of_sizes(
+    target: TargetContext, prompt: Sequence[int], written: Sequence[int], n_rows: int, sizes: Iterable[int]
+) -> Iterator[Logits]:
+    """What `rows_behind` gives for passes of each size, but that of the written tokens only the last 2 `n_rows` are
+    decoded in such passes, and those before are read as a prompt.
     """
-    return max(
-        (float(np.abs(rows_behind(target, prompt, written, size, len(plain)) - plain).max()) for size in sizes),
-        default=0.0,
-    )
+    begin = max(len(written) - 2 * n_rows, 0)
+    for size in sizes:
+        yield rows_behind(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+import numpy as np
+
 from specrun.bench.bench_prompts import BenchPrompt, fitting
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
@@ -26,10 +28,9 @@ TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do wh
 _AROUND = 8  # tokens before and behind a divergence that are shown
 _COMPARED_ROWS = 16  # of the tokens up to a divergence; chosen by hand
 _MOST_SIZES = 6  # sizes of passes that are compared where texts part; chosen by hand
-# A gap is the difference of two logits. Passes of other sizes may move each of the two by as much as they were seen to
-# move the logit that moved most, of thousands. Two given logits move less than that, which leaves room for trees that
-# were not measured (docs/trust.md has the gaps that were seen).
-_LOGITS_OF_A_GAP = 2
+# The gap between two tokens was seen to move by so much in some dozens of positions and sizes of passes. In a tree that
+# was not measured it may move further: for a normal distribution, this is four standard deviations.
+_ROOM = 1.5
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,15 @@ class Verifier:
             recent = sampler.recent([*prompt, *plain.tokens[:at]])
             gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
             if not self.model.exactness.is_exact:
-                difference = invariance.largest_difference(target, prompt, written, rows, _some(text.sizes))
-                if sampling.has_penalties:  # dividing or multiplying a logit changes its rounding error alike
-                    difference *= max(sampling.repeat_penalty, 1 / sampling.repeat_penalty)
-                explained = _LOGITS_OF_A_GAP * difference / (sampling.temperature or 1.0)
+                # Penalties divide or multiply logits, and their errors alike.
+                scale = max(sampling.repeat_penalty, 1 / sampling.repeat_penalty) / (sampling.temperature or 1.0)
+                # A filter may compare the two with the likeliest token.
+                tokens = [plain.tokens[at], text.tokens[at], int(rows[-1].argmax())]
+                for batched in invariance.rows_of_sizes(target, prompt, written, len(rows), _some(text.sizes)):
+                    if sampler.sample(batched[-1], len(prompt) + at, recent) == text.tokens[at]:
+                        explained = max(explained, gap)
+                    moved = batched[:, tokens] - rows[:, tokens]
+                    explained = max(explained, _ROOM * float(np.ptp(moved, axis=1).max()) * scale)
         return Divergence(at, gap, explained, self._around(plain, at), self._around(text, at))
 
     def _around(self, text: _Text, at: int) -> str:

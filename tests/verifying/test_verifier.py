@@ -111,8 +111,8 @@ def test_texts_that_rounding_parts_are_near_ties(
     assert len(ties) > 1
     for tie in ties:
         assert tie.gap is not None
-        assert 0 <= tie.gap <= tie.explained <= 2 * 0.3 * amplified / 0.8 + 1e-4
-        assert tie.explained > 0.5
+        assert 0 <= tie.gap <= tie.explained <= 1.5 * 2 * 0.3 * amplified / 0.8 + 1e-4
+        assert tie.explained > 0.3
         assert tie.plain != tie.speculated
 
 
@@ -145,6 +145,23 @@ def test_a_wrong_token_is_told_from_rounding(k_quant: Model, monkeypatch: pytest
     assert one.divergence is not None
     assert one.divergence.gap is not None
     assert 0 < one.divergence.explained < one.divergence.gap
+
+
+@pytest.mark.slow
+def test_an_error_of_three_tenths_of_a_logit_is_found(k_quant: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a bug that moves the logits of drafted passes by several times what their size does."""
+    accept = generation.accept
+
+    def wrong(rule: Any, draft: Any, rows: Any, sampler: Any, tokens: Any) -> Accepted:
+        if len(draft.tree) > 1:
+            rng = np.random.default_rng(list(tokens))
+            rows = rows + rng.uniform(-0.3, 0.3, rows.shape).astype(np.float32)
+        accepted: Accepted = accept(rule, draft, rows, sampler, tokens)
+        return accepted
+
+    monkeypatch.setattr(generation, "accept", wrong)
+    findings = found(k_quant, replace(SETTINGS, max_tokens=64))
+    assert "different" in {one.outcome for one in findings}
 
 
 def test_where_passes_are_exact_no_difference_is_a_near_tie(k_quant: Model, monkeypatch: pytest.MonkeyPatch) -> None:
