@@ -27,10 +27,9 @@ from specrun.verifying.seed_test import seed_test
 TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do where that does not pay
 _AROUND = 8  # tokens before and behind a divergence that are shown
 _COMPARED_ROWS = 16  # of the tokens up to a divergence; chosen by hand
+_LIKELIEST = 4  # tokens whose logits are compared, too; chosen by hand
 _MOST_SIZES = 6  # sizes of passes that are compared where texts part; chosen by hand
-# The gap between two tokens was seen to move by so much in some dozens of positions and sizes of passes. In a tree that
-# was not measured it may move further: for a normal distribution, this is four standard deviations.
-_ROOM = 1.5
+_ROOM = 1.5  # times as far as in the positions that were measured, a gap may move in a tree that was not
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,8 @@ class Verifier:
             if not self.model.exactness.is_exact:
                 # Penalties divide or multiply logits, and their errors alike.
                 scale = max(sampling.repeat_penalty, 1 / sampling.repeat_penalty) / (sampling.temperature or 1.0)
-                # A filter may compare the two with the likeliest token.
-                tokens = [plain.tokens[at], text.tokens[at], int(rows[-1].argmax())]
+                # A filter may compare the two with the likeliest tokens, which also tell more of few positions.
+                tokens = [plain.tokens[at], text.tokens[at], *np.argpartition(rows[-1], -_LIKELIEST)[-_LIKELIEST:]]
                 for batched in invariance.rows_of_sizes(target, prompt, written, len(rows), _some(text.sizes)):
                     if sampler.sample(batched[-1], len(prompt) + at, recent) == text.tokens[at]:
                         explained = max(explained, gap)
