@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
-from specrun.interrupts import InterruptFlag, is_ending, undone
+from specrun.interrupts import is_ending
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
@@ -21,9 +20,6 @@ from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
     from specrun.cli.prompt_input import PromptLine
-    from specrun.engine.completion import Completion
-    from specrun.engine.model import Model
-    from specrun.engine.request import Request
 
 
 @dataclass(frozen=True)
@@ -73,15 +69,16 @@ def generate(
     with opened(models, speculation, machine, sampling.temp) as model:
         output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         if model.llama_model.chat_template is None and not form.raw:
-            reason = "the model has no chat template, so the prompt is continued as it is"
-            output.note(f"{reason}; --chat-template chatml gives it one")
-        writer = AnswerWriter(model, request, form)
+            output.note(
+                "the model has no chat template, so the prompt is continued as it is; see --chat-template"
+            )
+        writer = answer_report.AnswerWriter(model, request, form.raw, form.stats)
         if lines is not None:
             return _write_lines(lines, writer)
         return writer.write_object(text) if form.json else writer.write_text(text)
 
 
-def _write_lines(lines: Iterable[PromptLine], writer: AnswerWriter) -> int:
+def _write_lines(lines: Iterable[PromptLine], writer: answer_report.AnswerWriter) -> int:
     """Write one JSON object for each line. A line that fails gets an object with `error` and decides the exit code."""
     code = 0
     for line in lines:
@@ -96,63 +93,3 @@ def _write_lines(lines: Iterable[PromptLine], writer: AnswerWriter) -> int:
         if interrupted or is_ending():
             return INTERRUPTED_EXIT_CODE
     return code
-
-
-class AnswerWriter:
-    """Writes an answer to one prompt after the other on stdout, and what is to be said about them on stderr.
-
-    request: how answers are written; its prompt is ignored.
-    """
-
-    def __init__(self, model: Model, request: Request, form: FormOptions) -> None:
-        self._model, self._request, self._form = model, request, form
-        self._notices = answer_report.Notices(model)
-
-    def write_text(self, prompt: str) -> int:
-        """Write the answer piece by piece. Returns the exit code."""
-        completion = self._completion(prompt)
-
-        def end_line() -> None:
-            if completion.text and not completion.text.endswith("\n"):
-                output.write("\n")
-
-        with undone(end_line):
-            _run(completion, output.write)
-        if not completion.text.endswith("\n"):
-            output.write("\n")
-        return self._end(completion)
-
-    def write_object(self, prompt: str, **entries: Any) -> int:
-        """Write the answer as one JSON object that begins with `entries`. Returns the exit code."""
-        completion = self._completion(prompt)
-        _run(completion)
-        output.write_json(entries | answer_report.as_json(completion))
-        return self._end(completion)
-
-    def _completion(self, prompt: str) -> Completion:
-        tokens = self._model.prompt_tokens(prompt, self._form.raw)
-        return self._model.complete(replace(self._request, prompt=tokens))
-
-    def _end(self, completion: Completion) -> int:
-        lines = self._notices.after(completion)
-        if self._form.stats:
-            lines.append(answer_report.as_text(completion, self._model))
-        for line in lines:
-            output.note(line)
-        return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
-
-
-def _run(completion: Completion, show: Callable[[str], None] | None = None) -> None:
-    """Write the answer, and give each piece to `show`. Ctrl-C ends the answer after the pass that is running.
-
-    A line on a terminal says how far the answer is: until the first piece is shown, or all the time without `show`.
-    """
-    started = time.perf_counter()
-    with InterruptFlag() as interrupted:
-        pieces = completion.stream(interrupted)
-        with output.activity(lambda: answer_report.status(completion, started)):
-            first = next(pieces, "") if show else "".join(pieces)
-        if show:
-            show(first)
-            for piece in pieces:
-                show(piece)

@@ -29,10 +29,9 @@ def given_template(choice: str) -> str:
     names = named_template.names()
     if choice in names:
         return choice
-    path = Path(choice)
-    if not path.exists():
+    if not Path(choice).exists():
         raise UsageError(f"--chat-template {choice} is neither a file nor one of {', '.join(sorted(names))}")
-    text = decode(read_bytes(path, UsageError, _LARGEST_TEMPLATE), choice, UsageError)
+    text = decode(read_bytes(Path(choice), UsageError, _LARGEST_TEMPLATE), choice, UsageError)
     if not text.strip():
         raise UsageError(f"{choice} is empty; give a file with a Jinja template")
     return text

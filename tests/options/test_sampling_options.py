@@ -13,13 +13,13 @@ import typer
 
 from specrun.bench import runner
 from specrun.chat.commands import SETTINGS, ChatSettings
-from specrun.cli import generate
 from specrun.cli.app import app
 from specrun.engine.model import Model
 from specrun.engine.request import Request, make_request
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions, TokenOptions, sampling_parameters
 from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.verifying import verifier
+from specrun.views import answer_report
 from tests.conftest import SpecrunHere
 
 # A value of each kind of field that differs from the default, as the command line has it and as it arrives.
@@ -71,7 +71,7 @@ def test_every_option_arrives(
         seen.append(settings.sampling)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate, "AnswerWriter", kept)
+    monkeypatch.setattr(answer_report, "AnswerWriter", kept)
     monkeypatch.setattr(runner, "Bench", kept)
     monkeypatch.setattr(verifier, "Verifier", kept)
     prompt = ["x"] if name == "generate" else []

@@ -234,9 +234,7 @@ class Auto:
             self._try()
 
     def _try(self) -> None:
-        """Take up the most promising plan if it is known to win, or if it may win and the purse pays for it. What a
-        profile says by more than its error, that the plan loses, is believed.
-        """
+        """Take up the most promising of the plans that may win, if it is known to win or the purse pays for it."""
         arms = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
         if not arms or not self.guide.knows_plain:
             return
