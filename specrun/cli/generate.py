@@ -69,9 +69,7 @@ def generate(
     with opened(models, speculation, machine, sampling.temp) as model:
         output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         if model.llama_model.chat_template is None and not form.raw:
-            output.note(
-                "the model has no chat template, so the prompt is continued as it is; see --chat-template"
-            )
+            output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = answer_report.AnswerWriter(model, request, form.raw, form.stats)
         if lines is not None:
             return _write_lines(lines, writer)
