@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -109,8 +108,8 @@ class PositionalMeter:
         """
         if known is None:
             self._engine.reset()
-            rows = rows_along(self._engine.target.context, tokens)
-            known = (self._sampler.distribution(row, ()) for row in islice(rows, skip, None))
+            rows = rows_along(self._engine.target.context, tokens, skip)
+            known = (self._sampler.distribution(row, ()) for row in rows)
         self._engine.read_for_draft(tokens)
         for p, draft_row in zip(known, self._draft.rows_along(tokens, skip), strict=False):
             self.n_positions += 1

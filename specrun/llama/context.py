@@ -243,8 +243,9 @@ class LlamaContext(library.Closing):
         return self._seq_length
 
 
-def rows_along(context: LlamaContext, tokens: Sequence[int]) -> Iterator[Logits]:
-    """Yield float32[n_vocab], the logits after each token of the text; the pass after the next overwrites a row.
+def rows_along(context: LlamaContext, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+    """Yield float32[n_vocab], the logits after each token of the text but the first `skip`; the pass after the next
+    overwrites a row.
 
     The cache must be empty, and holds the text afterwards.
     """
@@ -254,7 +255,7 @@ def rows_along(context: LlamaContext, tokens: Sequence[int]) -> Iterator[Logits]
     n_sequences = 1 if context.model.is_recurrent else config.n_seq_max
     for start in range(0, len(tokens), size):
         part = list(tokens[start : start + size])
-        yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))
+        yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))[max(skip - start, 0) :]
 
 
 def _bytes_of(state: NDArray[np.uint8]) -> Any:

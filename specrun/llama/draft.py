@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +125,7 @@ class DraftContext:
         overwrites a row. The cache is emptied before, and must be emptied afterwards.
         """
         self.reset()
-        rows = rows_along(self.context, readable(tokens, self.n_vocab))
-        return (row[: self.n_vocab] for row in islice(rows, skip, None))
+        return (row[: self.n_vocab] for row in rows_along(self.context, readable(tokens, self.n_vocab), skip))
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
@@ -215,8 +213,7 @@ class RecurrentDraft:
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`."""
         self.reset()
-        rows = rows_along(self.context, readable(tokens, self.n_vocab))
-        return (row[: self.n_vocab] for row in islice(rows, skip, None))
+        return (row[: self.n_vocab] for row in rows_along(self.context, readable(tokens, self.n_vocab), skip))
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""

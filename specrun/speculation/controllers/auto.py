@@ -250,15 +250,14 @@ class Auto:
         if self.guide.learned:  # by earlier runs, which may have seen other texts
             return arm.rate > _HOPELESS
         n = self._n_unread if arm.plan.method.needs_draft else 0
-        reading = _READING * n * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
-        return sum(arm.prior()) >= 1 + reading / _WORTH_READING
+        return sum(arm.prior()) >= 1 + _READING * n * self._level() / _WORTH_READING
 
     def _can_pay(self, plan: Plan) -> bool:
         """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
         smallest = self._cost(plan.smallest)
         if not plan.method.needs_draft:
             return smallest <= self._purse.balance
-        looks = _FEWEST_LOOKS * float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
+        looks = _FEWEST_LOOKS * self._level()
         # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
         is_bounded = plan.can_shrink and not self.guide.learned
         return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
@@ -287,19 +286,22 @@ class Auto:
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
         if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
-        level = float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / plain
         if max(self._looks, self.guide.calibration.n_counted) < _LOOKS:
             tree = replace(plan, budget=min(_LOOKED, plan.budget), depth=min(_LOOKED - 1, plan.depth))
             if self._cost(tree) > self._purse.balance:
                 self._is_looking = True
                 self.guide.most_lost_ms = -math.inf
                 return plan.smallest
-        return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / level))))
+        return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / self._level()))))
 
     def _cost(self, plan: Plan) -> float:
         """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
         n_levels = min(plan.depth, plan.budget - 1) if plan.method.needs_draft else 0
         return self.guide.tree_ms(plan.budget, n_levels, self._ctx) * 1e-3 / self._plain() - 1
+
+    def _level(self) -> float:
+        """What a draft pass over one token takes, in plain passes."""
+        return float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
 
     def _plain(self) -> float:
         """Seconds of a plain pass."""
