@@ -42,7 +42,10 @@ DRAFT_SHAPE = ["--embd", "288", "--vocab", "32000"]
 N_TOKENS = {"ram": 96, "streamed": 40}
 LENGTHS = {"ram": "2,3,4,8,16", "streamed": "3,8,16"}
 DEFAULT = ("3", "0.0")  # llama.cpp's own length and p-min
-OWN_MEMORY = 160 * 2**20  # bytes of a process beside the weights: code, caches, buffers, the draft
+# Bytes of a process beside the weights of the target: code, caches, buffers, the draft. The real pair has 49,152
+# tokens, a draft of 92 MB, and 115 kB of K and V for each token of the context.
+OWN_MEMORY = {"embedded": 160 * 2**20, "real": 512 * 2**20}
+CTX_SIZE = {"embedded": "4096", "real": "2048"}
 SCRIPTS = Path(__file__).parent
 
 
@@ -144,7 +147,7 @@ class Bench:
         command = [
             SCRIPTS / "peers.py", "--target", self.target, "--draft", self.draft, *self._prompts(warm_up=False),
             "-o", "json", "--tools", "speculative-simple", "--depths", lengths, "--p-min", p_min, "--repeat", "1",
-            "-n", self._length, *sampling,
+            "-n", self._length, "--ctx-size", CTX_SIZE[self.pair], *sampling,
             # Re-ordered weights would have to lie in RAM.
             *(["--no-repack"] if self.place == "streamed" else []),
         ]  # fmt: skip
@@ -173,14 +176,14 @@ class Bench:
     def specrun(self, data: Path, command: str, *options: str) -> str:
         """The standard output of a command that keeps its data in `data`."""
         data.mkdir(exist_ok=True)
-        models = ["--target", self.target, "--draft", self.draft]
+        models = ["--target", self.target, "--draft", self.draft, "--ctx-size", CTX_SIZE[self.pair]]
         return self._run(["-m", "specrun", command, *models, *options], {**os.environ, "SPECRUN_DATA_DIR": str(data)})
 
     def _run(self, arguments: Sequence[object], environment: Any) -> str:
         """The standard output of a Python process, under the memory cap where the place wants one."""
         words = [sys.executable, *map(str, arguments)]
         if self.place == "streamed":
-            cap = str(OWN_MEMORY + self.target.stat().st_size // 2)
+            cap = str(OWN_MEMORY[self.pair] + self.target.stat().st_size // 2)
             words = [sys.executable, str(SCRIPTS / "capped.py"), cap, "--evict", str(self.target), "--", *words]
         print("$", " ".join(words), file=sys.stderr, flush=True)
         return subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout

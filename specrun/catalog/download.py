@@ -68,12 +68,17 @@ def missing_bytes(model: RemoteModel) -> int:
     return sum(file.bytes - file_bytes(_blob(model, file)) - file_bytes(_partial(model, file)) for file in model.files)
 
 
-def check_disk(models: Sequence[RemoteModel]) -> int:
-    """Free bytes on the disk of the cache. Raises HubError if the missing parts of `models` do not fit there."""
+def free_bytes() -> int:
+    """Free bytes on the disk of the cache."""
     folder = cache_dir()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    return shutil.disk_usage(folder).free
+
+
+def check_disk(models: Sequence[RemoteModel]) -> int:
+    """Free bytes on the disk of the cache. Raises HubError if the missing parts of `models` do not fit there."""
+    free = free_bytes()
     needed = sum(missing_bytes(model) for model in models)
     if needed > free:
         raise HubError(cache.disk_full(f"{size_text(needed)} are needed and {size_text(free)} are free"))

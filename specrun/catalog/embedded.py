@@ -12,4 +12,10 @@ _FOLDER = Path(str(files("specrun"))) / "embedded"
 TARGET = _FOLDER / "target.gguf"
 DRAFT = _FOLDER / "draft.gguf"
 HEAD = _FOLDER / "head.gguf"
+NAME = "embedded"  # what --target calls the pair
 DRAFTS = {"draft": DRAFT, "eagle3": HEAD}  # by what --draft calls them where no target is named
+
+
+def is_meant(target: str | None) -> bool:
+    """Whether a target's name, or None where none was named, means the embedded pair."""
+    return target is None or target.lower() == NAME

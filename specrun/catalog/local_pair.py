@@ -37,7 +37,7 @@ def local_pair(
 ) -> tuple[Path, Path | None]:
     """The files of a target and its draft.
 
-    target: its name; None is the embedded target.
+    target: its name; None or "embedded" is the embedded target.
     draft: its name, "none" for no draft, "mtp" for the target's own MTP layers (the target's file is then also the
         draft's), or, for the embedded target, a name of `embedded.DRAFTS`. None takes the draft that `specrun tune`
         measured as the fastest, else the draft made from this target, else the catalog's recommendation.
@@ -55,7 +55,7 @@ def local_pair(
     here = _target_path(target) if draft is None and drafting else None
     if here and (pair := _fastest_pair(here, note) or _made_pair(here, target, note)):
         return pair
-    if not target:
+    if target is None or embedded.is_meant(target):
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFTS[draft or "draft"]
     named = draft if drafting else resolve.NO_DRAFT
     choice = resolve.choose(target, named, fetcher.may_fetch)
@@ -87,7 +87,7 @@ def drafts_here(target: str | None) -> list[str]:
     made_draft = made.find(path) if path else None
     names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
     names += [resolve.OWN_HEAD] if path and own_head(GgufFile.read(path)) else []
-    if target is None:
+    if target is None or embedded.is_meant(target):
         return [*names, str(embedded.DRAFT)]
     recommended = resolve.recommended_drafts(resolve.locate(target))
     return names + [name for name in recommended if resolve.locate(name).path]

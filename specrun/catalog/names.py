@@ -5,6 +5,7 @@
     bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` behind it names another
     org/repo/model-Q4_K_M.gguf     a file of a repository
     ./model.gguf                   a path
+    embedded                       the target inside the package
 
 An alias has precedence over an existing file of that name, and that over a repository.
 """
@@ -15,6 +16,7 @@ import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun.catalog import embedded
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.errors import UsageError
@@ -38,6 +40,8 @@ class HubName:
 def parse(name: str) -> Path | HubName:
     """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog."""
     entries = catalog()
+    if embedded.is_meant(name):
+        return embedded.TARGET
     head, _, quantization = name.partition(":")
     if entry := entries.get(head.lower()):
         if quantization and quantization.lower() != entry.quantization.lower():

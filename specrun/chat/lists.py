@@ -6,30 +6,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from specrun.catalog.resolve import LocalModel, local_models
+from specrun.catalog.resolve import LocalModel
 from specrun.chat import conversation_file
 from specrun.display_text import one_line, size_text
 from specrun.errors import SpecrunError
 
 _EMBEDDED = "the embedded pair"
-
-
-def pick_model(notes: Console) -> str | None:
-    """The name of the model that the user chooses, None for the embedded pair, also where it is alone."""
-    found = local_models()
-    if not found:
-        return None
-    notes.print(models(found))
-    while True:
-        notes.print(f"Which model? A number from 1 to {len(found) + 1}, or Enter for 1: ", end="")
-        answer = input().strip() or "1"
-        if answer.isdecimal() and 1 <= int(answer) <= len(found) + 1:
-            return found[int(answer) - 1].name if int(answer) <= len(found) else None
-        notes.print(Text(f"{one_line(answer)} is none of these numbers", style="red"))
 
 
 def models(found: Sequence[LocalModel], current: str | None = "") -> Table:

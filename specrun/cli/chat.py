@@ -39,14 +39,15 @@ def chat(
 ) -> None:
     """Talk with a model.
 
-    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves. Without --target it asks which of
-    the models on this machine shall answer.
+    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves. Without --target it asks which
+    model shall answer: one that is on this machine, or one that fits it.
 
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
     """
-    from specrun.chat import conversation_file, lists
+    from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings
     from specrun.chat.reader import PipeReader, TerminalReader
+    from specrun.cli.choosing import target_of
     from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
@@ -55,9 +56,7 @@ def chat(
     request = make_request(sampling)
     last = conversation_file.last() if how.continue_ else None
     on_terminal = sys.stdin.isatty()
-    target = models.target or (last.target if last else None)
-    if target is None and last is None and on_terminal:
-        target = lists.pick_model(output.stderr)
+    target = last.target if last and not models.target else target_of(models.target)
 
     def open_target(name: str | None) -> Model:
         chat_template.prepare()

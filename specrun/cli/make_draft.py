@@ -70,7 +70,7 @@ def _usual_draft(target: str | None) -> tuple[Path | None, str]:
     """File and name of the draft that is used if none was made; None for a file that is not on this machine."""
     from specrun.catalog import embedded, resolve
 
-    if target is None:
+    if target is None or embedded.is_meant(target):
         return embedded.DRAFT, "the embedded draft"
     draft = resolve.choose(target, None, may_fetch=False).draft
     return (draft.path, draft.name) if draft else (None, "")

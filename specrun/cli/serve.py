@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -68,8 +68,9 @@ def serve(
     """Answer HTTP requests in the shapes of OpenAI and llama-server.
 
     The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
-    server.
+    server. Without --target it asks which model shall answer, where there is a terminal.
     """
+    from specrun.cli.choosing import target_of
     from specrun.cli.opening import opened
     from specrun.engine.request import make_request
     from specrun.hardware.memory import Memory
@@ -85,6 +86,7 @@ def serve(
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     service = Service(JobQueue(server.queue), Defaults(make_request(sampling), sampling.seed))
+    models = replace(models, target=target_of(models.target))
     with ExitStack() as stack:
         bound = stack.enter_context(listening_socket(server.host, server.port))
         app = make_app(service, _access(server, bound), _report)

@@ -33,7 +33,7 @@ def run_options(
 
     Raises UsageError for impossible options, and MissingModelError or HubError for models that cannot be downloaded.
     """
-    if models.target is None and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
+    if embedded.is_meant(models.target) and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
         raise UsageError("--draft needs a target to draft for; give it with --target")
     plans = speculation.plans()
     settings, draft_settings = machine.target_settings(), machine.draft_settings()
@@ -61,7 +61,7 @@ def _wanted_head(target: str | None, plans: Sequence[Plan]) -> str | None:
     wanted = next((plan.method.head for plan in plans if plan.method.head), None)
     if wanted == "mtp":
         return OWN_HEAD
-    return wanted if target is None and wanted in embedded.DRAFTS else None
+    return wanted if embedded.is_meant(target) and wanted in embedded.DRAFTS else None
 
 
 def identity_of(options: RunOptions) -> dict[str, Any]:

@@ -14,8 +14,8 @@ _PANEL = "Models"
 # fmt: off
 Target = Annotated[str | None, typer.Option(
     "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL", rich_help_panel=_PANEL, show_default=False,
-    help="The large model whose text you want: a name listed by `specrun models list`, org/repo:QUANT, or a GGUF file. "
-    "By default the embedded demo pair."
+    help="The large model whose text you want: a name listed by `specrun models list`, org/repo:QUANT, a GGUF file, "
+    "or embedded for the demo pair, which is the default of all commands but chat and serve."
 )]
 # fmt: on
 
@@ -24,8 +24,8 @@ Target = Annotated[str | None, typer.Option(
 class ModelOptions:
     """The options as the user gave them.
 
-    target: None is the embedded pair. draft: None is the usual draft of the target (see `local_pair`), "none" is no
-    draft. `specrun tune` also takes a comma-separated list.
+    target: None and "embedded" are the embedded pair. draft: None is the usual draft of the target (see `local_pair`),
+    "none" is no draft. `specrun tune` also takes a comma-separated list.
     """
 
     target: Target = None

@@ -164,16 +164,33 @@ def test_without_a_target_it_asks_which_model_answers(specrun: Specrun, script: 
     (repository / "mine.gguf").symlink_to(script)
     chat = specrun.on_terminal("chat")
     chat.expect_exact("me/mine/mine.gguf")
-    chat.expect_exact("the embedded pair")
-    chat.expect_exact("A number from 1 to 2")
-    chat.send("3\r")
-    chat.expect_exact("3 is none of these numbers")
+    chat.expect(r"2 +\S+ +\S+ [GM]B +\d+ tokens/s here, \d+ min to download")
+    chat.expect(r"(\d) +embedded ")
+    n_offers = int(chat.match[1])
+    chat.expect_exact(f"A number from 1 to {n_offers}")
+    chat.send(f"{n_offers + 1}\r")
+    chat.expect_exact(f"{n_offers + 1} is none of these numbers")
     chat.send("\r")
     chat.expect_exact(HINT)
     chat.send("one\r")
     chat.expect_exact("5 tokens")
     chat.expect_exact(HINT)
     leave(chat)
+
+
+def test_the_embedded_pair_can_be_named_and_chosen(specrun: Specrun) -> None:
+    chat = specrun.on_terminal("chat", "-n", "2")
+    chat.expect(r"(\d) +embedded ")
+    chat.send(f"{chat.match[1]}\r")
+    chat.expect_exact(HINT)
+    leave(chat)
+    named = specrun("chat", "--target", "embedded", "-n", "2", stdin="hello\n")
+    assert (named.code, bool(named.stdout)) == (0, True), named.stderr
+
+
+@pytest.mark.parametrize("command", ["chat", "serve"])
+def test_nobody_is_asked_for_a_model_where_nobody_can_answer(specrun: Specrun, command: str) -> None:
+    specrun(command, stdin="hello\n").assert_fails(2, "--target", "specrun models list", "--target embedded")
 
 
 def test_history_is_there_in_the_next_run(chat: pexpect.spawn[str], specrun: Specrun, script: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_text_that_is_cut_off_is_noted(here: SpecrunHere, schema: Path) -> Non
 
 def test_every_answer_of_a_chat_follows_it(here: SpecrunHere, grammar: Path) -> None:
     lines = "one\ntwo\n/regen\n/set max-tokens 1\nthree"
-    result = here("chat", "--grammar", grammar, "--seed", "1", stdin=lines)
+    result = here("chat", "-m", "embedded", "--grammar", grammar, "--seed", "1", stdin=lines)
     answers = result.stdout.split()
     assert len(answers) == 4
     assert all(answer.endswith("!") and answer[:-1].islower() for answer in answers[:3])

@@ -176,11 +176,11 @@ def test_mtp_layers_are_compared_with_no_draft(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tuned")
 def test_a_chat_can_leave_the_profiles_plan_and_come_back_to_it(specrun: Specrun, data: Path) -> None:
     messages = "\n".join(["/set max-tokens 8", "/set speculate tree", "hello", "/set speculate auto", "more", "/set"])
-    result = specrun("chat", stdin=messages + "\n", SPECRUN_DATA_DIR=str(data))
+    result = specrun("chat", "-m", "embedded", stdin=messages + "\n", SPECRUN_DATA_DIR=str(data))
     assert result.code == 0, result.stderr
     assert "speculate is tree" in result.stderr
     assert "speculate is auto" in result.stderr
-    refused = specrun("chat", stdin="/set speculate merged\n", SPECRUN_DATA_DIR=str(data))
+    refused = specrun("chat", "-m", "embedded", stdin="/set speculate merged\n", SPECRUN_DATA_DIR=str(data))
     # The method of the profile's own plan may be among them, whichever it was.
     listed = re.search("speculate can be (.*) in this chat; got merged", refused.stderr)
     assert listed, refused.stderr

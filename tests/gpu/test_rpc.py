@@ -89,7 +89,7 @@ def test_the_commands(servers: tuple[str, ...], specrun: Specrun) -> None:
     shared = specrun("bench", "--share", "--methods", "off", "--kinds", "code", "--repeat", "1", "-n", "4", *rpc)
     assert shared.stdout.count("RPC server, ") == 2, shared
     assert not any(server in shared.stdout for server in servers)
-    talked = specrun("chat", *rpc, "-n", "4", stdin="hello\n")
+    talked = specrun("chat", "-m", "embedded", *rpc, "-n", "4", stdin="hello\n")
     assert talked.code == 0
     assert talked.stdout
 
