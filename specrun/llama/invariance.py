@@ -36,7 +36,8 @@ _BOUNDARY = 3 * _BLOCK
 # Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
-_EFFORTS = ((60.0, 32, _SIZES), (400.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
+_SHORT_TEXT, _SEVERAL = 16, 8  # tokens of a text and of a pass behind it
+_EFFORTS = ((60.0, 32, _SIZES), (150.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,22 @@ def exact_sizes(
         tried = (sizes for sizes in tried if target.can_pad(sizes))
         found = (sizes for sizes in tried if sizes == PLAIN_ONLY or comparison.holds(sizes))
         return next(found, PLAIN_ONLY), survey
+    finally:
+        target.reset()
+
+
+def depends_on_size(target: TargetContext, tokens: Sequence[int]) -> bool:
+    """Whether a token gets other bits in a pass over several tokens than in a plain one. Empties the cache.
+
+    Two passes behind a short text tell, so equal bits prove nothing. tokens: a text to decode.
+    """
+    text = [tokens[i % len(tokens)] for i in range(_SHORT_TEXT + _SEVERAL)]
+    target.reset()
+    try:
+        target.set_prompt(text[: _SHORT_TEXT + 1])
+        alone = target.score(TokenTree.root_only(text[_SHORT_TEXT]))[0].tobytes()
+        target.drop_tree()
+        return target.score(TokenTree.chain(text[_SHORT_TEXT:]))[0].tobytes() != alone
     finally:
         target.reset()
 

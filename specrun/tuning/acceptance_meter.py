@@ -16,12 +16,12 @@ from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.drafters.specexec import sharpness_at
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.plan_space import deepest
+from specrun.speculation.planning.plan_space import deepest, largest_that_pays
 from specrun.tuning.text_writer import Text, write_together
 from specrun.tuning.trace import MeasuredAcceptance, Trace, calibrate, record
 
 TAIL = 12  # tokens written behind the last recorded position, so that the end of the text cuts few passes short
-_MIN_POSITIONS = 16  # positions of a text
+_MIN_POSITIONS = 12  # positions of a text
 _LOOK = 4  # positions that are recorded to know the time of each
 _LONGEST = 3600.0  # seconds; stands for no deadline
 _WRITING = 0.6  # share of the time for writing; the rest is for recording
@@ -34,7 +34,7 @@ class AcceptanceMeter:
 
     engine: its contexts must hold trees of `budget` nodes.
     costs: pass times; the recorded trees are as deep as could pay with them.
-    budget: nodes of a recorded tree.
+    budget: most nodes of a recorded tree; it has fewer where larger ones are far from paying.
     width: nodes that a draft pass expands.
     """
 
@@ -78,7 +78,9 @@ class AcceptanceMeter:
         # The target's passes commit more at once with a good draft, so the end of a text cuts more of them short.
         tail = min(max(TAIL, depth // 3), len(texts[0].written) // 2)
         n_positions = max(len(texts[0].written) - tail, 1)
-        limits = DraftLimits(self._budget, depth, self._width, self._engine.target.max_leaves)
+        budget = max(largest_that_pays(self._costs, positional, self._budget), 2)
+        width = min(self._width, max(budget // 4, 2))
+        limits = DraftLimits(budget, min(depth, budget - 1), width, self._engine.target.max_leaves)
         traces: list[Trace] = []
         for i, text in enumerate(texts):
             run.show(f"acceptance at temperature {temperature:g}, text {i + 1} of {len(texts)}")

@@ -53,6 +53,7 @@ def variations(
     is_split: bool,
     n_gpus: int,
     has_tiled: bool,
+    knows_attention: bool,
     has_threshold: bool = False,
 ) -> Iterator[tuple[str, LlamaSettings]]:
     """Names and settings to try, each on top of those that were kept before.
@@ -62,6 +63,7 @@ def variations(
     is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers.
     has_threshold: whether it is open from how many tokens on passes copy weights to the GPU.
     has_tiled: whether passes must be exact and tiled kernels compute some of them.
+    knows_attention: whether the defaults have the fastest kernels for attention, by a trial, and bits do not count.
     """
     if is_split:
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
@@ -77,15 +79,22 @@ def variations(
     # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context,
     # and for reading prompts, may be several times as fast. In f32 its sums do not depend on the size of the pass for
     # some quantizations. These come first, because the time may not suffice for all.
-    yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
+    if not knows_attention:
+        yield "no flash attention, K and V f32", LlamaSettings(type_k="f32", type_v="f32", flash_attn="off")
     if can_repack:
         yield "repacked weights", LlamaSettings(repack=True)
-    yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
-    yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
-    yield "K f16, V bf16", LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
+    if not knows_attention:
+        yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+        yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
+        yield "K f16, V bf16", LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
+
+
+def bits_count(options: RunOptions) -> bool:
+    """Whether bits are compared: for types of weights that keep them at no cost, and for users who ask for them."""
+    return options.exact or keeps_bits(options.target)
 
 
 def choose(
@@ -96,28 +105,30 @@ def choose(
     run: Run,
     may_crash: bool = False,
 ) -> tuple[LlamaSettings, list[Tried]]:
-    """The fastest settings of the target, and all that were tried, the defaults first.
+    """The fastest settings of the target, and all that were tried, the defaults first; none if no candidate is open.
 
     defaults: the settings of a target that nobody has tuned. candidates: names and changes of settings.
     may_crash: whether drivers take part, which may fail with settings that llama.cpp allows.
 
     Settings that the user has decided in `options` stay as they are, and with `options.exact` they are compared with
-    padded passes. Passes over `text` are timed. Bits are compared only with `options.exact` and for types of weights
-    that keep them at no cost, because for others it takes most of the time and decides nothing. Where candidates differ
-    in what a process settles once, its kernels or its threshold of offloading, or may end the process, each is tried in
-    a process of its own: settings with which llama.cpp crashes are named and left out. Raises LlamaError, as it was for
-    the defaults, if no settings work.
+    padded passes. Passes over `text` are timed. Bits are compared only where they count, because elsewhere it takes
+    most of the time and decides nothing. Where candidates differ in what a process settles once, its kernels or its
+    threshold of offloading, or may end the process, each is tried in a process of its own: settings with which
+    llama.cpp crashes are named and left out. Raises LlamaError, as it was for the defaults, if no settings work.
     """
     is_settled_once = any(change.tiled or change.offload_min_batch for _, change in candidates)
     tried_with = measured_apart if is_settled_once or may_crash else measured
-    compares = options.exact or keeps_bits(options.target)
+    compares = bits_count(options)
     failures: list[LlamaError] = []
+
+    def is_open(change: LlamaSettings, base: LlamaSettings) -> bool:
+        is_decided = change.over(options.settings) != options.settings.over(change)  # by the user, otherwise
+        return not is_decided and change.over(base) != base
 
     def tried(candidate: tuple[str, LlamaSettings], best: Tried | None) -> Tried | None:
         name, change = candidate
         base = best.settings if best else defaults
-        is_decided = change.over(options.settings) != options.settings.over(change)  # by the user, otherwise
-        if is_decided or (candidate is not _DEFAULTS and change.over(base) == base):
+        if candidate is not _DEFAULTS and not is_open(change, base):
             return None
         run.show(f"settings: {name}")
         try:
@@ -137,6 +148,8 @@ def choose(
         # Exact settings that are nearly as fast as inexact ones win.
         return is_faster(1 / new.score, 1 / best.score, 1 / CLEARLY if new.is_exact and not best.is_exact else CLEARLY)
 
+    if not any(is_open(change, defaults) for _, change in candidates):
+        return defaults, []
     outcome = best_of([_DEFAULTS, *candidates], tried, is_better, run)
     if outcome.untried:
         run.note(

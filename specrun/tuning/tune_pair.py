@@ -172,6 +172,7 @@ def _try_settings(
         is_split=placement.regime == "partly in VRAM",
         n_gpus=n_gpus,
         has_tiled=options.exact and not n_gpus and tiled_kernels.compute(GgufFile.read(options.target).types),
+        knows_attention=not (placement.n_gpu_layers or settings_trials.bits_count(options)),
         has_threshold=is_first and offload_threshold.is_open(),
     )
     may_crash = placement.n_gpu_layers > 0

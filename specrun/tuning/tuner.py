@@ -12,7 +12,7 @@ from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.model import Model
 from specrun.engine.request import Request
-from specrun.llama.invariance import exact_sizes
+from specrun.llama.invariance import depends_on_size, exact_sizes
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters
@@ -20,7 +20,7 @@ from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
-from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free
+from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free, may_be_free
 from specrun.speculation.planning.plan_space import MOST_TOKENS
 from specrun.tuning import choose
 from specrun.tuning.acceptance_meter import TAIL, AcceptanceMeter, Prompt
@@ -63,7 +63,7 @@ class Effort:
 
 EFFORTS: dict[EffortName, Effort] = {
     "quick": Effort(40, 128, 3, 32, 48),
-    "default": Effort(140, 256, 5, 64, 96),
+    "default": Effort(90, 256, 3, 64, 96),
     "thorough": Effort(1200, 512, 9, 192, 192),
 }
 
@@ -181,6 +181,10 @@ class Tuner:
         self._run.show("in passes of which sizes are logits the same bits?")
         # The whole comparison takes long: it is for types that keep bits at no cost, and for users who ask for them.
         quick = not (self._exact or keeps_bits(self._target.context.model.path))
+        ctx = costs.times[0].ctx
+        is_dear = not may_be_free({n: costs.ms(n, ctx) for n in costs.sizes})
+        if quick and is_dear and depends_on_size(self._target, self._tokens):
+            return PLAIN_ONLY
         sizes, _ = exact_sizes(self._target, self._tokens, costs.largest, quick)
         # Passes of sizes that were not timed take too long for any plan.
         return sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY

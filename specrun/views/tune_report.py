@@ -75,7 +75,7 @@ def exactness(profile: Profile) -> str:
     if profile.pads or profile.exact_sizes == ANY_SIZE:
         return text
     if profile.exact_sizes == PLAIN_ONLY:
-        return f"{text}; no two sizes were found to give the same"
+        return f"{text}; --exact prevents that"
     cost = f", where a plain pass takes {profile.padding_cost:.0%} longer" if profile.padding_cost >= 0.01 else ""
     return f"{text}; --exact gives every pass {profile.exact_sizes}{cost}"
 

@@ -12,7 +12,7 @@ from specrun.catalog import embedded
 from specrun.engine.engine import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
-from specrun.llama.invariance import Comparison, Survey, exact_sizes
+from specrun.llama.invariance import Comparison, Survey, depends_on_size, exact_sizes
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -155,3 +155,13 @@ def test_a_class_that_snapshots_cannot_drop_the_padding_of_is_not_taken(
         monkeypatch.setattr(Survey, "classes", [PassSizes(8, 4), PassSizes(4, 4), PassSizes(8, 8), PLAIN_ONLY])
         assert e.target.context.n_snapshots == 4
         assert exact_sizes(e.target, code_prompts(e, 1, 200)[0], 5)[0] == PassSizes(4, 4)
+
+
+def test_two_passes_tell_whether_bits_depend_on_the_size(made: Path) -> None:
+    for weights, depends in (("q8_0", False), ("q4_k_m", True)):
+        with engine(wide_target(made, weights), None, DRAFTLESS.plan(16, 8), repack=depends) as e:
+            assert (
+                depends_on_size(e.target, e.target.context.model.tokenize("def read(path):\n", add_special=False))
+                is depends
+            )
+            assert e.target.n_cached == 0

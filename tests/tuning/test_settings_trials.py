@@ -21,7 +21,7 @@ from tests.models import wide_target
 
 
 def names(n_gpus: int = 0, **given: bool) -> list[str]:
-    conditions = {"can_repack": True, "is_split": False, "has_tiled": False} | given
+    conditions = {"can_repack": True, "is_split": False, "has_tiled": False, "knows_attention": False} | given
     return [name for name, _ in variations(4, 2, n_gpus=n_gpus, **conditions)]
 
 
@@ -40,7 +40,7 @@ def test_tiled_kernels_are_tried_where_they_compute_some_passes() -> None:
 
 
 def test_the_threshold_of_offloading_is_tried_where_it_is_open_and_some_layers_lie_in_ram() -> None:
-    conditions = {"can_repack": False, "is_split": True, "has_tiled": False, "n_gpus": 1}
+    conditions = {"can_repack": False, "is_split": True, "has_tiled": False, "knows_attention": False, "n_gpus": 1}
     changes = [change for _, change in variations(4, 2, **conditions, has_threshold=True)]
     assert [change.offload_min_batch for change in changes if change.offload_min_batch] == [8, 16, 64]
     assert all(change.op_offload for change in changes if change.offload_min_batch)
@@ -48,6 +48,19 @@ def test_the_threshold_of_offloading_is_tried_where_it_is_open_and_some_layers_l
     assert not any(change.offload_min_batch for _, change in variations(4, 2, **conditions))
     not_split = conditions | {"is_split": False}
     assert not any(change.offload_min_batch for _, change in variations(4, 2, **not_split, has_threshold=True))
+
+
+def test_attention_is_tried_where_no_trial_has_told_what_is_fastest() -> None:
+    assert {name for name in names() if "f16" in name or "f32" in name} == set(names()) - set(
+        names(knows_attention=True)
+    )
+
+
+def test_nothing_is_loaded_where_no_candidate_changes_anything() -> None:
+    options = RunOptions(Path("missing.gguf"), None, (OFF.plan(),), settings=LlamaSettings(flash_attn="on"), exact=True)
+    defaults = LlamaSettings(repack=True)
+    open_to_none = [("repacked weights", defaults), ("no flash attention", LlamaSettings(flash_attn="off"))]
+    assert settings.choose(options, defaults, open_to_none, "def", Run()) == (defaults, [])
 
 
 def test_batches_of_several_passes_are_for_several_gpus() -> None:
@@ -271,7 +284,7 @@ def test_with_exactness_tiled_kernels_in_no_pass_or_in_all_are_compared_with_pad
     target = wide_target(made, "q4_k_m")
     decided = LlamaSettings(threads=1, repack=False)
     options = RunOptions(target, None, (OFF.plan(),), settings=decided, exact=True)
-    candidates = [(name, change) for name, change in variations(1, 1, False, False, 0, True) if change.tiled]
+    candidates = [(name, change) for name, change in variations(1, 1, False, False, 0, True, False) if change.tiled]
     candidates = [(name, replace(change, repack=None)) for name, change in candidates]
     text = "def read(path):\n    return open(path).read()\n"
     best, (padded, never, always) = settings.choose(options, LlamaSettings(), candidates, text, Run())

@@ -88,6 +88,11 @@ def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
     return sizes.most is None and not sizes.in_order and min(ms[n] for n in ms if n in sizes) < _FREE * ms[1]
 
 
+def may_be_free(ms: Mapping[int, float]) -> bool:
+    """Whether padding a plain pass to some larger size costs next to nothing. ms: as for `is_free`."""
+    return min((ms[n] for n in ms if n > 1), default=math.inf) < _FREE * ms[1]
+
+
 def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
     """The classes that fit the measured groups of sizes with the same bits; each measured size is in a group.
 

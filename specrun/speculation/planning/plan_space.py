@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.sequoia import expected_lengths
 
 # A pass that takes as long as this many passes over one token is not timed: hardly any tree commits so many tokens.
 MOST_TOKENS = 17
 _LEAST_CHANCE = 0.01  # least chance that a path is accepted down to the greatest depth; chosen by hand
+_NEARLY = 0.75  # share of the best rate; trees that follow each text's own chances may be larger than static ones
 _DEPTH_BOUNDS = (16, 64)  # of the greatest depth: stretches of a text are easier than its mean; more has not paid
 
 
@@ -32,6 +34,29 @@ def deepest(costs: CostModel, acceptance: Sequence[float]) -> int:
     node_ms = min(((target.ms(n, ctx) - target.ms(1, ctx)) / (n - 1) for n in target.sizes if n > 1), default=0.0)
     worth = max((costs.level_ms(1, ctx) + max(node_ms, 0.0)) / costs.plain_ms(ctx), _LEAST_CHANCE)
     return min(max(int(math.log(min(worth, 1.0)) / math.log(best)), least), most)
+
+
+def largest_that_pays(costs: CostModel, acceptance: Sequence[float], most: int) -> int:
+    """The nodes of the largest tree, up to `most`, that is expected to be nearly as fast as that of the best size.
+
+    The tree of each size is the best static one of the best depth. acceptance: as in `PlanSpace`.
+    """
+    if costs.draft is None:
+        return most
+    ctx = costs.draft.times[0].ctx
+    sizes = [n for n in costs.target.sizes if n <= most]
+    most_depth = _DEPTH_BOUNDS[0]
+    lengths = expected_lengths(acceptance, max(sizes), most_depth).lengths
+
+    def rate(n: int) -> float:
+        ms = costs.target.ms(n, ctx)
+        levels = (depth * costs.level_ms(-(-(n - 1) // depth), ctx) for depth in range(1, min(n, most_depth + 1)))
+        return max(
+            (tokens / (ms + level) for tokens, level in zip(lengths[n, 1:], levels, strict=False)), default=1 / ms
+        )
+
+    best = max(map(rate, sizes))
+    return max(n for n in sizes if rate(n) >= _NEARLY * best)
 
 
 @dataclass(frozen=True)

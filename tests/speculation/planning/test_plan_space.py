@@ -8,7 +8,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.pass_times import ExpertGrowth
-from specrun.speculation.planning.plan_space import PlanSpace, deepest
+from specrun.speculation.planning.plan_space import PlanSpace, deepest, largest_that_pays
 
 TARGET = CostTable([PassTime(1, 64, 100.0), PassTime(128, 64, 150.0)])
 
@@ -50,3 +50,14 @@ def test_chains_of_a_mixture_must_pay_for_its_experts() -> None:
     assert dense.may_pay(5, 4)
     assert not mixture.may_pay(2, 1), "two tokens take 1.9 times as long, and drafting takes time too"
     assert mixture.may_pay(17, 16), "in a long chain tokens share experts"
+
+
+def test_trees_that_are_far_from_paying_are_not_recorded() -> None:
+    sizes = (1, 2, 4, 8, 16, 32, 64, 128)
+    draft = CostTable([PassTime(n, 0, 10.0) for n in (1, 32)])
+    streamed = CostModel(CostTable([PassTime(n, 0, 400.0 + n) for n in sizes]), draft)
+    in_ram = CostModel(CostTable([PassTime(n, 0, 50.0 * n) for n in sizes]), draft)
+    assert largest_that_pays(streamed, [0.7, 0.1], 128) == 128
+    assert largest_that_pays(streamed, [0.7, 0.1], 32) == 32
+    assert largest_that_pays(in_ram, [0.7, 0.1], 128) == 2
+    assert largest_that_pays(in_ram, [0.0, 0.0], 128) == 1
