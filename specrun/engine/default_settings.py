@@ -31,8 +31,8 @@ def lost_bits(target: Path) -> str | None:
     return EXACT_TYPES.notice(why) if why else None
 
 
-def _has_exact_types(target: Path) -> bool:
-    return set(GgufFile.read(target).types) <= _EXACT_TYPES
+def _has_exact_types(model: Path) -> bool:
+    return set(GgufFile.read(model).types) <= _EXACT_TYPES
 
 
 def with_defaults(options: RunOptions) -> RunOptions:
@@ -78,6 +78,16 @@ def with_defaults(options: RunOptions) -> RunOptions:
         if lies_twice and _has_room_twice(placement):
             defaults = replace(defaults, file_order_from=kernel_trials.file_order_from(file, decided.threads))
     return replace(options, settings=decided.over(defaults).over(in_memory))
+
+
+def of_draft(draft: Path, decided: LlamaSettings) -> LlamaSettings:
+    """The settings of a draft model: the CPU computes it with re-ordered weights, as nobody needs a draft's bits.
+
+    Weights of the types that are exact stay as they are in the file, because they gain nothing by it. Raises
+    ModelFileError for a file that cannot be read.
+    """
+    gains = not decided.gpu_layers and not _has_exact_types(draft)
+    return decided.over(LlamaSettings(repack=True)) if gains else decided
 
 
 def _has_room_twice(placement: Placement) -> bool:

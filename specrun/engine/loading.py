@@ -11,7 +11,7 @@ from pathlib import Path
 from specrun.catalog.heads import Head
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
-from specrun.engine.default_settings import lost_bits
+from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.overlap import why_no_overlap
@@ -146,6 +146,8 @@ def _settings(
     elif head and settings.gpu_layers and not draft_settings.gpu_layers:
         # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
         draft_settings = replace(draft_settings, gpu_layers=1)
+    if options.draft and head is None:
+        draft_settings = of_draft(options.draft, draft_settings)
     return settings, draft_settings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import placing
-from specrun.engine.default_settings import with_defaults
+from specrun.engine.default_settings import of_draft, with_defaults
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
@@ -17,7 +17,7 @@ from specrun.llama import tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.speculation.method import OFF
-from tests.models import random_llama, random_qwen3_moe
+from tests.models import random_llama, random_qwen3_moe, wide_target
 from tests.streams import CONFIG, context, written
 
 _Q4_0, _Q4_K_M = 2, 15  # llama_ftype
@@ -102,3 +102,11 @@ def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> N
         with context(path, replace(CONFIG, settings=LlamaSettings(threads=1, load_mode=load_mode))) as made:
             rows.append(written(made))
     assert rows[0] == rows[1]
+
+
+def test_a_draft_on_the_cpu_has_re_ordered_weights_where_that_gains(made: Path) -> None:
+    draft = wide_target(made, "q4_k_m")
+    assert of_draft(draft, UNDECIDED).repack is True
+    assert of_draft(draft, LlamaSettings(repack=False)).repack is False, "the user decides"
+    assert of_draft(draft, LlamaSettings(gpu_layers=99)).repack is None
+    assert of_draft(wide_target(made, "q8_0"), UNDECIDED).repack is None
