@@ -146,7 +146,7 @@ def _settings(
     elif head and settings.gpu_layers and not draft_settings.gpu_layers:
         # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
         draft_settings = replace(draft_settings, gpu_layers=1)
-    if options.draft and head is None:
+    if options.drafts and options.draft and head is None:
         draft_settings = of_draft(options.draft, draft_settings)
     return settings, draft_settings
 
