@@ -23,7 +23,7 @@ import pyte
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS, LINES = 84, 30
-COMMAND = ["chat", "--temp", "0", "--max-tokens", "48", "--speculate", "tree", "--budget", "12"]
+COMMAND = ["chat", "--target", "embedded", "--temp", "0", "--max-tokens", "48", "--speculate", "tree", "--budget", "12"]
 MESSAGES = ("class Stack:", "/tree")
 PROMPT = "a message, or /help"
 KEY_SECONDS = 0.04

@@ -102,7 +102,7 @@ def _text(place: Place) -> Path:
 
 def _saving_a_chat(place: Place) -> Ended:
     lines = f"hello\n/save {place.data / 'chat.json'}\nand on\n".encode()
-    return place.run("chat", "--speculate", "off", "-n", "60", "--no-learn", stdin=lines)
+    return place.run("chat", "-m", "embedded", "--speculate", "off", "-n", "60", "--no-learn", stdin=lines)
 
 
 def downloading(place: Place, _extent: Extent) -> Injections:

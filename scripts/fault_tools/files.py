@@ -66,7 +66,7 @@ def conversations(place: Place, _extent: Extent) -> Injections:
     for content in damaged(whole):
         path.write_bytes(content)
         aside = path.with_name(f"{path.name}.damaged")
-        run = place.run("chat", "--continue", "--speculate", "off", "--no-learn", stdin=b"/exit\n")
+        run = place.run("chat", "-m", "embedded", "--continue", "--speculate", "off", "--no-learn", stdin=b"/exit\n")
         lost = ""
         if run.code and (not aside.exists() or aside.read_bytes() != content or str(aside) not in run.stderr):
             lost = f"it was not set aside: {run.stderr}"
@@ -179,6 +179,6 @@ FAULTS = [
             2,
         ),
     ),
-    Fault("damaged: a conversation (/load)", partial(named, ("chat", "--speculate", "off", "--no-learn"), (), 0)),
+    Fault("damaged: a conversation (/load)", partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 0)),
     Fault("damaged: a model that is cut short", models),
 ]

@@ -61,7 +61,7 @@ def learning(number: int, place: Place, extent: Extent) -> Injections:
 
 def chatting(number: int, place: Place, extent: Extent) -> Injections:
     """A conversation through a pipe."""
-    command = ("chat", "--speculate", "off", "-n", "100", "--no-learn")
+    command = ("chat", "-m", "embedded", "--speculate", "off", "-n", "100", "--no-learn")
     return _struck(number, place, extent, command, lambda *_: "", stdin=b"one\ntwo\nthree\n", codes=(0,))
 
 

@@ -39,7 +39,7 @@ def home(place: Place, _extent: Extent) -> Injections:
         ("models", "list"): ({0}, ""),
         ("models", "make-draft", "--types", "q4_0", "--keep-layers", "0.5"): ({1}, "SPECRUN_DATA_DIR"),
         ("methods", "growth-map"): ({0}, ""),
-        ("chat", "--speculate", "off"): ({0}, ""),
+        ("chat", "-m", "embedded", "--speculate", "off"): ({0}, ""),
         ("chat", "--continue"): ({2}, "no conversation"),
     }
     for command, (codes, part) in expected.items():
@@ -115,7 +115,7 @@ def clock(place: Place, _extent: Extent) -> Injections:
         ("tune", "--quick", "--draft", "none"),
         ("tune", "--show"),
         ("models", "make-draft", "--types", "q4_0", "--keep-layers", "0.5"),
-        ("chat", "--speculate", "off"),
+        ("chat", "-m", "embedded", "--speculate", "off"),
     ):
         run = place.run(*command, environment=jumping)
         said = run.stdout.decode() + run.stderr

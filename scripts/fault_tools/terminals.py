@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HINT = "a message, or /help"
 _WAIT_S = 60
 _BEGUN_S = 0.3  # until an answer has a token
-_CHAT = ("chat", "--speculate", "off", "--no-learn", "-n", "600")
+_CHAT = ("chat", "-m", "embedded", "--speculate", "off", "--no-learn", "-n", "600")
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 

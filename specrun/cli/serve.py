@@ -86,9 +86,9 @@ def serve(
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     service = Service(JobQueue(server.queue), Defaults(make_request(sampling), sampling.seed))
-    models = replace(models, target=target_of(models.target))
     with ExitStack() as stack:
         bound = stack.enter_context(listening_socket(server.host, server.port))
+        models = replace(models, target=target_of(models.target))
         app = make_app(service, _access(server, bound), _report)
         http = stack.enter_context(HttpServer(app, bound))
         chat_template.prepare()

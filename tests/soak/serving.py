@@ -54,8 +54,8 @@ class Outcome:
 @contextmanager
 def server(*options: str) -> Iterator[tuple[str, psutil.Process]]:
     """`specrun serve` with the embedded pair in a process of its own: its URL, and the process."""
-    command = [sys.executable, "-m", "specrun", "serve", "--port", "0", "-t", "1", "--seed", "0", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "specrun", "serve", "-m", "embedded", "--port", "0", "-t", "1", "--seed", "0"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr
         found = next(filter(None, (re.search(r"listens on (http://\S+);", line) for line in process.stderr)), None)
