@@ -179,6 +179,9 @@ FAULTS = [
             2,
         ),
     ),
-    Fault("damaged: a conversation (/load)", partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 0)),
+    Fault(
+        "damaged: a conversation (/load)",
+        partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 0),
+    ),
     Fault("damaged: a model that is cut short", models),
 ]
