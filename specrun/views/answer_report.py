@@ -92,7 +92,8 @@ class Notices:
         lasting = [self._model.weights_notice] if self._model.weights_notice else []
         plans = completion.plans
         if isinstance(plans, Auto) and plans.gave_up:
-            lasting.append(f"speculation is off, because it does not pay here ({plans.source})")
+            what = "speculation is off" if plans.is_off else "the draft model is not asked"
+            lasting.append(f"{what}, because it does not pay here ({plans.source})")
         new, self._before = [notice for notice in lasting if notice not in self._before], lasting
         if completion.is_unfinished:  # the text will not parse
             reason = completion.finish_reason

@@ -27,7 +27,10 @@ _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
 _READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
 _HOPELESS = 0.6  # a plan that was learned to be slower is never tried
+_USUAL_CHANCE = 0.8  # that a drafted token is right, where the draft is a good one
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
+_SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
+_PAID_BACK = 50.0  # the same where nothing is known but what passes take
 
 
 class Auto:
@@ -71,7 +74,7 @@ class Auto:
 
     @property
     def needs_draft(self) -> bool:
-        return self._held.plan.method.needs_draft
+        return self._held.plan.method.needs_draft and self.guide.knows_plain
 
     @property
     def held(self) -> Plan:
@@ -90,8 +93,9 @@ class Auto:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there is a draft model, and speculation is off because it was seen not to pay."""
-        return self.is_off and self.is_tried and any(arm.plan.method.needs_draft for arm in self._arms)
+        """Whether there is a draft model that is not used, because it was seen not to pay."""
+        uses_draft = self._held.plan.method.needs_draft
+        return self.is_tried and not uses_draft and any(arm.plan.method.needs_draft for arm in self._arms)
 
     @property
     def source(self) -> str:
@@ -165,7 +169,9 @@ class Auto:
         self.guide.learn(record)
         if not is_plain:
             self._judge(record)
-        elif not self._is_check and self.guide.knows_plain and not self._can_pay(self._held.plan):
+        elif self._is_check or not self.guide.knows_plain:
+            pass
+        elif not (self._may_win(self._held) and self._can_pay(self._held.plan)):
             self._change(self._off)
         self._checks.passed(len(record.tree) == 1, self._is_check)
         self._is_check = not self.is_off and self._checks.are_due and self._held.estimate(self._plain())[0] <= _NEAR
@@ -196,6 +202,7 @@ class Auto:
         self.guide.follow(record)
         if is_catching_up:
             self._purse.owe(max(-won, 0.0))
+            self._reconsider()
             return
         self._looks += self._is_looking
         if not self._is_looking:
@@ -211,13 +218,16 @@ class Auto:
         plain, passes = self._plain(), self._since_change
         rate, error = self._held.estimate(plain)
         # An empty purse may be bad luck. Where nothing was measured, what is expected says less than what was seen.
-        proven = min(rate, self._held.observed(plain)) if self.guide.learned else rate
-        if (self._purse.balance < 0 and proven < 1) or (passes >= _LEAST_PASSES and rate + error < _LOSES):
+        observed = self._held.observed(plain)
+        proven = min(rate, observed) if self.guide.learned else rate
+        is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
+        is_hopeless = self.guide.learned is not None and observed < 1 and not self._may_win(self._held)
+        if (self._purse.balance < 0 and proven < 1) or is_slow or is_hopeless:
             self._abandon()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)
-            others = [arm for arm in self._arms if arm is not self._held]
-            best = max(others, key=lambda arm: arm.estimate(plain, text)[0])
+            others = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
+            best = max([self._off, *others], key=lambda arm: arm.estimate(plain, text)[0])
             if best.estimate(plain, text)[0] > rate + error:
                 self._change(best)
 
@@ -246,11 +256,19 @@ class Auto:
             self._change(best)
 
     def _may_win(self, arm: Arm) -> bool:
-        """Whether a profile leaves it open that a plan wins by enough to pay for what its draft has to read first."""
-        if self.guide.learned:  # by earlier runs, which may have seen other texts
-            return arm.rate > _HOPELESS
-        n = self._n_unread if arm.plan.method.needs_draft else 0
-        return sum(arm.prior()) >= 1 + _READING * n * self._level() / _WORTH_READING
+        """Whether a plan may win by enough to pay for what its draft has to read first.
+
+        Without a profile, pass times decide: reading a prompt tells what a further token costs at least.
+        """
+        needs_draft = arm.plan.method.needs_draft
+        reading = _READING * self._n_unread * self._level() if needs_draft else 0.0
+        if not self.guide.learned:
+            return sum(arm.prior()) >= 1 + reading / _WORTH_READING
+        # What earlier runs learned rests on other texts.
+        plain_ms = self.guide.plain_ms(self._ctx)
+        best = self.guide.chain_rate(_USUAL_CHANCE, self._ctx) if needs_draft else sum(arm.prior())
+        cost = reading / _PAID_BACK if needs_draft else _SOURCES_MS / plain_ms
+        return best >= 1 + cost and arm.rate > _HOPELESS
 
     def _can_pay(self, plan: Plan) -> bool:
         """Whether the purse pays for a few draft passes and the smallest tree of the plan."""

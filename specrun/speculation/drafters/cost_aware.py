@@ -31,7 +31,9 @@ from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT
 
-_LEAST_SCORE = math.log(1e-3)  # least log chance of a node that is offered; chosen by hand
+_LEAST_CHANCE = 1e-3  # least chance of a node that is offered; chosen by hand
+_LEAST_SCORE = math.log(_LEAST_CHANCE)
+_CONFIRMED = 0.2  # a guess is offered with this share of the chance that pays, as the draft may confirm it
 # `passed_over` of the draft's opinion: it lists many candidates, so what it does not list is unlikely (docs/adr/0006).
 _PASSED_OVER = 0.25
 # An expansion gains less by this share of the chances that sources already offer there (scripts/bench_sources.py).
@@ -56,9 +58,11 @@ class CostAwareDrafter:
         offered: Candidates | None = None  # the draft's candidates below the root
         target_row = self.guide.target_row(len(tokens))
         levels_row = self.guide.levels_row(len(tokens))
+        least = _LEAST_SCORE  # of guesses
         level, unexpanded = [ROOT], set[int]()  # `unexpanded`: nodes whose parents are expanded
         if self.sources:
-            self._guess(growth, [ROOT], limits)
+            least = math.log(max(_CONFIRMED * self.guide.least_chance(target_row, limits.pending), _LEAST_CHANCE))
+            self._guess(growth, [ROOT], limits, least)
             level = self._worth_expanding(growth, {ROOT}, limits, target_row, levels_row)
         for n_passes in range(1, limits.depth + 1):
             if not level:
@@ -69,7 +73,7 @@ class CostAwareDrafter:
                     offered = candidates
                 new = self._add_children(growth, node, candidates)
                 if self.sources:
-                    self._guess(growth, new, limits)
+                    self._guess(growth, new, limits, least)
                 unexpanded.update(growth.children[node])
             unexpanded.difference_update(level)
             if n_passes == limits.depth:
@@ -80,10 +84,10 @@ class CostAwareDrafter:
         n = self.guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
         return Draft(growth.tree(replace(limits, budget=n)), tuple(widths), offered)
 
-    def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits) -> None:
-        """Offer the sources' guesses below those of `nodes` that may be among the best."""
+    def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits, least: float) -> None:
+        """Offer the sources' guesses below those of `nodes` that may be among the best. least: score of a guess."""
         assert self.sources
-        floor = max(growth.worst_kept(limits.budget), _LEAST_SCORE)
+        floor = max(growth.worst_kept(limits.budget), least)
         worth = [node for node in nodes if growth.scores[node] > floor]
         add_guesses(growth, self.sources, worth, limits, float(np.exp(floor)))
 

@@ -56,9 +56,13 @@ class GuessedDrafter:
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         growth = TreeGrowth(tokens)
         if limits.budget >= 2 and limits.depth >= 1:
-            add_guesses(growth, self.sources, [ROOT], limits, _LEAST_OFFERED if self.guide else _LEAST_CHANCE)
+            least = _LEAST_CHANCE
             if self.guide:
-                chances, row = growth.chances(limits.leaves), self.guide.target_row(len(tokens))
+                row = self.guide.target_row(len(tokens))
+                least = max(self.guide.least_chance(row, limits.pending), _LEAST_OFFERED)
+            add_guesses(growth, self.sources, [ROOT], limits, least)
+            if self.guide:
+                chances = growth.chances(limits.leaves)
                 n = self.guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
                 limits = replace(limits, budget=n)
         return Draft(growth.tree(limits))

@@ -24,6 +24,8 @@ _IDLE = 16  # passes without drafting after which the recent counts of the calib
 _DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
+# Of what the cheapest further node of any pass must bring, so that nodes which are free beside others are found, too.
+_LEAST_SHARE = 0.25
 _NODES_OF_EACH = 4  # that trees of several texts are expected to have, when the price of a node is looked for
 
 
@@ -139,6 +141,19 @@ class Guide:
             return ms
         levels = self.levels_row(ctx)
         return ms + n_levels * float(levels[min(-(-(budget - 1) // n_levels), len(levels) - 1)])
+
+    def chain_rate(self, chance: float, ctx: int) -> float:
+        """Tokens in the time of a plain pass by the best chain of which each token is right with `chance`."""
+        depths = np.array([n - 1 for n in self.sizes if n > 1], np.intp)
+        tokens = (1 - chance ** (depths + 1)) / (1 - chance)
+        ms = self.target_row(ctx)[depths + 1] + self._step_ms + depths * self.levels_row(ctx)[1]
+        return float((tokens / ms).max(initial=0.0)) * self.plain_ms(ctx)
+
+    def least_chance(self, target_row: Milliseconds, pending: int) -> float:
+        """A chance so small that a node with it pays in a pass of no size. target_row, pending: as for `best_size`."""
+        sizes = np.array([n for n in self.sizes if pending < n < len(target_row)], np.intp)
+        slopes = np.diff(target_row[sizes]) / np.diff(sizes)
+        return _LEAST_SHARE * self.rate * max(float(slopes.min(initial=np.inf)), 0.0) if len(slopes) else 0.0
 
     def best_size(
         self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int, asked_draft: bool

@@ -19,6 +19,7 @@ from specrun.speculation.tree import ROOT, TokenTree
 
 N_RANKS = 16
 _LEVEL_MS = 2.0  # of a draft pass
+_QUIET = 0.5  # share of what Python does in a pass that drafts, where the draft sources have no guess
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ def _pass(plan: Plan, guide: Guide | None, of: Text, place: int, ctx: int, machi
             path.append(child)
     target, drafting = machine.ms(len(tree)), machine.level * len(source.passes)
     drafting += machine.reading * unread if source.passes else 0.0
-    whole = target + drafting + (machine.python if plan.drafts else 0.0)
+    python = machine.python if len(tree) > 1 or source.passes else machine.python * _QUIET
+    whole = target + drafting + (python if plan.drafts else 0.0)
     return PassRecord(draft, Accepted(path, tokens), whole / 1e3, target / 1e3, drafting / 1e3, len(tree), ctx)
 
 
