@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import add
 
 import llama_cpp
@@ -40,7 +41,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
+    @cached_property
     def n_outputs(self) -> int:
         """Wanted rows of logits."""
         return int(np.count_nonzero(self.outputs))
@@ -83,6 +84,9 @@ def _check_sequences(
 ) -> Int32Array:
     ids = slice(first_seq[0], first_seq[0] + n_seq[0])
     next_position = seq_length.copy()
+    if len(positions) == n_seq[0] == 1 and next_position[first_seq[0]] == positions[0]:
+        next_position[first_seq[0]] += 1
+        return next_position
     is_one_path = len(set(zip(first_seq, n_seq, strict=True))) == 1  # as in plain decoding and prompts
     follows = positions == list(range(positions[0], positions[0] + len(positions)))
     if is_one_path and follows and (next_position[ids] == positions[0]).all():

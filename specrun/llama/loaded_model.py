@@ -67,6 +67,8 @@ class LlamaModel(library.Closing):
         self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
         self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
+        self._pieces: dict[tuple[int, bool], bytes] = {}  # of the tokens that were asked for
+        self._ends: dict[int, bool] = {}  # whether these tokens end a text
         self.given_template: str | None = None  # instead of the file's chat template
         self.orders: WeightOrders | None = None
         self.why_one_order: str | None = None
@@ -201,6 +203,12 @@ class LlamaModel(library.Closing):
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """The bytes that `token` stands for: none for -1, and none for control tokens unless `special` is true."""
+        piece = self._pieces.get((token, special))
+        if piece is None:
+            piece = self._pieces[token, special] = self._piece(token, special)
+        return piece
+
+    def _piece(self, token: int, special: bool) -> bytes:
         if token < 0:
             return b""
         size = 64
@@ -213,7 +221,10 @@ class LlamaModel(library.Closing):
 
     def is_end_of_generation(self, token: int) -> bool:
         """Whether `token` ends a text, as EOS and end-of-turn tokens do."""
-        return bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+        is_end = self._ends.get(token)
+        if is_end is None:
+            is_end = self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+        return is_end
 
     @cached_property
     def ends_of_generation(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -121,6 +121,10 @@ def decode_together(parts: Sequence[Part], padding: PassSizes) -> list[Logits]:
 
     Returns for each part float32[n, n_vocab]; row i predicts the token after node i of its tree.
     """
+    if len(parts) == 1:
+        batch = parts[0].batch
+        if all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
+            return [parts[0].cells.decode(batch)]  # a plain pass may take less than a millisecond
     order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `lane_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
@@ -131,8 +135,10 @@ def decode_together(parts: Sequence[Part], padding: PassSizes) -> list[Logits]:
     # padding, and if that is too little, of pending tokens.
     n_further = padding.padded(n_wanted) - n_wanted if n_wanted else 0
     if n_further:
-        unwanted = np.flatnonzero(~batch.outputs)
-        batch.outputs[np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[:n_further]] = True
+        outputs = batch.outputs.copy()
+        unwanted = np.flatnonzero(~outputs)
+        outputs[np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[:n_further]] = True
+        batch = replace(batch, outputs=outputs)
     logits = _decode([parts[i] for i in order], batch)
     rows: list[Logits] = [logits] * len(parts)
     begin = 0

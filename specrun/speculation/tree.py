@@ -108,7 +108,9 @@ class TokenTree:
     @classmethod
     def root_only(cls, token: int) -> TokenTree:
         """A tree without drafted tokens: a pass over it is plain decoding. (Made often, so its arrays are shared.)"""
-        return cls(np.array([token], np.int32), _ROOT_PARENTS, _ROOT_SCORES, _ROOT_PROBABILITIES)
+        tree = cls(np.array([token], np.int32), _ROOT_PARENTS, _ROOT_SCORES, _ROOT_PROBABILITIES)
+        tree.__dict__["n_leaves"] = 1
+        return tree
 
     @classmethod
     def chain(cls, tokens: Sequence[int], scores: Sequence[float] | None = None) -> TokenTree:
@@ -151,7 +153,7 @@ class TokenTree:
         is_leaf = np.array([not children for children in self.children])
         return (np.cumsum(is_leaf) - is_leaf).astype(np.int32)
 
-    @property
+    @cached_property
     def n_leaves(self) -> int:
         """Number of leaf paths; each takes a sequence id of llama.cpp."""
         return int(self.leaf_counts[ROOT])
