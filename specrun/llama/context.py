@@ -175,6 +175,20 @@ class LlamaContext(library.Closing):
         np.minimum(seq_length[ids], start if end == _TO_THE_END else self.sequence_end(seq), out=seq_length[ids])
         self._is_counted = True
 
+    @property
+    def can_forget(self) -> bool:
+        """Whether `forget` is possible: positions of some architectures cannot be changed."""
+        return bool(llama_cpp.llama_memory_can_shift(self._memory))
+
+    def forget(self, seq: int, start: int, end: int) -> None:
+        """Remove positions start .. end - 1 from `seq`, and move those behind them down. No other sequence may have any
+        of these cells. Raises LlamaError.
+        """
+        self._is_counted = False
+        if not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, end):
+            raise LlamaError("llama.cpp cannot take tokens out of this model's cache")
+        llama_cpp.llama_memory_seq_add(self._memory, seq, end, _TO_THE_END, start - end)
+
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let sequence `destination`, which must end at `start`, share the cells of `source` at start .. end - 1."""
         seq_length = self._lengths()

@@ -1,5 +1,9 @@
 """The draft model's cache while a tree grows: each pass expands a few nodes of any depth.
 
+Of a long text the cache holds the beginning and the end only. Each draft pass reads the whole cache, and there are many
+for a pass of the target; and what a draft has forgotten costs accepted tokens at most, never a changed text. (The first
+tokens stay because attention rests on them: StreamingLLM, arXiv 2309.17453.)
+
 A draft model with recurrent states drafts one path, and returns to the committed text for the next.
 """
 
@@ -19,11 +23,20 @@ from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
 
+# Of a text with more than all three together, the last _LAST tokens stay, and up to _SLACK that follow. By measurement
+# (docs/benchmarks/long-prompts.md).
+_FIRST, _LAST, _SLACK = 128, 2048, 512
+
+
 @dataclass(frozen=True, eq=False)
 class SavedDraft:
-    """Committed text, and the sequence that has it."""
+    """Committed text, and the sequence that has it.
+
+    tokens: those in the cache. n_forgotten: tokens of the text that are left out behind its first ones.
+    """
 
     tokens: list[int]
+    n_forgotten: int
     state: NDArray[np.uint8]  # as llama.cpp saves it
 
 
@@ -60,7 +73,9 @@ class DraftContext:
         self.n_vocab = n_vocab
         self.others: list[DraftContext] = []
         self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
-        self._tokens: list[int] = []
+        self._tokens: list[int] = []  # of the committed text, what the cache holds
+        self._n_forgotten = 0  # tokens of the text that are left out behind the first
+        self._can_forget = context.can_forget
         self._whole = self._sequences[0]  # a sequence with all committed text
         self._change = CacheChange()
         self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
@@ -86,27 +101,51 @@ class DraftContext:
         """See `DraftModel`. Accepted nodes of the last tree are not decoded again, unless a pass failed before."""
         if self._change.is_unfinished:
             self.reset()
-        self._make_room(len(tokens))
         with self._change:
-            above_root = list(tokens[:-1])
+            above_root = self._held_of(tokens[:-1])
             shared = common_prefix(self._tokens, above_root)
+            if self._n_forgotten and shared <= _FIRST:  # another text, of which something else may be left out
+                self._n_forgotten = 0
+                above_root = list(tokens[:-1])
+                shared = common_prefix(self._tokens, above_root)
             if shared < len(self._tokens):
                 self._remove(shared)
                 self._tokens = above_root[:shared]
             else:
                 self._keep_path(above_root[shared:])
+            self._forget(len(tokens) - self._n_forgotten - _FIRST - _LAST)
+            held = self._held_of(tokens)
+            self._make_room(len(held))
             config = self.context.config
             rows = None
-            while len(self._tokens) < len(tokens):
+            while len(self._tokens) < len(held):
                 begin = len(self._tokens)
-                chunk = list(tokens[begin : begin + config.n_batch])
-                n_outputs = int(begin + len(chunk) == len(tokens))
+                chunk = held[begin : begin + config.n_batch]
+                n_outputs = int(begin + len(chunk) == len(held))
                 batch = committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
                 rows = self.context.decode(batch)
                 self._tokens += chunk
             assert rows is not None, "there is at least one token"
             self._cells.begin(len(self._tokens), self._whole)
         return rows[0, : self.n_vocab]
+
+    def _held_of(self, tokens: Sequence[int]) -> list[int]:
+        """What the cache shall hold of a text."""
+        return [*tokens[:_FIRST], *tokens[_FIRST + self._n_forgotten :]]
+
+    def _forget(self, n: int) -> None:
+        """Leave out the next `n` tokens behind the first ones, if they are many; those in the cache move up."""
+        if n <= _SLACK or not self._can_forget:
+            return
+        for sequence in self._sequences:
+            if sequence != self._whole:  # they share cells, which are about to move
+                self.context.remove(sequence, 0)
+        if len(self._tokens) > _FIRST + n:
+            self.context.forget(self._whole, _FIRST, _FIRST + n)
+        else:
+            self.context.remove(self._whole, _FIRST)
+        self._tokens = [*self._tokens[:_FIRST], *self._tokens[_FIRST + n :]]
+        self._n_forgotten += n
 
     def _keep_path(self, accepted: list[int]) -> None:
         """Make the nodes that hold `accepted` committed text, as far as there are any, and remove all others."""
@@ -130,7 +169,7 @@ class DraftContext:
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         with self._change:
-            self._tokens = []
+            self._tokens, self._n_forgotten = [], 0
             self._remove(0)
             self._cells.begin(0, self._whole)
 
@@ -143,7 +182,7 @@ class DraftContext:
         """A copy of the committed text in the cache, to be called between passes; None if there is none."""
         if self._change.is_unfinished or not self._tokens:
             return None
-        return SavedDraft(list(self._tokens), self.context.sequence_state(self._whole))
+        return SavedDraft(list(self._tokens), self._n_forgotten, self.context.sequence_state(self._whole))
 
     def restore(self, saved: SavedDraft) -> None:
         """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
@@ -153,7 +192,7 @@ class DraftContext:
             self._make_room(len(saved.tokens))
             self.context.set_sequence_state(first, saved.state)
             self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been behind the text
-            self._tokens, self._whole = list(saved.tokens), first
+            self._tokens, self._n_forgotten, self._whole = list(saved.tokens), saved.n_forgotten, first
             self._cells.begin(len(saved.tokens), first)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
