@@ -25,7 +25,7 @@ from specrun.speculation.tree import ROOT
 
 # Of a text with more than all three together, the last _LAST tokens stay, and up to _SLACK that follow. By measurement
 # (docs/benchmarks/long-prompts.md).
-_FIRST, _LAST, _SLACK = 128, 2048, 512
+_FIRST, _LAST, _SLACK = 128, 1024, 256
 
 
 @dataclass(frozen=True, eq=False)
