@@ -22,7 +22,6 @@ from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
-
 # Of a text with more than all three together, the last _LAST tokens stay, and up to _SLACK that follow. By measurement
 # (docs/benchmarks/long-prompts.md).
 _FIRST, _LAST, _SLACK = 128, 1024, 256

@@ -1,4 +1,4 @@
-"""A draft that holds only the beginning and the end of a long text: the same text, with nearly as many accepted tokens."""
+"""A draft that holds only the beginning and the end of a long text: the same text, nearly as many accepted tokens."""
 
 from __future__ import annotations
 
