@@ -9,6 +9,7 @@ import psutil
 
 import specrun
 from specrun.doctor import Finding, folders, installation, machine, probe
+from specrun.doctor.rebuilding import loading_fix
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags, usable_cores
 from specrun.hardware.device import offload_devices
@@ -29,7 +30,7 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     try:
         build = probe.read_build(debug)
     except LlamaError as error:
-        yield Finding("llama.cpp", "fail", f"it cannot be loaded: {error}", installation.REBUILD)
+        yield Finding("llama.cpp", "fail", f"it cannot be loaded: {error}", loading_fix(str(error)))
     else:
         yield from _of_build(build, show, debug)
     ram = Memory.read()
@@ -48,10 +49,10 @@ def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> I
     yield installation.versions(specrun.__version__, build)
     n_gpus = len(offload_devices(build.devices))
     yield installation.backends(build.backends, n_gpus, gpu_driver(), nvidia_card())
-    yield installation.instructions(cpu_features(build.system_info), read_flags())
+    yield installation.instructions(cpu_features(build.system_info), read_flags(), build.backends)
     show("running a layer on each device")
-    yield from installation.devices(build.devices, partial(probe.run_layer, debug=debug))
+    yield from installation.devices(build.devices, partial(probe.run_layer, debug=debug), build.backends)
     show("checking what specrun relies on in llama.cpp")
-    yield from installation.facts(partial(probe.check_facts, debug))
+    yield from installation.facts(partial(probe.check_facts, debug), build.backends)
     here = Machine.read(None, build.devices, build.system_info)
     yield folders.saved_profiles(surroundings(here, build.version, build.bindings))

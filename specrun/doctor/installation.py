@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from specrun.display_text import size_text
 from specrun.doctor import Finding
-from specrun.doctor.probe import KNOWN_BUILD, Build
+from specrun.doctor.probe import Build
+from specrun.doctor.rebuilding import known_build, rebuild
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device, offload_devices
 
-REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 _BACKENDS = {"nvidia": "CUDA", "amdgpu": "VULKAN"}  # that a driver's GPU is usually computed on
 _MUCH = 0.5  # of a GPU's memory; less of it free means that another program holds layers' places. Chosen by hand
 _NO_DEVICES = {"CPU", "BLAS", "RPC"}  # backends that need no GPU
@@ -48,22 +48,25 @@ def backends(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia
         fix = "check the driver: `nvidia-smi` (NVIDIA) or `vulkaninfo --summary` must list the GPU"
     elif driver and not for_gpus:
         what = f"this machine has the GPU driver {driver}, which this build cannot use"
-        fix = f"CMAKE_ARGS=-DGGML_{_BACKENDS.get(driver.partition(' ')[0], 'VULKAN')}=on {REBUILD}"
+        fix = rebuild(names, f"-DGGML_{_BACKENDS.get(driver.partition(' ')[0], 'VULKAN')}=on")
     else:
         return Finding("backends", "ok", compiled)
     return Finding("backends", "warn", f"{compiled}; {what}", fix)
 
 
-def facts(check: Callable[[], list[Finding]]) -> list[Finding]:
-    """What `probe.check_facts` finds, or that it crashed."""
+def facts(check: Callable[[], list[Finding]], backends: Collection[str] = ()) -> list[Finding]:
+    """What `probe.check_facts` finds, or that it crashed. backends: of the build."""
     try:
         return check()
     except LlamaError as error:
-        return [Finding("facts", "warn", str(error), KNOWN_BUILD)]
+        return [Finding("facts", "warn", str(error), known_build(backends))]
 
 
-def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:
-    """Compare what the build uses (`hardware.cpu.cpu_features`) with what the processor has (`read_flags`)."""
+def instructions(features: Iterable[str], flags: Collection[str], backends: Collection[str] = ()) -> Finding:
+    """Compare what the build uses (`hardware.cpu.cpu_features`) with what the processor has (`read_flags`).
+
+    backends: of the build.
+    """
     used = {feature.partition("=")[0] for feature in features}
     known = _ARM if "asimd" in flags or "NEON" in used else _X86
     text = f"llama.cpp uses {', '.join(name for name in known if name in used) or 'none beyond the usual'}"
@@ -71,19 +74,21 @@ def instructions(features: Iterable[str], flags: Collection[str]) -> Finding:
         return Finding("instructions", "ok", f"{text}; this system does not list what the processor has")
     if lacking := [name for name, flag in known.items() if name in used and flag not in flags]:
         detail = f"llama.cpp was compiled for {', '.join(lacking)}, which this processor lacks; it will crash"
-        return Finding("instructions", "fail", detail, REBUILD)
+        return Finding("instructions", "fail", detail, rebuild(backends))
     if unused := [name for name, flag in known.items() if name not in used and flag in flags]:
         detail = f"{text}; it was compiled without {', '.join(unused)}, which this processor has, and is slower for it"
-        return Finding("instructions", "warn", detail, f"CMAKE_ARGS=-DGGML_NATIVE=on {REBUILD}")
+        return Finding("instructions", "warn", detail, rebuild(backends, "-DGGML_NATIVE=on"))
     return Finding("instructions", "ok", text)
 
 
-def devices(found: Sequence[Device], run_layer: Callable[[int | None], float]) -> list[Finding]:
-    """A finding for each device. run_layer: `probe.run_layer`."""
-    return [_device(device, offload_devices(found), run_layer) for device in found]
+def devices(
+    found: Sequence[Device], run_layer: Callable[[int | None], float], backends: Collection[str] = ()
+) -> list[Finding]:
+    """A finding for each device. run_layer: `probe.run_layer`. backends: of the build."""
+    return [_device(device, offload_devices(found), run_layer, rebuild(backends)) for device in found]
 
 
-def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | None], float]) -> Finding:
+def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | None], float], fix: str) -> Finding:
     check, what = f"device {device.name}", _described(device)
     if device not in gpus and device.kind != "CPU":
         return Finding(check, "ok", f"{what}; llama.cpp puts no layers there")
@@ -91,7 +96,7 @@ def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | N
         ms = run_layer(None if device.kind == "CPU" else gpus.index(device))
     except LlamaError as error:
         without = "" if device.kind == "CPU" else "update the driver, or run with `--gpu-layers 0`; else: "
-        return Finding(check, "fail", f"{what}; a layer does not run there: {error}", without + REBUILD)
+        return Finding(check, "fail", f"{what}; a layer does not run there: {error}", without + fix)
     what += f"; a layer runs there ({ms:.1f} ms)"
     if device.kind == "GPU" and device.free_bytes < _MUCH * device.total_bytes:
         see = "`nvidia-smi`" if device.backend == "CUDA" else "`nvtop`"

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun.catalog.architectures import READ_IN
 from specrun.doctor import Finding
+from specrun.doctor.rebuilding import known_build
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device
 from specrun.processes import child_process
@@ -23,7 +23,6 @@ _SECONDS = 30.0  # for one process; a GPU backend that compiles its kernels firs
 _PROMPT = "def read_config(path):\n"
 _N_CTX = 64  # tokens
 _LAYERS = 2  # in llama.cpp's count, where the output is one: a block and the output
-KNOWN_BUILD = f"pip install llama-cpp-python=={READ_IN}"  # where all facts hold
 _OFFLOADED = re.compile(r"offloaded (\d+)/\d+ layers")
 
 
@@ -92,12 +91,13 @@ def _build() -> dict[str, Any]:
 
 
 def _facts() -> dict[str, Any]:
+    from specrun.llama import library
     from specrun.llama.facts.relied_on import FACTS, why_not
 
-    findings = []
+    findings, fix = [], known_build(library.backends())
     for fact in FACTS:
         why, check = why_not(fact, keeps=False), f"fact: {fact.name}"
-        broken = Finding(check, "warn", fact.notice(why), KNOWN_BUILD) if why else None
+        broken = Finding(check, "warn", fact.notice(why), fix) if why else None
         findings.append(broken or Finding(check, "ok", fact.relied_on))
     return {"findings": list(map(asdict, findings))}
 

@@ -4,6 +4,10 @@ Importing it loads llama.cpp's shared library (about a third of a second), so th
 when a model is needed.
 """
 
+from specrun.llama import shared_library
+
+shared_library.load()  # before the modules that need it
+
 from specrun.llama.draft import DraftContext, RecurrentDraft, drafts_of
 from specrun.llama.heads.dflash import BlockDraft
 from specrun.llama.heads.head_draft import HeadDraft

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.doctor import installation, machine, probe
+from specrun.doctor import Finding, installation, machine, probe
 from specrun.doctor.examine import examine
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import cpu_features, read_flags
@@ -53,6 +53,25 @@ def test_instructions_that_the_build_leaves_unused_are_named() -> None:
     assert installation.instructions(used, X86_FLAGS).status == "ok"
 
 
+def test_every_fix_keeps_the_backends_of_the_build() -> None:
+    backends = ("CUDA", "RPC", "CPU")
+    kept = "-DGGML_CUDA=on -DGGML_RPC=on"
+    finding = installation.instructions(("SSE3",), X86_FLAGS, backends)
+    assert finding.fix.startswith(f'CMAKE_ARGS="{kept} -DGGML_NATIVE=on" pip install')
+
+    def fails(_: int | None) -> float:
+        raise LlamaError("it crashed")
+
+    (device,) = installation.devices([CPU], fails, backends)
+    assert device.fix.startswith(f'CMAKE_ARGS="{kept}" pip install')
+
+    def crashes() -> list[Finding]:
+        raise LlamaError("it crashed")
+
+    (fact,) = installation.facts(crashes, backends)
+    assert fact.fix.startswith(f'CMAKE_ARGS="{kept}" pip install llama-cpp-python==')
+
+
 def test_instructions_of_arm_and_of_systems_that_do_not_list_them() -> None:
     arm = frozenset({"fp", "asimd", "asimdhp", "asimddp", "sve"})
     assert installation.instructions(("NEON", "FP16_VA", "DOTPROD", "SVE", "SVE_CNT=16"), arm).status == "ok"
@@ -67,7 +86,7 @@ def test_instructions_of_arm_and_of_systems_that_do_not_list_them() -> None:
         (("CUDA", "CPU"), 1, "nvidia 550.54.14", "ok", "CUDA, CPU"),
         (("CUDA", "CPU"), 0, "nvidia 550.54.14", "warn", "nvidia-smi"),
         (("CPU",), 0, "nvidia 550.54.14", "warn", "CMAKE_ARGS=-DGGML_CUDA=on pip"),
-        (("BLAS", "CPU"), 0, "amdgpu 6.7.0", "warn", "CMAKE_ARGS=-DGGML_VULKAN=on pip"),
+        (("BLAS", "CPU"), 0, "amdgpu 6.7.0", "warn", 'CMAKE_ARGS="-DGGML_BLAS=on -DGGML_VULKAN=on" pip'),
     ],
 )
 def test_a_gpu_that_is_not_used_is_found(
