@@ -248,12 +248,19 @@ def rows_behind(target: TargetContext, prompt: Sequence[int], written: Sequence[
     so that the cache, too, holds what such passes leave: passes over one token as in plain decoding, larger ones over
     chains and trees in turn. The cache is emptied in the end. n_rows: at most the written tokens.
     """
+    target.reset()
+    rows = _rows(target, prompt, written, size, n_rows)
+    target.reset()
+    return rows
+
+
+def _rows(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
+    """The same with what the cache already holds of the prompt."""
     text = [*prompt, *written]
     # Passes that go beyond the end still have their size: they are filled with tokens that were written before.
     filled = [*text, *(written[i % len(written)] for i in range(size))]
     rows = np.empty((n_rows, target.n_vocab), np.float32)
     first = len(text) - n_rows  # the token that the first row predicts
-    target.reset()
     target.set_prompt(list(prompt))
     for n_passes in range(len(written)):
         root = len(target.tokens) - 1
@@ -270,7 +277,6 @@ def rows_behind(target: TargetContext, prompt: Sequence[int], written: Sequence[
             at = root + 1 + begin - first
             rows[at : at + len(path) - begin] = found[begin:]
         target.commit(tree, path, text[root + len(path)])
-    target.reset()
     return rows
 
 
@@ -278,8 +284,10 @@ def rows_of_sizes(
     target: TargetContext, prompt: Sequence[int], written: Sequence[int], n_rows: int, sizes: Iterable[int]
 ) -> Iterator[Logits]:
     """What `rows_behind` gives for passes of each size, but that of the written tokens only the last 2 `n_rows` are
-    decoded in such passes, and those before are read as a prompt.
+    decoded in such passes, and those before are read as a prompt, once for all sizes.
     """
     begin = max(len(written) - 2 * n_rows, 0)
+    target.reset()
     for size in sizes:
-        yield rows_behind(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)
+        yield _rows(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)
+    target.reset()

@@ -74,6 +74,7 @@ class Verifier:
         self, prompt: BenchPrompt, tokens: list[int], sampling: SamplingParameters, stage: Run
     ) -> Iterator[Finding]:
         plain: _Text | None = None
+        self.model.engine.reset()  # once: all texts begin with the same prompt, as it was read
         for name, plans, method in self._ways(sampling.temperature):
             about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name)
             about = replace(about, is_lossy=not method.lossless)
@@ -109,7 +110,6 @@ class Verifier:
 
     def _write(self, prompt: list[int], sampling: SamplingParameters, plans: PlanChooser) -> _Text:
         engine, text, n_pending = self.model.engine, _Text(), 0
-        engine.reset()
         request = Request(prompt, sampling, self.settings.max_tokens)
         for done in write_alone(Generation(engine, request, plans, interrupted=self.run.interrupted)):
             if done.finish == "interrupted":
