@@ -1,10 +1,10 @@
 """Long runs in random order. Ends with code 1 if something differs from what it should be, or grows.
 
-    scripts/soak [--only PART ...] [--minutes M] [--tokens N] [--trees N] [--requests N]
-                 [--seed N]
+    scripts/soak [--only PART ...] [--minutes M] [--tokens N] [--trees N] [--requests N] [--prompt N]
+                 [--pair TARGET.gguf DRAFT.gguf] [--seed N]
 
 Parts: target, padded, streamed, draft, engine (state machines: --minutes for each), chat (--tokens), trees (--trees for
-each rule), kills (--minutes), serving (--requests).
+each rule), kills (--minutes), serving (--requests), long (--prompt, --pair).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.invariance import Comparison
 from specrun.llama_settings import LlamaSettings
 from tests.models import random_llama, wide_target
-from tests.soak import kills, long_chat, random_trees, serving
+from tests.soak import kills, long_chat, long_prompt, random_trees, serving
 from tests.soak.draft_states import ROUNDING, DraftStates, DraftSubject
 from tests.soak.engine_states import EngineStates, Pair
 from tests.soak.running import run_for
@@ -40,6 +40,7 @@ from tests.soak.target_states import StreamedStates, Subject, TargetStates
 
 _MOST_GROWTH = 8 << 20  # bytes of memory that the largest pass or text may add after the warm-up
 _MOST_SERVER_GROWTH = 0.05  # share of a server's memory that requests may add after the warm-up
+_BEHIND = 96  # tokens that are written behind the long prompt
 _LEAST_P = 1e-6  # probability below which a distribution is not the target's
 
 
@@ -52,6 +53,9 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=72_000, help="of the chat: an hour's at 20 a second (72,000)")
     parser.add_argument("--trees", type=int, default=10_000, help="through each acceptance rule (10,000)")
     parser.add_argument("--requests", type=int, default=1000, help="of the clients of a server (1,000)")
+    parser.add_argument("--prompt", type=int, default=7000, help="tokens of the long prompt (7,000)")
+    pair = "of the text behind the long prompt; a random pair without it"
+    parser.add_argument("--pair", type=Path, nargs=2, metavar=("TARGET", "DRAFT"), help=pair)
     parser.add_argument("--seed", type=int, default=0, help="other steps, messages and trees")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -202,6 +206,19 @@ def _serving(options: argparse.Namespace, _: Path) -> int:
         return 1 if faults else 0
 
 
+def _long(options: argparse.Namespace, folder: Path) -> int:
+    pair, n_ctx = options.pair, options.prompt + _BEHIND + 1024
+    if pair is None:
+        draft_type = gguf.GGMLQuantizationType.Q4_0
+        draft = random_llama(folder / "long-draft.gguf", n_ctx=n_ctx, weight_type=draft_type)
+        pair = random_llama(folder / "long.gguf", n_ctx=n_ctx), draft
+    with _line("long", "random Q8_0" if options.pair is None else pair[0].name) as line:
+        outcome = long_prompt.compare(*pair, options.prompt, _BEHIND, options.seed)
+        line.update(behind=f"{outcome.n_prompt:,}", tokens=f"{outcome.tokens:,}", passes=f"{outcome.passes:,}")
+        line["verdict"] = outcome.wrong or "the same"
+        return 1 if outcome.wrong else 0
+
+
 @contextmanager
 def _line(part: str, name: str) -> Iterator[dict[str, str]]:
     """Prints one line of the table when the block is left, also by an error."""
@@ -228,6 +245,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "trees": _trees,
     "kills": _kills,
     "serving": _serving,
+    "long": _long,
 }
 
 if __name__ == "__main__":
