@@ -156,13 +156,20 @@ class _Paragraph(Paragraph):
 
 
 class _Markdown(Markdown):
+    """Markdown whose lines stay lines: models write no lines that are meant to be joined, but verses and addresses."""
+
     elements: ClassVar = Markdown.elements | {"heading_open": _LeftHeading, "paragraph_open": _Paragraph}
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, code_theme="monokai", hyperlinks=False)
+        for token in self.parsed:
+            for part in token.children or ():
+                part.type = "hardbreak" if part.type == "softbreak" else part.type
 
 
 def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
     """The lines of a Markdown text, without empty ones before and behind it."""
-    markdown = _Markdown(text.strip("\n") + "\n", code_theme="monokai", hyperlinks=False)
-    lines = console.render_lines(markdown, options, pad=False)
+    lines = console.render_lines(_Markdown(text.strip("\n") + "\n"), options, pad=False)
     # Letters can be seen, and the background of code.
     seen = [any(s.text.strip() or (s.style and s.style.bgcolor) for s in line) for line in lines]
     return lines[seen.index(True) : len(seen) - seen[::-1].index(True)] if any(seen) else []

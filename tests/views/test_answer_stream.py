@@ -51,7 +51,7 @@ def shown(completion: Completion, text: str, size: int, markdown: bool = True) -
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_screen_at_the_end_does_not_depend_on_the_pieces(completion: Completion, size: int) -> None:
     sent, screen = shown(completion, TEXT, size)
-    paragraph = "A paragraph with code and bold words over two lines."
+    paragraph = "A paragraph with code and bold words\nover two lines."
     for part in ("Title", paragraph, "1 first", "2 second", "    return 1"):
         assert screen.count(part) == 1, screen
     assert screen.endswith("The end.")
