@@ -28,6 +28,7 @@ Logits = NDArray[np.float32]
 
 ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
+_ALLOCATION_FAILED = -2  # what llama_decode returns
 _WHOLE_STATE, _RECURRENT_PART = 0, 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -118,7 +119,8 @@ class LlamaContext(library.Closing):
         """One pass. Returns float32[n, n_vocab], the logits of the n tokens with `outputs`, in batch order.
 
         The rows are a view that the next pass overwrites. Raises ContextFullError if the cache has no room for the
-        batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
+        batch, OutOfMemoryError if memory runs out, and LlamaError if llama.cpp fails otherwise or streamed weights
+        cannot be read.
         """
         seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._lengths())
         weights = self.weights
@@ -144,6 +146,10 @@ class LlamaContext(library.Closing):
         self.decode_seconds += time.perf_counter() - started
         if code == 1:
             raise ContextFullError(f"the context of {self.config.n_ctx} tokens is full; give a larger --ctx-size")
+        if code != 0 and (failure := library.memory_failure(errors)):
+            raise failure
+        if code == _ALLOCATION_FAILED:
+            raise library.out_of_memory(f"{what} got none")
         if code != 0:
             raise LlamaError(f"llama.cpp failed on {what} ({errors[-1] if errors else f'code {code}'})")
 
