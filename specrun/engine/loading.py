@@ -19,7 +19,7 @@ from specrun.engine.placing import gpus_of, plan_placement, target_states
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
-from specrun.hardware.placement import Placement
+from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
 from specrun.llama.facts.relied_on import CELLS, supported, why_not
@@ -34,7 +34,6 @@ _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 # Committed tokens that wait where rejected passes are decoded again, without measured times. Chosen by hand: in RAM a
 # further token costs about a third of a plain pass, elsewhere next to nothing.
 _FEW_WAITING, _MANY_WAITING = 4, 16
-_MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
     settings, unsupported = supported(options.settings)
     options = replace(options, settings=settings)
     placement, stepped_down = plan_placement(options), False
-    for n_left in range(_MAX_STEPS_DOWN, -1, -1):
+    for n_left in range(MAX_STEPS_DOWN, -1, -1):
         resources = ExitStack()
         try:
             pair = _load(options, placement, resources, show)
@@ -84,8 +83,10 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
             raise
     notices = [*unsupported, *pair.notices]
     if placement and stepped_down:
-        layers = f"{placement.n_gpu_layers} of the target's {len(placement.layer_gpus)} layers"
-        notices.append(f"VRAM was too small for the planned layers; it now holds {layers} (set them with --gpu-layers)")
+        notices.append(
+            f"VRAM was too small for the planned layers; it now holds {placement.layers_text} "
+            "(set them with --gpu-layers)"
+        )
     return replace(pair, notices=tuple(notices))
 
 

@@ -37,7 +37,10 @@ def gpus_of(options: RunOptions) -> tuple[Device, ...]:
 
 
 def plan_placement(options: RunOptions) -> Placement | None:
-    """Which layers of the pair go into VRAM; None without a GPU. Raises UsageError for a GPU that is missing."""
+    """Which layers of the pair go into VRAM, as many steps down as `options` say; None without a GPU.
+
+    Raises UsageError for a GPU that is missing.
+    """
     gpus = gpus_of(options)
     if not gpus:
         return None
@@ -47,7 +50,10 @@ def plan_placement(options: RunOptions) -> Placement | None:
         raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {main}")
     if len(shares) > len(gpus):
         raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
-    return place(placement_request(options, gpus))
+    placement = place(placement_request(options, gpus))
+    for _ in range(options.steps_down):
+        placement = placement.step_down() or placement
+    return placement
 
 
 def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:

@@ -21,6 +21,7 @@ Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
 Parts = Counter[PartName]  # bytes
 
+MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
 _STEP_BYTES = 256_000_000  # `step_down` raises the margin of each GPU at least by this
 
 
@@ -60,6 +61,11 @@ class Placement:
         """Number of the target's layers in VRAM, its output counted as a layer."""
         return sum(gpu is not None for gpu in self.layer_gpus)
 
+    @property
+    def layers_text(self) -> str:
+        """What of the target lies in VRAM, e.g. `20 of the target's 33 layers`."""
+        return f"{self.n_gpu_layers} of the target's {len(self.layer_gpus)} layers"
+
     def holds_target_like(self, other: Placement) -> bool:
         """Whether the target's layers lie in the same places as in `other`, so that its passes take as long."""
         return self.layer_gpus == other.layer_gpus and self.regime == other.regime
@@ -70,7 +76,7 @@ class Placement:
         return sum(site.used_bytes for site in self.gpus)
 
     def step_down(self) -> Placement | None:
-        """A placement with less VRAM, to try after this placement failed to load; None if it needs no VRAM."""
+        """A placement with less VRAM, to try after memory ran out with this one; None if there is none."""
         largest = max((gpu.free_bytes for gpu in self.request.gpus), default=0)
         step = max(_STEP_BYTES, int(largest * MARGIN_SHARE))
         request = self.request
