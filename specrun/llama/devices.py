@@ -12,6 +12,7 @@ from specrun.llama import library, rpc_servers
 
 # enum ggml_backend_dev_type in ggml-backend.h
 _KINDS: tuple[DeviceKind, ...] = ("CPU", "GPU", "IGPU", "ACCEL", "META")
+_HOST_BUFFER = 1  # index of this capability
 
 
 class _Properties(ctypes.Structure):
@@ -24,7 +25,7 @@ class _Properties(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        ("capabilities", ctypes.c_byte * 128),
+        ("capabilities", ctypes.c_byte * 128),  # bools, in the order of ggml_backend_dev_caps
     )
 
 
@@ -77,6 +78,7 @@ def _device(handle: int) -> Device:
         free_bytes=properties.memory_free,
         total_bytes=properties.memory_total,
         id=_text(properties.device_id) or None,
+        pins=bool(properties.capabilities[_HOST_BUFFER]),
     )
 
 

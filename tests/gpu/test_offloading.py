@@ -6,9 +6,17 @@ llama.cpp reads the size once a process, so each has its own.
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
+from specrun.catalog import embedded
+from specrun.engine.default_settings import with_defaults
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.device import Device
+from specrun.llama_settings import LlamaSettings, LoadMode
+from specrun.speculation.method import OFF
 from tests.conftest import Specrun
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -29,3 +37,15 @@ def test_the_text_does_not_depend_on_the_plan(threshold: str, specrun: Specrun) 
         written[plan[1]] = json.loads(result.stdout)
     assert written["tree"]["token_ids"] == written["off"]["token_ids"]
     assert written["tree"]["passes"] < written["off"]["passes"]
+
+
+@pytest.mark.parametrize("load_mode", [None, "mmap"])
+def test_by_default_weights_in_ram_lie_where_the_device_copies_them_at_the_full_rate(
+    load_mode: LoadMode | None, gpu: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    decided = LlamaSettings(gpu_layers=4, load_mode=load_mode)
+    options = with_defaults(RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=decided))
+    with caplog.at_level(logging.INFO, "specrun.llama"), Model(options):
+        pass
+    held = [line for line in caplog.messages if "model buffer size" in line]
+    assert any(f"{gpu.backend}_Host" in line for line in held) == (load_mode is None), held
