@@ -37,7 +37,10 @@ def gpus_of(options: RunOptions) -> tuple[Device, ...]:
 
 
 def plan_placement(options: RunOptions) -> Placement | None:
-    """Which layers of the pair go into VRAM; None without a GPU. Raises UsageError for a GPU that is missing."""
+    """Which layers of the pair go into VRAM; None without a GPU.
+
+    Raises UsageError for a GPU that is missing, and for a split mode that its backend lacks.
+    """
     gpus = gpus_of(options)
     if not gpus:
         return None
@@ -47,7 +50,13 @@ def plan_placement(options: RunOptions) -> Placement | None:
         raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {main}")
     if len(shares) > len(gpus):
         raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
-    return place(placement_request(options, gpus))
+    placement = place(placement_request(options, gpus))
+    if options.settings.split_mode == "row" and placement.vram_bytes:
+        lacking = devices.without_split_buffers(options.settings.rpc)
+        if lacking:
+            why = f"llama.cpp cannot divide matrices among devices of the kind of {', '.join(lacking)}"
+            raise UsageError(f"--split-mode row is not possible here, because {why}; choose layer or none")
+    return placement
 
 
 def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:

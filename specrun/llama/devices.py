@@ -44,6 +44,23 @@ def offload_handles(servers: Sequence[str] | None) -> list[int]:
     return [next(handle for device, handle in known if device is one) for one in chosen]
 
 
+def without_split_buffers(servers: Sequence[str] | None) -> list[str]:
+    """Names of the devices that layers may lie on whose backend cannot divide a matrix among devices.
+
+    llama.cpp refuses the split mode `row` for them. servers: as in `devices`.
+    """
+    known = _known(servers or ())
+    chosen = offload_devices(device for device, _ in known)
+    return [device.name for device, handle in known if device in chosen and not _divides(handle)]
+
+
+def _divides(handle: int) -> bool:
+    parameters = (ctypes.c_void_p, ctypes.c_char_p)
+    address = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, *parameters)
+    backend_of = library.ggml("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    return bool(address(backend_of(handle), b"ggml_backend_split_buffer_type"))
+
+
 def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
     """Devices with their C pointers. Servers that were added for another model of this process are left out."""
     library.start()

@@ -60,7 +60,7 @@ def variations(
 
     n_logical: logical CPU cores. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
-    is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers.
+    is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers; 0 if none holds any.
     has_threshold: whether it is open from how many tokens on passes copy weights to the GPU.
     has_tiled: whether passes must be exact and tiled kernels compute some of them.
     knows_attention: whether the defaults have the fastest kernels for attention, by a trial, and bits do not count.
@@ -86,6 +86,7 @@ def variations(
         yield "repacked weights", LlamaSettings(repack=True)
     if not knows_attention:
         yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+    if not knows_attention and not n_gpus:  # on a GPU the first is the default, and V would be converted in every pass
         yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
         yield "K f16, V bf16", LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
     if n_logical != n_threads:

@@ -60,6 +60,11 @@ def test_attention_is_tried_where_no_trial_has_told_what_is_fastest() -> None:
     )
 
 
+def test_types_of_the_cache_that_are_the_default_on_a_gpu_or_are_converted_there_are_not_tried() -> None:
+    assert [name for name in names(n_gpus=1) if "f16" in name] == ["no flash attention, K and V f16"]
+    assert len([name for name in names() if "f16" in name]) == 3
+
+
 def test_nothing_is_loaded_where_no_candidate_changes_anything() -> None:
     options = RunOptions(Path("missing.gguf"), None, (OFF.plan(),), settings=LlamaSettings(flash_attn="on"), exact=True)
     defaults = LlamaSettings(repack=True)
