@@ -72,6 +72,7 @@ def variations(
         if has_threshold:
             for n in _THRESHOLDS:
                 yield f"weights in RAM copied in passes of {n}", LlamaSettings(op_offload=True, offload_min_batch=n)
+        yield "weights in RAM repacked", LlamaSettings(repack=True)  # they are then never copied
     if n_gpus > 1:  # they then work on several micro-batches at the same time
         yield f"{_BATCH} tokens of a prompt at a time", LlamaSettings(batch_size=_BATCH)
     if has_tiled:  # one kernel for passes of all sizes makes padding needless

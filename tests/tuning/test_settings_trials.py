@@ -28,6 +28,9 @@ def names(n_gpus: int = 0, **given: bool) -> list[str]:
 def test_repacked_weights_cannot_stream() -> None:
     assert any("repacked" in name for name in names())
     assert not any("repacked" in name for name in names(can_repack=False))
+    assert [name for name in names(can_repack=False, is_split=True) if "repacked" in name] == [
+        "weights in RAM repacked"
+    ]
 
 
 def test_how_weights_are_copied_to_a_gpu_is_settled_before_it_is_asked_when() -> None:
