@@ -39,7 +39,7 @@ def gpus_of(options: RunOptions) -> tuple[Device, ...]:
 def plan_placement(options: RunOptions) -> Placement | None:
     """Which layers of the pair go into VRAM, as many steps down as `options` say; None without a GPU.
 
-    Raises UsageError for a GPU that is missing.
+    Raises UsageError for a GPU that is missing, and for a split mode that its backend lacks.
     """
     gpus = gpus_of(options)
     if not gpus:
@@ -53,6 +53,11 @@ def plan_placement(options: RunOptions) -> Placement | None:
     placement = place(placement_request(options, gpus))
     for _ in range(options.steps_down):
         placement = placement.step_down() or placement
+    if options.settings.split_mode == "row" and placement.vram_bytes:
+        lacking = devices.without_split_buffers(options.settings.rpc)
+        if lacking:
+            why = f"llama.cpp cannot divide matrices among devices of the kind of {', '.join(lacking)}"
+            raise UsageError(f"--split-mode row is not possible here, because {why}; choose layer or none")
     return placement
 
 

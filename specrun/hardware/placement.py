@@ -54,7 +54,7 @@ class Placement:
     n_cpu_moe: int  # number of leading layers of the target whose experts stay in RAM
     draft_in_vram: bool  # whether the whole draft lies in VRAM
     regime: Regime  # of the target
-    can_repack: bool  # whether weights may be re-ordered for the CPU, into memory that cannot be streamed from disk
+    can_repack: bool  # whether all weights lie in RAM and may be re-ordered, into memory that cannot be streamed
 
     @property
     def n_gpu_layers(self) -> int:
@@ -119,7 +119,7 @@ def place(request: PlacementRequest) -> Placement:
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
         regime=regime if fits_ram else "streamed",
-        # Beside a GPU, llama.cpp keeps weights in RAM in that GPU's host memory or in plain memory, never re-ordered.
+        # Beside a GPU re-ordered weights are never copied to it, so whether they are faster takes a trial.
         can_repack=fits_ram and not layout.n_units,
     )
 

@@ -64,13 +64,14 @@ class ModelParameters:
         self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
         if not settings.gpu_layers or rpc_servers.added():
-            # With a device, even if it holds no layer, llama.cpp keeps weights in RAM in memory that can neither be
-            # re-ordered nor streamed, and large passes multiply them there, which changes a token's last bits. And by
-            # itself it would take RPC servers that another model of this process was given.
+            # With a device, even if it holds no layer, llama.cpp keeps weights in RAM where they cannot be streamed,
+            # and large passes multiply them there, which changes a token's last bits. And by itself it would take RPC
+            # servers that another model of this process was given.
             handles = offload_handles(settings.rpc) if settings.gpu_layers else []
             self._devices = (ctypes.c_void_p * (len(handles) + 1))(*handles)  # a list ends with NULL
             self.struct.devices = ctypes.cast(self._devices, ctypes.c_void_p)
-        self.struct.use_extra_bufts = bool(settings.repack)
+        # In memory from which a GPU copies, which llama.cpp would choose first, weights are not re-ordered.
+        self.struct.use_extra_bufts = self.struct.no_host = bool(settings.repack)
         self.struct.load_mode = _LOAD_MODES[settings.load_mode or "auto"]
         # Without a device llama.cpp refuses the split mode `none`, which asks for one.
         self.struct.split_mode = _SPLIT_MODES[settings.split_mode or "layer" if settings.gpu_layers else "layer"]
