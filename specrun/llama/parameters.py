@@ -132,7 +132,8 @@ def context_parameters(config: ContextConfig) -> Any:
     params.n_threads_batch = settings.threads_batch or params.n_threads
     params.type_k = _CACHE_TYPES[settings.type_k or "f16"]
     params.type_v = _CACHE_TYPES[settings.type_v or "f16"]
-    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or "on"]
+    # Where a GPU has no kernel for a model's heads, "on" leaves attention to the CPU and copies K and V for each layer.
+    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or ("auto" if settings.gpu_layers else "on")]
     params.op_offload = settings.op_offload is not False
     params.kv_unified = True
     params.swa_full = True  # a branch may need cells that a sliding window would drop

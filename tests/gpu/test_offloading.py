@@ -20,14 +20,15 @@ from specrun.hardware.device import Device
 from specrun.llama_settings import LlamaSettings, LoadMode
 from specrun.speculation.method import OFF
 from tests.conftest import Specrun
-from tests.models import wide_target
+from tests.models import wide_heads, wide_target
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("threshold", ["8", "64", "never"])
-def test_the_text_does_not_depend_on_the_plan(threshold: str, specrun: Specrun) -> None:
-    options = ["-ngl", "4", "--raw", "--temp", "0", "-n", "24", "--no-learn", "--json", "--exact"]
+def test_the_text_does_not_depend_on_the_plan(threshold: str, specrun: Specrun, made: Path) -> None:
+    options = ["--target", str(wide_heads(made, 64 if threshold == "8" else 128)), "--draft", str(embedded.DRAFT)]
+    options += ["-ngl", "4", "--raw", "--temp", "0", "-n", "24", "--no-learn", "--json", "--exact"]
     environment = {}
     if threshold == "never":
         options.append("--no-op-offload")
