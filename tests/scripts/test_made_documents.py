@@ -35,24 +35,26 @@ def test_the_picture_shows_the_recorded_rows(
 
 
 @pytest.mark.parametrize("script", ["picture_speeds"], indirect=True)
-def test_rows_at_a_temperature_are_drawn_before_greedy_ones(script: ModuleType) -> None:
+def test_whole_tables_of_the_pair_that_writes_english_are_drawn(script: ModuleType) -> None:
     rows = [
-        {"weights": weights, "place": place, "temperature": temperature, "name": name, "rate": rate}
-        for weights, place, temperature, rate in [
-            ("q8_0", "ram", 0.8, 3.0),
-            ("q8_0", "ram", 0.0, 4.0),
-            ("f16", "streamed", 0.0, 5.0),
+        {"pair": pair, "weights": weights, "place": place, "temperature": temperature, "name": name, "rate": rate}
+        for pair, weights, place, temperature, rate in [
+            ("real", "q8_0", "ram", 0.0, 4.0),
+            ("real", "q8_0", "ram", 0.8, 3.0),
+            ("real", "f16", "streamed", 0.0, 5.0),
+            ("embedded", "q4_k_m", "ram", 0.0, 6.0),
         ]
         for name in script.BARS
     ]
-    half = {"weights": "f16", "place": "ram", "temperature": 0.0, "name": "specrun tuned, auto", "rate": 1.0}
+    half = {**rows[0], "weights": "f16", "name": "specrun tuned, auto"}
     found = script.groups([*rows, half])
-    assert [(g.weights, g.place, g.is_greedy, g.rates[0]) for g in found] == [
-        ("f16", "streamed", True, 5.0),
-        ("q8_0", "ram", False, 3.0),
+    assert [(g.weights, g.place, g.temperature, g.rates[0]) for g in found] == [
+        ("f16", "streamed", 0.0, 5.0),
+        ("q8_0", "ram", 0.8, 3.0),
+        ("q8_0", "ram", 0.0, 4.0),
     ]
     drawn = script.picture(found, "dark")
-    assert drawn.count("greedy") == 1
+    assert (drawn.count("greedy"), drawn.count("T=0.8")) == (2, 1)
     assert drawn.count("1.0 times") == 0, "plain decoding is told in tokens/s"
 
 
