@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specrun.llama.pass_bounds import BLOCK
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -88,4 +89,5 @@ def test_the_class_that_is_measured_at_load_is_exact(n: int, head_dim: int, made
     with pair(LlamaSettings(gpu_layers=n), exact=True, target=wide_heads(made, head_dim)) as model:
         assert model.exactness.is_exact
         assert model.exactness.sizes != PLAIN_ONLY
-        assert_exact(model.engine, (TREE, CHAIN.plan(depth=4)), n_prompt=120)
+        # The first text crosses the boundary between two blocks of cells.
+        assert_exact(model.engine, (TREE, CHAIN.plan(depth=4)), n_prompt=BLOCK - 10)
