@@ -222,6 +222,7 @@ class Turn:
         target, rule = self.text.target, self.drafting.plan.method.rule
         self.rows = rows
         accepted = accept(rule, self.draft, rows, self.text.sampler, target.tokens)
-        accepted = accepted.first(target.n_exact(accepted.path, len(target.tokens) - 1))
+        n_exact = target.n_exact(accepted.path, len(target.tokens) - 1)
+        accepted = accepted.first(n_exact) if n_exact < len(accepted.path) else accepted
         ends = (i for i, token in enumerate(accepted.tokens, start=1) if self.text.ends_text(token))
         self.accepted = accepted.first(next(ends, len(accepted.tokens)))

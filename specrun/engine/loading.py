@@ -15,7 +15,7 @@ from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.overlap import why_no_overlap
-from specrun.engine.placing import gpus_of, plan_placement, target_states
+from specrun.engine.placing import gpus_of, plan_placement, target_states, without_layers
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
@@ -34,6 +34,14 @@ _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 # Committed tokens that wait where rejected passes are decoded again, without measured times. Chosen by hand: in RAM a
 # further token costs about a third of a plain pass, elsewhere next to nothing.
 _FEW_WAITING, _MANY_WAITING = 4, 16
+
+
+class _BetterOutOfVramError(Exception):
+    """The target is to be loaded again, with no layer in VRAM, because that is faster."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self.placement = placement
 
 
 @dataclass(frozen=True)
@@ -66,23 +74,26 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
     """
     settings, unsupported = supported(options.settings)
     options = replace(options, settings=settings)
-    placement, stepped_down = plan_placement(options), False
-    for n_left in range(MAX_STEPS_DOWN, -1, -1):
+    placement, n_steps = plan_placement(options), 0
+    while True:
         resources = ExitStack()
         try:
             pair = _load(options, placement, resources, show)
             break
         except OutOfMemoryError:
             resources.close()
-            smaller = placement.step_down() if placement and n_left else None
+            smaller = placement.step_down() if placement and n_steps < MAX_STEPS_DOWN else None
             if smaller is None:
                 raise
-            placement, stepped_down = smaller, True
+            placement, n_steps = smaller, n_steps + 1
+        except _BetterOutOfVramError as better:
+            resources.close()
+            placement, n_steps = better.placement, 0
         except BaseException:
             resources.close()
             raise
     notices = [*unsupported, *pair.notices]
-    if placement and stepped_down:
+    if placement and n_steps:
         notices.append(
             f"VRAM was too small for the planned layers; it now holds {placement.layers_text} "
             "(set them with --gpu-layers)"
@@ -95,7 +106,8 @@ def _load(
 ) -> LoadedPair:
     head = checked_head(options)
     settings, draft_settings = _settings(options, placement, head)
-    streaming = plan_streaming(options, settings, with_mtp=head is not None and head.is_own)
+    streaming = plan_streaming(options, settings, placement, with_mtp=head is not None and head.is_own)
+    settings = streaming.loadable(settings)
     # By the memory that is free before the target is loaded.
     states = target_states(options, gpus_of(options))
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
@@ -120,6 +132,8 @@ def _load(
     if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(model, settings, states), streaming, resources)
+    if notice and streaming.reader and placement and (better := without_layers(options, placement)):
+        raise _BetterOutOfVramError(better)
     notices += [notice] if notice else []
     targets = target_lanes(context)
     in_ram = not (streaming.reader or settings.gpu_layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
@@ -12,7 +13,7 @@ from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.fit import expert_share
+from specrun.hardware.fit import expert_share, out_of_vram
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
@@ -20,6 +21,7 @@ from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import LlamaSettings
+from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import ExpertGrowth
@@ -118,6 +120,13 @@ def expert_growth(options: RunOptions) -> ExpertGrowth | None:
     placement = place(placement_request(options, gpus_of(options)))
     share = expert_share(placement, file.n_experts_used / file.n_experts)
     return ExpertGrowth(file.n_experts, file.n_experts_used, share)
+
+
+def without_layers(options: RunOptions, placement: Placement) -> Placement | None:
+    """Where weights cannot be streamed beside layers in VRAM: the placement without these, if that is faster."""
+    file = GgufFile.read(options.target)
+    used_share = file.n_experts_used / file.n_experts if file.n_experts else 1.0
+    return out_of_vram(placement, known_rates(catalog()), used_share)
 
 
 def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
