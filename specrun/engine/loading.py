@@ -8,11 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts
+from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states, without_layers
@@ -127,7 +129,9 @@ def _load(
 
     def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:
         config = options.context_config(plans, n_ctx_train, states)
-        return replace(config, settings=settings.over(_cache_types(model, settings)))
+        settings = settings.over(_cache_types(model, settings))
+        decided = attention_on_gpus(GgufFile.read(model.path), settings) if settings.gpu_layers else settings
+        return replace(config, settings=decided)
 
     if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")

@@ -9,6 +9,7 @@ from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
+from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
@@ -97,7 +98,8 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
     draft = None if head and head.is_own else draft  # its layers are counted as the target's
 
     def shape(file: GgufFile, settings: LlamaSettings, states: KeptStates | None) -> ModelShape:
-        return ModelShape.of(file, config.n_ctx, settings, states.n_states if states else 1)
+        decided = attention_on_gpus(file, settings) if gpus and settings.gpu_layers != 0 else settings
+        return ModelShape.of(file, config.n_ctx, decided, states.n_states if states else 1)
 
     return PlacementRequest(
         target=shape(file, options.settings, states),

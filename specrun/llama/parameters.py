@@ -28,7 +28,7 @@ _SPLIT_MODES: dict[SplitMode, int] = {
     "row": llama_cpp.LLAMA_SPLIT_MODE_ROW,
 }
 # enum ggml_type
-_CACHE_TYPES: dict[CacheType, int] = {
+CACHE_TYPES: dict[CacheType, int] = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7
 }  # fmt: skip
 _FLASH_ATTENTION: dict[FlashAttention, int] = {
@@ -130,10 +130,9 @@ def context_parameters(config: ContextConfig) -> Any:
     settings = config.settings
     params.n_threads = settings.threads or usable_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
-    params.type_k = _CACHE_TYPES[settings.type_k or "f16"]
-    params.type_v = _CACHE_TYPES[settings.type_v or "f16"]
-    # Where a GPU has no kernel for a model's heads, "on" leaves attention to the CPU and copies K and V for each layer.
-    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or ("auto" if settings.gpu_layers else "on")]
+    params.type_k = CACHE_TYPES[settings.type_k or "f16"]
+    params.type_v = CACHE_TYPES[settings.type_v or "f16"]
+    params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or "on"]
     params.op_offload = settings.op_offload is not False
     params.kv_unified = True
     params.swa_full = True  # a branch may need cells that a sliding window would drop

@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog.gguf_header import is_expert
 from specrun.llama import LlamaModel
-from specrun.llama.parameters import ContextConfig, ModelParameters, context_parameters, expert_patterns
+from specrun.llama.parameters import ModelParameters, expert_patterns
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from tests.models import random_qwen3_moe
 
@@ -46,20 +46,6 @@ def test_re_ordered_weights_are_not_kept_where_a_device_copies_from() -> None:
     for repack in (None, False, True):
         struct = ModelParameters(LlamaSettings(repack=repack)).struct
         assert struct.use_extra_bufts == struct.no_host == bool(repack)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (LlamaSettings(), llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED),
-        (LlamaSettings(gpu_layers=0), llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED),
-        (LlamaSettings(gpu_layers=1), llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO),
-        (LlamaSettings(gpu_layers=1, flash_attn="on"), llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED),
-        (LlamaSettings(gpu_layers=1, flash_attn="off"), llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED),
-    ],
-)
-def test_a_gpu_may_have_no_kernel_of_flash_attention(settings: LlamaSettings, expected: int) -> None:
-    assert context_parameters(ContextConfig(64, 1, 16, 1, settings)).flash_attn_type == expected
 
 
 def test_layers_go_to_any_device() -> None:
