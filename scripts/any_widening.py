@@ -1,15 +1,19 @@
-"""Widened models of more sizes than `specrun demo` needs: copies of the hidden state and of key/value heads."""
+"""Widened models of more sizes than `specrun demo` needs: copies of the hidden state and of key/value heads, and wider
+heads.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
+import gguf
 import numpy as np
 from numpy.typing import NDArray
 
 from specrun.making.widening import blocks
 from specrun.making.widening.blocks import UNIT, Blocks, Type
-from specrun.making.widening.wider_model import Shape, Tensor, WiderModel
+from specrun.making.widening.wider_model import Shape, Source, Tensor, WiderModel, set_key
 
 TYPES: dict[str, Type] = {
     name: getattr(Type, name.upper())
@@ -17,9 +21,12 @@ TYPES: dict[str, Type] = {
 }
 
 
+_FREQ_BASE, _DEFAULT_FREQ_BASE = "llama.rope.freq_base", 10_000.0
+
+
 class AnyWiderModel(WiderModel):
-    """As `WiderModel`, for any number of query heads to a key/value head, and bit for bit at any multiple of the width
-    (docs/widening.md).
+    """As `WiderModel`, for any number of query heads to a key/value head, for wider heads, and bit for bit at any
+    multiple of the width (docs/widening.md).
     """
 
     @property
@@ -34,13 +41,30 @@ class AnyWiderModel(WiderModel):
             copies //= 4
         return 1 if rest or (self._is_marked and copies * source == target) else copies
 
+    @property
+    def query_factor(self) -> float:
+        """What queries are multiplied with, because attention divides by the root of the head's width."""
+        return math.sqrt(self.target.head_dim / self.source.shape.head_dim)
+
     def _residual_width(self) -> int:
         return self._copies * self.source.shape.embd
 
     def _all_tensors(self) -> Iterator[Tensor]:
         yield from super()._all_tensors()
+        source, target = self.source.shape.head_dim, self.target.head_dim
+        if target > source:
+            factor = np.array([self.query_factor], np.float32)
+            for layer in range(self.target.layers):
+                yield Tensor(f"blk.{layer}.attn_q.scale", (1,), Type.F32, lambda: factor)
         if (copied := self.source.tensors.get("rope_freqs.weight")) is not None:
-            yield Tensor(copied.name, tuple(copied.data.shape), copied.tensor_type, lambda: np.array(copied.data))
+            freqs = np.ones(target // 2, np.float32)  # of the numbers that are zero, any will do
+            freqs[: source // 2] = copied.data
+            yield Tensor(copied.name, freqs.shape, copied.tensor_type, lambda: freqs)
+
+    def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
+        super()._add_metadata(writer)
+        if self.target.head_dim > self.source.shape.head_dim:
+            set_key(writer, _FREQ_BASE, freq_base(self.source, self.target), gguf.GGUFValueType.FLOAT32)
 
     def _embedding(self) -> Blocks:
         real = blocks.read(self.source.tensors["token_embd.weight"], self.kind)
@@ -49,17 +73,20 @@ class AnyWiderModel(WiderModel):
         return matrix
 
     def _place(self, matrix: Blocks, full_name: str) -> None:
-        source, head_dim, name = self.source.shape, self.source.shape.head_dim, full_name.split(".")[2]
+        source, name = self.source.shape, full_name.split(".")[2]
+        head_dim, wide = source.head_dim, self.target.head_dim
         real = blocks.read(self.source.tensors[full_name], self.kind)
-        if name == "attn_q":
-            matrix[_heads(query_slots(source, self.target), head_dim), : real.shape[1]] = real
-        elif name in ("attn_k", "attn_v"):
-            to, of = zip(*kv_slots(source, self.target), strict=True)
-            matrix[_heads(to, head_dim), : real.shape[1]] = real[_heads(of, head_dim)]
+        if name in ("attn_q", "attn_k", "attn_v"):
+            heads = kv_slots(source, self.target)
+            if name == "attn_q":
+                heads = [(slot, head) for head, slot in enumerate(query_slots(source, self.target))]
+            to, of = zip(*heads, strict=True)
+            matrix[_heads(to, wide)] = 0
+            matrix[_heads(to, wide, head_dim), : real.shape[1]] = real[_heads(of, head_dim)]
         elif name in ("attn_output", "ffn_down"):
             columns = np.arange(real.shape[1])
             if name == "attn_output":
-                columns = _heads(query_slots(source, self.target), head_dim // UNIT)
+                columns = _heads(query_slots(source, self.target), wide // UNIT, head_dim // UNIT)
             for copy in range(self._copies):
                 matrix[copy * source.embd : (copy + 1) * source.embd, columns] = real
         else:
@@ -92,6 +119,15 @@ def kv_slots(source: Shape, target: Shape) -> list[tuple[int, int]]:
     return [(head * copies + copy, head) for head in range(source.kv_heads) for copy in range(copies)]
 
 
-def _heads(slots: Iterable[int], size: int) -> NDArray[np.intp]:
-    """Indices of the rows (or columns) of these heads, `size` to a head."""
-    return np.concatenate([np.arange(slot * size, (slot + 1) * size) for slot in slots])
+def freq_base(source: Source, target: Shape) -> float:
+    """The base with which the first numbers of a wider head rotate as those of the source's heads do.
+
+    A number of index i in heads of h rotates by base^(-i / h). It may be too large for a float32.
+    """
+    base = float(source.fields[_FREQ_BASE].contents()) if _FREQ_BASE in source.fields else _DEFAULT_FREQ_BASE
+    return float(base ** (target.head_dim / source.shape.head_dim))
+
+
+def _heads(slots: Iterable[int], size: int, n: int | None = None) -> NDArray[np.intp]:
+    """Indices of the rows (or columns) of these heads, `size` to a head, or of the first `n` of each."""
+    return np.concatenate([np.arange(slot * size, slot * size + (n or size)) for slot in slots])

@@ -27,7 +27,7 @@ from specrun.making.widening.wider_model import WiderModel
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
-SIZES = ("embd", "layers", "ff", "heads", "kv_heads", "vocab")
+SIZES = ("embd", "layers", "ff", "heads", "kv_heads", "head_dim", "vocab")
 HEADER_BYTES = 64_000_000  # room that we ask for besides the weights: metadata, and something to spare
 TOLERANCE_OF_COPIES = 0.1  # of the spread of logits, where the weights are the same and only sums round differently
 
@@ -75,6 +75,7 @@ def widen(options: argparse.Namespace) -> int:
     check_destination(options.source, options.destination, options.force)
     check_space(options.destination.parent, model.n_bytes * (2 if is_mixture else 1))
     kept = not is_mixture and keeps_weights(model)
+    is_close = kept and is_power_of_two(model.query_factor)
     if warning := closeness(model, options.type, kept):
         print(f"widen_gguf.py: note: {warning}", file=sys.stderr)
     progress = Progress(model.n_bytes)
@@ -88,7 +89,7 @@ def widen(options: argparse.Namespace) -> int:
         return 0
     report = check.compare(options.source, options.destination, options.threads)
     print("\n".join(report.lines()))
-    failure = report.failure(TOLERANCE_OF_COPIES if kept else float("inf"))
+    failure = report.failure(TOLERANCE_OF_COPIES if is_close else float("inf"))
     if failure:
         print(f"check failed: {failure}", file=sys.stderr)
     return int(failure is not None)
@@ -110,13 +111,25 @@ def keeps_weights(model: WiderModel) -> bool:
     return all(tensor.tensor_type == model.kind for tensor in matrices)
 
 
-def closeness(model: WiderModel, kind: str, keeps_weights: bool) -> str | None:
+def is_power_of_two(factor: float) -> bool:
+    """Whether a product with this factor is rounded as the number itself was."""
+    return math.frexp(factor)[0] == 0.5
+
+
+def closeness(model: AnyWiderModel, kind: str, keeps_weights: bool) -> str | None:
     """Why the logits will not be those of the source bit for bit, or None."""
     if not keeps_weights:
         return f"not all matrices of the source are {kind.upper()}; with other roundings, logits will differ"
-    if math.frexp(model.scale)[0] != 0.5:  # only powers of two leave the rounding of sums as it is
+    if not is_power_of_two(model.scale):
         embd = model.source.shape.embd
         return f"logits will differ a little by rounding; for the same bits choose --embd {4 * embd} or {16 * embd}"
+    head_dim = model.source.shape.head_dim
+    if not is_power_of_two(model.query_factor):
+        return f"queries are rounded otherwise, and logits will differ; --head-dim {4 * head_dim} is closer"
+    if model.target.head_dim > head_dim:
+        return (
+            "logits may differ a little by rounding, as some CPUs add up narrow heads in another order than wide ones"
+        )
     return None
 
 
@@ -136,8 +149,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--embd", type=int, metavar="N", help="width, a multiple of 32")
     parser.add_argument("--layers", type=int, metavar="N", help="number of layers")
     parser.add_argument("--ff", type=int, metavar="N", help="width of the feed-forward layers, a multiple of 32")
-    parser.add_argument("--heads", type=int, metavar="N", help="query heads, each as wide as the source's")
+    parser.add_argument("--heads", type=int, metavar="N", help="query heads")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="key/value heads, a divisor of the query heads")
+    parser.add_argument("--head-dim", type=int, metavar="N", help="width of a head, a multiple of 32")
     parser.add_argument("--vocab", type=int, metavar="N", help="tokens; added ones are never chosen")
     parser.add_argument(
         "--type",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-from any_widening import group, key_copies
+import numpy as np
+from any_widening import freq_base, group, key_copies
 
 from specrun.errors import UsageError
 from specrun.making.widening.blocks import UNIT
@@ -34,6 +35,8 @@ def checked(path: Path, sizes: dict[str, int]) -> tuple[Source, Shape]:
     _check_plain(source)
     target = replace(source.shape, **sizes)
     _check_sizes(source.shape, target)
+    if freq_base(source, target) > float(np.finfo(np.float32).max):
+        raise WideningError(f"--head-dim {target.head_dim} is too wide for the rotation of {path}; give less")
     return source, target
 
 
@@ -75,11 +78,11 @@ def _check_plain(source: Source) -> None:
 
 def _check_sizes(source: Shape, target: Shape) -> None:
     """Raise `WideningError` unless a model of the sizes `target` can hold a model of the sizes `source`."""
-    for name in ("embd", "layers", "ff", "heads", "kv_heads", "vocab"):
+    for name in ("embd", "layers", "ff", "heads", "kv_heads", "head_dim", "vocab"):
         option, had, wanted = "--" + name.replace("_", "-"), getattr(source, name), getattr(target, name)
         if wanted < had:
             raise WideningError(f"{option} {wanted} is smaller than the source's {had}; give {had} or more")
-        if name in ("embd", "ff") and wanted % UNIT:
+        if name in ("embd", "ff", "head_dim") and wanted % UNIT:
             raise WideningError(f"{option} {wanted} is not a multiple of {UNIT}; give {wanted + -wanted % UNIT}")
     if target.heads % target.kv_heads:
         more = target.heads + -target.heads % target.kv_heads

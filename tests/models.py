@@ -11,6 +11,7 @@
     edited           a copy of a file with other metadata
     truncated        the first bytes of a file
     wide_target      the embedded target in any of llama.cpp's types
+    wide_heads       the embedded target with heads of the width that real models have
 
 Every function writes `path` and returns it. `Reader` reads such a file.
 """
@@ -532,4 +533,14 @@ def wide_target(folder: Path, kind: str) -> Path:
         subprocess.run([sys.executable, script, embedded.TARGET, wide, *options], check=True, capture_output=True)
     if not path.exists():
         quantize(str(wide), str(path), _FILE_TYPES[kind], [], 1)
+    return path
+
+
+def wide_heads(folder: Path, head_dim: int) -> Path:
+    """The embedded target with heads of 64 or 128 instead of 32, in `folder`; made only once. Its draft fits it."""
+    path = folder / f"heads-of-{head_dim}.gguf"
+    if not path.exists():
+        script = Path(__file__).parents[1] / "scripts" / "widen_gguf.py"
+        options = ["--head-dim", str(head_dim), "--no-check"]
+        subprocess.run([sys.executable, script, embedded.TARGET, path, *options], check=True, capture_output=True)
     return path

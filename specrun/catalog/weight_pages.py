@@ -9,6 +9,9 @@ from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of
+from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
+
+_OUTPUT_PREFIX = "output"  # of the names of what is computed behind the layers, which goes into VRAM with the first one
 
 
 @dataclass(frozen=True, order=True)
@@ -27,11 +30,12 @@ class PageRange:
 
 @dataclass(frozen=True)
 class WeightPages:
-    """All pages that hold weights, each of them once."""
+    """All pages that hold weights in RAM, each of them once."""
 
     files: tuple[Path, ...]
-    layers: tuple[tuple[PageRange, ...], ...]  # for each layer the pages that hold only its weights, in file order
-    others: tuple[PageRange, ...]  # weights outside the layers, and pages that two layers share
+    # For each layer in RAM, which are the first ones, the pages that hold only its weights, in file order.
+    layers: tuple[tuple[PageRange, ...], ...]
+    others: tuple[PageRange, ...]  # weights in RAM outside the layers, and pages that two layers share
 
     @property
     def layer_bytes(self) -> tuple[int, ...]:
@@ -44,28 +48,50 @@ def n_bytes(ranges: Iterable[PageRange]) -> int:
     return sum(pages.n_bytes for pages in ranges)
 
 
-def weight_pages(file: GgufFile, page: int, with_mtp: bool = False) -> WeightPages:
-    """The pages of a model's weights. page: bytes of a page. Raises ModelFileError.
+def weight_pages(file: GgufFile, page: int, with_mtp: bool = False, settings: LlamaSettings = UNDECIDED) -> WeightPages:
+    """The pages of a model's weights in RAM. page: bytes of a page. Raises ModelFileError.
 
     with_mtp: whether MTP layers are loaded. They are computed while drafting, so they count as weights outside the
-    layers; without, their pages are left out. A layer's tensors need not lie together, and may lie in several files.
+    layers; without, their pages are left out. settings: of which those matter that put layers into VRAM, whose pages
+    nobody looks at again. A layer's tensors need not lie together, and may lie in several files.
     """
-    layers: list[list[PageRange]] = [[] for _ in range(file.n_computed_layers)]
+
+    def place(tensor: TensorInfo) -> tuple[int, int | None, bool]:
+        return tensor.file, layer_of(tensor.name), is_in_ram(tensor, file, settings, with_mtp)
+
+    layers: list[list[PageRange]] = [[] for _ in range(min(file.n_computed_layers, n_layers_in_ram(file, settings)))]
     others: list[PageRange] = []
     in_order = sorted(file.tensors, key=lambda tensor: (tensor.file, tensor.offset))
-    for (index, layer), run in groupby(in_order, lambda tensor: (tensor.file, layer_of(tensor.name))):
-        if layer is not None and layer >= file.n_computed_layers and not with_mtp:
+    for (index, layer, in_ram), run in groupby(in_order, place):
+        if not in_ram:
             continue
         tensors = list(run)
         start, end = tensors[0].offset, tensors[-1].offset + tensors[-1].n_bytes
         first, last = -(-start // page) * page, end // page * page  # the whole pages
-        if layer is None or layer >= file.n_computed_layers or last <= first:
+        if layer is None or layer >= len(layers) or last <= first:
             others.append(_outer(index, start, end, page))
             continue
         layers[layer].append(PageRange(index, first, last - first))
         edges = ((start, first), (last, end))
         others += [_outer(index, begin, stop, page) for begin, stop in edges if stop > begin]
     return WeightPages(file.shards, tuple(map(tuple, layers)), merged(others))
+
+
+def n_layers_in_ram(file: GgufFile, settings: LlamaSettings) -> int:
+    """How many layers these settings leave in RAM, the first ones of the model; experts may stay there of others."""
+    n = file.n_layers + 1  # the output counts as a layer
+    return 0 if settings.gpu_layers == ALL_LAYERS else min(max(n - (settings.gpu_layers or 0), 0), file.n_layers)
+
+
+def is_in_ram(tensor: TensorInfo, file: GgufFile, settings: LlamaSettings, with_mtp: bool) -> bool:
+    """Whether llama.cpp uses a tensor from the mapping of its file. with_mtp: as in `weight_pages`."""
+    layer, n_cpu_moe = layer_of(tensor.name), settings.n_cpu_moe or 0
+    if layer is None:
+        return not (settings.gpu_layers and tensor.name.startswith(_OUTPUT_PREFIX))
+    if layer >= file.n_computed_layers and not with_mtp:
+        return False
+    has_experts_in_ram = n_cpu_moe == ALL_LAYERS or layer < n_cpu_moe
+    return layer < n_layers_in_ram(file, settings) or (has_experts_in_ram and is_expert(tensor.name))
 
 
 def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
@@ -81,7 +107,7 @@ def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
 
 @dataclass(frozen=True)
 class ExpertPages:
-    """A mixture of experts on disk."""
+    """What of a mixture of experts lies in RAM."""
 
     files: tuple[Path, ...]
     n_experts: int  # of each layer
@@ -91,19 +117,19 @@ class ExpertPages:
     experts: tuple[PageRange, ...]  # all pages that hold experts; those at the edges may be dense as well
 
 
-def expert_pages(file: GgufFile, page: int, with_mtp: bool = False) -> ExpertPages:
-    """Where the experts of a model lie. page: bytes of a page. Raises ModelFileError.
+def expert_pages(file: GgufFile, page: int, with_mtp: bool = False, settings: LlamaSettings = UNDECIDED) -> ExpertPages:
+    """Where the experts in RAM of a model lie. page: bytes of a page. Raises ModelFileError.
 
-    with_mtp: as in `weight_pages`; the experts of MTP layers count as what every token uses.
+    with_mtp, settings: as in `weight_pages`; the experts of MTP layers count as what every token uses.
     """
     layers: dict[int, list[TensorInfo]] = {}
     dense: list[PageRange] = []
     experts: list[PageRange] = []
     for tensor in file.tensors:
+        if not is_in_ram(tensor, file, settings, with_mtp):
+            continue
         pages, layer = _outer(tensor.file, tensor.offset, tensor.offset + tensor.n_bytes, page), layer_of(tensor.name)
         is_mtp = layer is not None and layer >= file.n_computed_layers
-        if is_mtp and not with_mtp:
-            continue
         # Biases and scales of experts are small, and old files split experts.
         is_of_all = len(tensor.shape) == 3 and tensor.shape[-1] == file.n_experts
         if is_mtp or layer is None or not is_expert(tensor.name) or not is_of_all:

@@ -44,8 +44,9 @@ def with_defaults(options: RunOptions) -> RunOptions:
     in the file if a trial was faster so. Streamed weights, and those of which a GPU holds some, stay as they are in the
     file.
 
-    The experts of a mixture are read into memory where that has room for them and for the file in the page cache, so
-    that the system does not drop pages of experts that were not chosen for a while.
+    Where RAM has room for them, two kinds of weights are read into memory and not mapped: the experts of a mixture, so
+    that the system does not drop pages of experts that were not chosen for a while, and weights that large passes copy
+    to a GPU, which takes about half as long from the memory that llama.cpp then gives them.
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and reading hides what it takes longer for a few tokens.
@@ -54,12 +55,12 @@ def with_defaults(options: RunOptions) -> RunOptions:
     """
     file, decided = GgufFile.read(options.target), options.settings
     keeps = keeps_bits(options.target)
-    if keeps and not file.n_experts:
+    gpus = gpus_of(options)
+    if keeps and not file.n_experts and not gpus:
         return options
-    placement = place(placement_request(options, gpus_of(options)))
+    placement = place(placement_request(options, gpus))
     on_cpu = not placement.n_gpu_layers
-    reads_experts = bool(placement.ram.parts.get("experts")) and _has_room_twice(placement)
-    in_memory = LlamaSettings(load_mode="none" if reads_experts else None)
+    in_memory = LlamaSettings(load_mode="none" if _reads(placement) else None)
     if keeps:
         defaults = LlamaSettings()
     elif options.exact:
@@ -75,9 +76,21 @@ def with_defaults(options: RunOptions) -> RunOptions:
         # fewer tokens than a pass has, so nothing was tried for them.
         is_mapped = decided.load_mode in (None, "auto", "mmap")
         lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
-        if lies_twice and _has_room_twice(placement):
+        if lies_twice and _has_room(placement, 2):
             defaults = replace(defaults, file_order_from=kernel_trials.file_order_from(file, decided.threads))
     return replace(options, settings=decided.over(defaults).over(in_memory))
+
+
+def mapped_if_short(options: RunOptions) -> RunOptions:
+    """The options, with weights mapped that their profile would have read into memory, if they do not fit there now.
+
+    Raises ModelFileError for a file that cannot be read.
+    """
+    if options.settings.load_mode or not options.profile or options.profile.settings.load_mode != "none":
+        return options
+    if place(placement_request(options.with_profile, gpus_of(options))).regime != "streamed":
+        return options
+    return replace(options, settings=replace(options.settings, load_mode="auto"))
 
 
 def of_draft(draft: Path, decided: LlamaSettings) -> LlamaSettings:
@@ -90,10 +103,20 @@ def of_draft(draft: Path, decided: LlamaSettings) -> LlamaSettings:
     return decided.over(LlamaSettings(repack=True)) if gains else decided
 
 
-def _has_room_twice(placement: Placement) -> bool:
-    """Whether RAM can hold its weights twice: in memory, and in the page cache as they are in the file."""
+def _reads(placement: Placement) -> bool:
+    """Whether weights in RAM are read into memory, where they have room, and not mapped.
+
+    They need room once: the page cache, which holds the file besides while it is read, gives that up.
+    """
+    is_copied = placement.regime == "partly in VRAM" and any(gpu.pins for gpu in placement.request.gpus)
+    gains = is_copied or bool(placement.ram.parts.get("experts"))
+    return gains and placement.regime != "streamed" and _has_room(placement, 1)
+
+
+def _has_room(placement: Placement, times: int) -> bool:
+    """Whether RAM can hold its weights so many times: twice in memory and in the page cache as they are in the file."""
     parts = placement.ram.parts
-    return 2 * (parts.get("target", 0) + parts.get("experts", 0)) <= room_for_weights(placement)
+    return times * (parts.get("target", 0) + parts.get("experts", 0)) <= room_for_weights(placement)
 
 
 def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> bool:

@@ -24,6 +24,7 @@ _KERNELS: dict[TiledKernels, str] = {
     "never": ", because tiled kernels compute none of them",
     "always": ", because tiled kernels compute all of them",
 }
+_GPU_VERSION = 2  # of what is measured where a GPU holds layers; raise it when passes there are computed otherwise
 _SMALL = PassSizes(1, 1, 63)  # tokens of passes that flash attention computes with its kernel for few
 _NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of padding is mentioned
 
@@ -93,6 +94,7 @@ def measured(
         identity["offload_min_batch"] = offload_threshold.in_use()
     if placement and placement.n_gpu_layers:
         identity["layers"] = [placement.layer_gpus, placement.n_cpu_moe]
+        identity["gpu_version"] = _GPU_VERSION
     path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
     if known := recall(path, lambda value: converter().structure(value, ExactPasses)):
         return known

@@ -2,8 +2,9 @@
 
 A driver may crash in a kernel that no other program has used. So where a GPU is to hold layers, and this model was
 neither tuned nor tried with this build of llama.cpp, these devices and their driver, a child process loads the pair and
-makes passes of several sizes. If it crashes, others of llama.cpp's settings are tried in turn. The result is kept in
-`first-passes` in the data folder, and later runs begin with it.
+makes passes of several sizes. If it runs out of memory, fewer layers are put into VRAM; if it crashes, others of
+llama.cpp's settings are tried in turn. The result is kept in `first-passes` in the data folder, and later runs begin
+with it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from specrun.engine.passes import write_alone
 from specrun.engine.placing import plan_placement
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
-from specrun.errors import CrashError, LlamaError
+from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
-from specrun.hardware.placement import Placement
+from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import devices, library
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
 from specrun.locations import data_dir, recall, remember
@@ -54,27 +55,36 @@ class Known:
 
     without: str  # what crashed; empty for nothing
     why: str  # how the process ended
+    steps_down: int = 0  # smaller placements that were tried before passes had enough memory
+    lacked: str = ""  # llama.cpp's words about that
 
 
 def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOptions, list[str]]:
-    """The options, without what crashes with this model on these devices, and notices about it.
+    """The options, without what crashes with this model on these devices, with as much less in VRAM as passes need,
+    and notices about both.
 
-    Raises CrashError if everything crashes that the user's decisions allow, and the errors of `plan_placement`.
+    Raises CrashError if everything crashes that the user's decisions allow, OutOfMemoryError if they allow no placement
+    with enough memory, and the errors of `plan_placement`.
     """
     placement = plan_placement(options)
     if options.profile or not placement or not placement.vram_bytes:
         return options, []
     path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(options, placement))}.json"
-    known = recall(path, _known)
-    if known is None and (known := _tried(options, show)):
-        remember(path, asdict(known))
-    if known is None or not known.without:
+    recalled = recall(path, _known)
+    known = recalled or _tried(options, show)
+    if known is None:
         return options, []
-    notice = (
-        f"llama.cpp or the GPU's driver crashed with {known.without} ({known.why}), so this model runs without; "
-        f"delete {path} to try again"
-    )
-    return _without(options, dict(_WAYS)[known.without]), [notice]
+    smaller = plan_placement(replace(options, steps_down=known.steps_down)) or placement
+    if not recalled and smaller.vram_bytes:  # another program may hold all VRAM just now, which is not remembered
+        remember(path, asdict(known))
+    again = f"; delete {path} to try again" if path.exists() else ""
+    notices = []
+    if known.without:
+        crash = f"llama.cpp or the GPU's driver crashed with {known.without} ({known.why})"
+        notices.append(f"{crash}, so this model runs without{again}")
+    if known.steps_down:
+        notices.append(f"{known.lacked} in a first pass, so VRAM now holds {smaller.layers_text}{again}")
+    return _without(replace(options, steps_down=known.steps_down), dict(_WAYS)[known.without]), notices
 
 
 def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:
@@ -92,27 +102,52 @@ def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:
 
 
 def _known(value: Any) -> Known | None:
-    known = Known(str(value["without"]), str(value["why"]))
+    steps_down, lacked = int(value.get("steps_down", 0)), str(value.get("lacked", ""))
+    known = Known(str(value["without"]), str(value["why"]), steps_down, lacked)
     return known if known.without in dict(_WAYS) else None
 
 
 def _tried(options: RunOptions, show: Callable[[str], None]) -> Known | None:
-    """What crashes; None if the pair cannot be loaded, which loading it explains."""
+    """What crashes, and for how much there is memory; None if the pair cannot be loaded, which loading it explains."""
     why = ""
     for name, change in _WAYS:
         if not _is_open(options, change):
             continue
         show("trying this model for the first time on this GPU" + (f", without {name}" if name else ""))
         try:
-            _run_apart(_without(options, change))
+            return Known(name, why, *_stepped_down(_without(options, change), show))
         except CrashError as error:
             why = why or str(error)
+        except OutOfMemoryError:
+            if not why:
+                raise
         except LlamaError:
             if not name:
                 return None
-        else:
-            return Known(name, why)
     raise CrashError(f"llama.cpp or the GPU's driver crashes with this model: {why}; update the driver, or give -ngl 0")
+
+
+def _stepped_down(options: RunOptions, show: Callable[[str], None]) -> tuple[int, str]:
+    """How many smaller placements it takes until passes have enough memory, and what was said of the last that had not.
+
+    Raises OutOfMemoryError if no placement has enough, and the other errors of `_run_apart`. A smaller one without
+    VRAM is taken untried.
+    """
+    lacked = ""
+    for n in range(MAX_STEPS_DOWN + 1):
+        smaller = replace(options, steps_down=n)
+        placement = plan_placement(smaller)
+        if n and placement and not placement.vram_bytes:
+            break
+        try:
+            _run_apart(smaller)
+            break
+        except OutOfMemoryError as error:
+            if n == MAX_STEPS_DOWN or placement is None or placement.step_down() is None:
+                raise
+            lacked = str(error).partition(";")[0]
+            show("trying this model again, with less in VRAM")
+    return n, lacked
 
 
 def _is_open(options: RunOptions, change: LlamaSettings) -> bool:
@@ -128,7 +163,10 @@ def _without(options: RunOptions, change: LlamaSettings) -> RunOptions:
 
 
 def _run_apart(options: RunOptions) -> None:
-    """Load the pair in a process of its own and run passes. Raises CrashError if that ends it, or LlamaError."""
+    """Load the pair in a process of its own and run passes.
+
+    Raises CrashError if that ends it, OutOfMemoryError if passes lack memory, or LlamaError if it cannot be loaded.
+    """
     from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
 
     request = converter().unstructure(replace(options, history=False))  # the trial's text is none of the user's
@@ -150,7 +188,11 @@ def serve(request: str) -> None:
 def _run(options: RunOptions) -> None:
     from specrun.engine.model import Model
 
-    with Model(options) as model:
+    try:
+        model = Model(options)
+    except OutOfMemoryError as error:  # loading has stepped down by itself, and would do it again
+        raise LlamaError(str(error)) from error
+    with model:
         target, most = model.engine.target, max(_SIZES)
         text = model.llama_model.tokenize(_TEXT, add_special=False)
         for behind in _BEHIND:

@@ -21,7 +21,7 @@ from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import TokenTree, n_in_order
+from specrun.speculation.tree import TokenTree
 
 
 @dataclass(eq=False)
@@ -222,7 +222,7 @@ class Turn:
         target, rule = self.text.target, self.drafting.plan.method.rule
         self.rows = rows
         accepted = accept(rule, self.draft, rows, self.text.sampler, target.tokens)
-        if target.padding.in_order:
-            accepted = accepted.first(n_in_order(accepted.path))
+        n_exact = target.n_exact(accepted.path, len(target.tokens) - 1)
+        accepted = accepted.first(n_exact) if n_exact < len(accepted.path) else accepted
         ends = (i for i, token in enumerate(accepted.tokens, start=1) if self.text.ends_text(token))
         self.accepted = accepted.first(next(ends, len(accepted.tokens)))

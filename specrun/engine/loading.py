@@ -8,18 +8,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head
 from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts
+from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.overlap import why_no_overlap
-from specrun.engine.placing import gpus_of, plan_placement, target_states
+from specrun.engine.placing import gpus_of, plan_placement, target_states, without_layers
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import OutOfMemoryError, UsageError
-from specrun.hardware.placement import Placement
+from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
 from specrun.llama.facts.relied_on import CELLS, supported, why_not
@@ -34,7 +36,14 @@ _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 # Committed tokens that wait where rejected passes are decoded again, without measured times. Chosen by hand: in RAM a
 # further token costs about a third of a plain pass, elsewhere next to nothing.
 _FEW_WAITING, _MANY_WAITING = 4, 16
-_MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
+
+
+class _BetterOutOfVramError(Exception):
+    """The target is to be loaded again, with no layer in VRAM, because that is faster."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self.placement = placement
 
 
 @dataclass(frozen=True)
@@ -67,25 +76,30 @@ def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
     """
     settings, unsupported = supported(options.settings)
     options = replace(options, settings=settings)
-    placement, stepped_down = plan_placement(options), False
-    for n_left in range(_MAX_STEPS_DOWN, -1, -1):
+    placement, n_steps = plan_placement(options), 0
+    while True:
         resources = ExitStack()
         try:
             pair = _load(options, placement, resources, show)
             break
         except OutOfMemoryError:
             resources.close()
-            smaller = placement.step_down() if placement and n_left else None
+            smaller = placement.step_down() if placement and n_steps < MAX_STEPS_DOWN else None
             if smaller is None:
                 raise
-            placement, stepped_down = smaller, True
+            placement, n_steps = smaller, n_steps + 1
+        except _BetterOutOfVramError as better:
+            resources.close()
+            placement, n_steps = better.placement, 0
         except BaseException:
             resources.close()
             raise
     notices = [*unsupported, *pair.notices]
-    if placement and stepped_down:
-        layers = f"{placement.n_gpu_layers} of the target's {len(placement.layer_gpus)} layers"
-        notices.append(f"VRAM was too small for the planned layers; it now holds {layers} (set them with --gpu-layers)")
+    if placement and n_steps:
+        notices.append(
+            f"VRAM was too small for the planned layers; it now holds {placement.layers_text} "
+            "(set them with --gpu-layers)"
+        )
     return replace(pair, notices=tuple(notices))
 
 
@@ -94,7 +108,8 @@ def _load(
 ) -> LoadedPair:
     head = checked_head(options)
     settings, draft_settings = _settings(options, placement, head)
-    streaming = plan_streaming(options, settings, with_mtp=head is not None and head.is_own)
+    streaming = plan_streaming(options, settings, placement, with_mtp=head is not None and head.is_own)
+    settings = streaming.loadable(settings)
     # By the memory that is free before the target is loaded.
     states = target_states(options, gpus_of(options))
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
@@ -114,11 +129,15 @@ def _load(
 
     def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:
         config = options.context_config(plans, n_ctx_train, states)
-        return replace(config, settings=settings.over(_cache_types(model, settings)))
+        settings = settings.over(_cache_types(model, settings))
+        decided = attention_on_gpus(GgufFile.read(model.path), settings) if settings.gpu_layers else settings
+        return replace(config, settings=decided)
 
     if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(model, settings, states), streaming, resources)
+    if notice and streaming.reader and placement and (better := without_layers(options, placement)):
+        raise _BetterOutOfVramError(better)
     notices += [notice] if notice else []
     targets = target_lanes(context)
     in_ram = not (streaming.reader or settings.gpu_layers)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from specrun.catalog.local_pair import Fetcher
 from specrun.engine import first_pass
-from specrun.engine.default_settings import with_defaults
+from specrun.engine.default_settings import mapped_if_short, with_defaults
 from specrun.engine.learning import Learner
 from specrun.engine.model import Model
 from specrun.engine.resolving import run_options, with_profile
@@ -52,7 +52,8 @@ def open_model(
     """
     asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     watch = LoadWatch()
-    options = replace(asked if asked.profile else with_defaults(asked), largest=largest, parallel=parallel)
+    decided = mapped_if_short(asked) if asked.profile else with_defaults(asked)
+    options = replace(decided, largest=largest, parallel=parallel)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
     with progress() as show:
         options, crashes = first_pass.checked(options, show)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
+from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.fit import expert_share
+from specrun.hardware.fit import expert_share, out_of_vram
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
@@ -20,6 +22,7 @@ from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import LlamaSettings
+from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import ExpertGrowth
@@ -37,7 +40,10 @@ def gpus_of(options: RunOptions) -> tuple[Device, ...]:
 
 
 def plan_placement(options: RunOptions) -> Placement | None:
-    """Which layers of the pair go into VRAM; None without a GPU. Raises UsageError for a GPU that is missing."""
+    """Which layers of the pair go into VRAM, as many steps down as `options` say; None without a GPU.
+
+    Raises UsageError for a GPU that is missing, and for a split mode that its backend lacks.
+    """
     gpus = gpus_of(options)
     if not gpus:
         return None
@@ -47,7 +53,15 @@ def plan_placement(options: RunOptions) -> Placement | None:
         raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {main}")
     if len(shares) > len(gpus):
         raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
-    return place(placement_request(options, gpus))
+    placement = place(placement_request(options, gpus))
+    for _ in range(options.steps_down):
+        placement = placement.step_down() or placement
+    if options.settings.split_mode == "row" and placement.vram_bytes:
+        lacking = devices.without_split_buffers(options.settings.rpc)
+        if lacking:
+            why = f"llama.cpp cannot divide matrices among devices of the kind of {', '.join(lacking)}"
+            raise UsageError(f"--split-mode row is not possible here, because {why}; choose layer or none")
+    return placement
 
 
 def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:
@@ -84,7 +98,8 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
     draft = None if head and head.is_own else draft  # its layers are counted as the target's
 
     def shape(file: GgufFile, settings: LlamaSettings, states: KeptStates | None) -> ModelShape:
-        return ModelShape.of(file, config.n_ctx, settings, states.n_states if states else 1)
+        decided = attention_on_gpus(file, settings) if gpus and settings.gpu_layers != 0 else settings
+        return ModelShape.of(file, config.n_ctx, decided, states.n_states if states else 1)
 
     return PlacementRequest(
         target=shape(file, options.settings, states),
@@ -107,6 +122,13 @@ def expert_growth(options: RunOptions) -> ExpertGrowth | None:
     placement = place(placement_request(options, gpus_of(options)))
     share = expert_share(placement, file.n_experts_used / file.n_experts)
     return ExpertGrowth(file.n_experts, file.n_experts_used, share)
+
+
+def without_layers(options: RunOptions, placement: Placement) -> Placement | None:
+    """Where weights cannot be streamed beside layers in VRAM: the placement without these, if that is faster."""
+    file = GgufFile.read(options.target)
+    used_share = file.n_experts_used / file.n_experts if file.n_experts else 1.0
+    return out_of_vram(placement, known_rates(catalog()), used_share)
 
 
 def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:

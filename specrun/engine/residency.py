@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import expert_pages, n_bytes, weight_pages
-from specrun.engine.placing import gpus_of, placement_request
+from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.device import Device
 from specrun.hardware.memory import Pressure
-from specrun.hardware.placement import place
+from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import FEWEST_SLOTS, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
@@ -34,34 +33,47 @@ class Streaming:
     reader: Callable[[], Reader] | None = None  # makes what reads the weights of a loaded model, or CannotStreamError
     notice: str | None = None  # a sentence for the user if it is impossible
 
+    def loadable(self, settings: LlamaSettings) -> LlamaSettings:
+        """The settings with which llama.cpp lets the weights be streamed, where layers lie in VRAM.
 
-def plan_streaming(options: RunOptions, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
-    """What is to be streamed. Call it before the model is loaded with `settings`, because memory is measured now.
+        It then has to map the file, and must not copy weights to the GPU when nobody knows of it.
+        """
+        beside = self.reader and settings.gpu_layers
+        return replace(settings, op_offload=False, load_mode="mmap") if beside else settings
 
-    Raises ModelFileError for a file that cannot be read.
+
+def plan_streaming(
+    options: RunOptions, settings: LlamaSettings, placement: Placement | None, with_mtp: bool = False
+) -> Streaming:
+    """What is to be streamed. Call it before the model is loaded, because memory is measured now.
+
+    settings: of the target, with its places. placement: that they are of; None without a GPU. Raises ModelFileError for
+    a file that cannot be read.
     """
     pressure = Pressure.watch()
-    room = room_in_ram(options, gpus_of(options)) if options.residency != "off" else None
+    room = room_in_ram(options, placement) if options.residency != "off" else None
     if room is None:
         return Streaming()
     try:
         _check(settings)
-        return Streaming(_reader(options, with_mtp, room, pressure))
+        return Streaming(_reader(options, settings, with_mtp, room, pressure))
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
 
 
-def _reader(options: RunOptions, with_mtp: bool, room: int, pressure: Pressure) -> Callable[[], Reader] | None:
+def _reader(
+    options: RunOptions, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
+) -> Callable[[], Reader] | None:
     """What makes the reader of the weights that do not fit into `room` bytes; None if none of them is streamed."""
     file = GgufFile.read(options.target)
     if file.n_experts:
-        experts = expert_pages(file, PAGE, with_mtp)
+        experts = expert_pages(file, PAGE, with_mtp, settings)
         if not experts.layers:
             raise CannotStreamError("its experts lie in the file in an unknown way")
         if n_bytes(experts.dense) > room:
             raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
         return partial(ExpertWeights, experts, file.n_experts_used, options.ring)
-    pages = weight_pages(file, PAGE, with_mtp)
+    pages = weight_pages(file, PAGE, with_mtp, settings)
     # When the settings were measured there may have been more memory.
     for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
         plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
@@ -97,9 +109,12 @@ def _notice(reason: CannotStreamError) -> str:
     return f"weights that do not fit are left to the system's page cache, because {reason}"
 
 
-def room_in_ram(options: RunOptions, gpus: Sequence[Device]) -> int | None:
-    """Bytes of RAM that the target's weights may take; None if they fit. Raises ModelFileError."""
-    placement = place(placement_request(options, gpus))
+def room_in_ram(options: RunOptions, placement: Placement | None) -> int | None:
+    """Bytes of RAM that the target's weights may take; None if they fit. Raises ModelFileError.
+
+    placement: of the pair; None without a GPU.
+    """
+    placement = placement or place(placement_request(options, ()))
     return room_for_weights(placement) if placement.regime == "streamed" else None
 
 
@@ -107,8 +122,6 @@ def _check(settings: LlamaSettings) -> None:
     """Raise CannotStreamError for weights of a kind, or in a place, that specrun cannot stream."""
     if sys.platform != "linux":
         raise CannotStreamError("streaming them needs Linux")
-    if settings.gpu_layers:
-        raise CannotStreamError("they are streamed only where no layer is kept in VRAM")
     if settings.repack:
         raise CannotStreamError("weights that --repack re-orders lie in other memory")
     if settings.load_mode not in (None, "auto", "mmap"):

@@ -44,6 +44,7 @@ class RunOptions:
     ring: RingSettings = field(default_factory=RingSettings)  # how it reads them; a profile has its own
     overlap: bool | None = None  # whether to draft while the target's passes run; None: as the plan says
     chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
+    steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before
     parallel: int = 1  # most texts that are written at the same time, within one context
 
     @property

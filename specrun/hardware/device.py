@@ -23,6 +23,7 @@ class Device:
     free_bytes: int  # of its memory; 0 if the backend does not say
     total_bytes: int  # of its memory; 0 if the backend does not say
     id: str | None = None  # PCI address; None if the backend does not say
+    pins: bool = False  # whether weights in RAM may lie in memory that it copies from at the full rate
 
     @property
     def is_remote(self) -> bool:

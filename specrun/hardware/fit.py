@@ -8,7 +8,7 @@ one token wait for memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specrun.hardware.device import Device
@@ -72,24 +72,37 @@ def expert_share(placement: Placement, used_share: float) -> float:
     return 1 - _seconds(placement, room, Rates(), 0.0) / _seconds(placement, room, Rates(), used_share)
 
 
+def out_of_vram(placement: Placement, rates: Rates, used_share: float = 1.0) -> Placement | None:
+    """The placement with no layer of the target in VRAM, if a token is faster so; None if it is not, or must not be.
+
+    Called where specrun cannot stream weights beside layers in VRAM. There the page cache reads what lies in RAM, and
+    without such layers they are streamed. The draft stays in VRAM. used_share: as in `fit`.
+    """
+    request = placement.request
+    if placement.regime != "streamed" or not placement.n_gpu_layers or request.settings.gpu_layers is not None:
+        return None
+    settings = replace(request.settings, gpu_layers=0)
+    alone = place(replace(request, settings=settings))
+    room = room_for_weights(alone)
+    cached = _seconds(placement, room_for_weights(placement), rates, used_share, has_ring=False)
+    is_faster = _can_stream(alone, room) and _seconds(alone, room, rates, used_share) < cached
+    return alone if is_faster else None
+
+
 def _can_stream(placement: Placement, room: int) -> bool:
     """Whether what every pass needs in RAM at once fits there.
 
     For a mixture these are the weights that every token uses; else two layers, and the weights outside the layers.
-    Where some layers lie in VRAM, the page cache streams the others, and any room is enough.
     """
-    target = placement.request.target
-    in_ram = placement.ram.parts
+    target, in_ram = placement.request.target, placement.ram.parts.get("target", 0)
     if target.is_moe:
-        return in_ram.get("target", 0) <= room
-    if placement.n_gpu_layers:
-        return room > 0
-    others = in_ram.get("target", 0) - sum(target.layers)
-    return plan_residency(target.layers, others, room) is not None
+        return in_ram <= room
+    layers = target.layers[: placement.layer_gpus[:-1].count(None)]
+    return plan_residency(layers, in_ram - sum(layers), room) is not None
 
 
-def _seconds(placement: Placement, room: int, rates: Rates, used_share: float) -> float:
-    """Seconds to read what one token uses."""
+def _seconds(placement: Placement, room: int, rates: Rates, used_share: float, has_ring: bool = True) -> float:
+    """Seconds to read what one token uses. has_ring: whether specrun streams, instead of the page cache."""
     target = placement.request.target
     in_vram = sum(site.parts.get("target", 0) + used_share * site.parts.get("experts", 0) for site in placement.gpus)
     dense, experts = placement.ram.parts.get("target", 0), placement.ram.parts.get("experts", 0)
@@ -98,8 +111,8 @@ def _seconds(placement: Placement, room: int, rates: Rates, used_share: float) -
         if target.is_moe:
             from_disk = used_share * max(experts - max(room - dense, 0), 0)
         else:
-            # The page cache, which streams beside a GPU, gives up each layer before it is used again.
-            from_disk = dense if placement.n_gpu_layers else max(dense - room, 0)
+            # The page cache gives up each layer before it is used again.
+            from_disk = max(dense - room, 0) if has_ring else dense
     # A token looks up one row of the embedding, unless the output matrix is the same and lies in RAM.
     rows = target.embedding if placement.layer_gpus[-1] is not None or not target.is_tied else 0
     from_ram = max(dense - rows, 0) + used_share * experts - from_disk

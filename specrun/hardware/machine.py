@@ -110,7 +110,7 @@ def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str,
     del values["release"], values["memory"]
     devices = values.pop("devices")
     for device in devices:
-        del device["free_bytes"]
+        del device["free_bytes"], device["pins"]
         if device["kind"] == "CPU":
             del device["total_bytes"]
     if machine.storage:

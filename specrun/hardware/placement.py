@@ -21,6 +21,7 @@ Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
 Parts = Counter[PartName]  # bytes
 
+MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
 _STEP_BYTES = 256_000_000  # `step_down` raises the margin of each GPU at least by this
 
 
@@ -53,12 +54,17 @@ class Placement:
     n_cpu_moe: int  # number of leading layers of the target whose experts stay in RAM
     draft_in_vram: bool  # whether the whole draft lies in VRAM
     regime: Regime  # of the target
-    can_repack: bool  # whether weights may be re-ordered for the CPU, into memory that cannot be streamed from disk
+    can_repack: bool  # whether all weights lie in RAM and may be re-ordered, into memory that cannot be streamed
 
     @property
     def n_gpu_layers(self) -> int:
         """Number of the target's layers in VRAM, its output counted as a layer."""
         return sum(gpu is not None for gpu in self.layer_gpus)
+
+    @property
+    def layers_text(self) -> str:
+        """What of the target lies in VRAM, e.g. `20 of the target's 33 layers`."""
+        return f"{self.n_gpu_layers} of the target's {len(self.layer_gpus)} layers"
 
     def holds_target_like(self, other: Placement) -> bool:
         """Whether the target's layers lie in the same places as in `other`, so that its passes take as long."""
@@ -70,7 +76,7 @@ class Placement:
         return sum(site.used_bytes for site in self.gpus)
 
     def step_down(self) -> Placement | None:
-        """A placement with less VRAM, to try after this placement failed to load; None if it needs no VRAM."""
+        """A placement with less VRAM, to try after memory ran out with this one; None if there is none."""
         largest = max((gpu.free_bytes for gpu in self.request.gpus), default=0)
         step = max(_STEP_BYTES, int(largest * MARGIN_SHARE))
         request = self.request
@@ -113,7 +119,7 @@ def place(request: PlacementRequest) -> Placement:
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
         regime=regime if fits_ram else "streamed",
-        # Beside a GPU, llama.cpp keeps weights in RAM in that GPU's host memory or in plain memory, never re-ordered.
+        # Beside a GPU re-ordered weights are never copied to it, so whether they are faster takes a trial.
         can_repack=fits_ram and not layout.n_units,
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from specrun import interrupts
 from specrun.errors import ContextFullError, LlamaError
-from specrun.llama import library, tiled_kernels
+from specrun.llama import library, thread_pool, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer, committed_tokens
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.parameters import ContextConfig, context_parameters
@@ -28,6 +28,7 @@ Logits = NDArray[np.float32]
 
 ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
+_ALLOCATION_FAILED = -2  # what llama_decode returns
 _WHOLE_STATE, _RECURRENT_PART = 0, 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -77,6 +78,7 @@ class LlamaContext(library.Closing):
             params.ctx_other = head.target.handle
             params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP if head.is_mtp else params.ctx_type
         self.handle: Any = None
+        self._pool: thread_pool.ThreadPool | None = None
         try:
             # llama.cpp logs much here, and no exception can be raised through it.
             with interrupts.held(), library.CapturedErrors() as errors:
@@ -86,6 +88,9 @@ class LlamaContext(library.Closing):
             raise
         if not self.handle:
             raise library.context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
+        most_threads = max(params.n_threads, params.n_threads_batch)
+        if most_threads > 1 and thread_pool.is_needed():
+            self._pool = thread_pool.ThreadPool(self.handle, most_threads)
         self._memory = llama_cpp.llama_get_memory(self.handle)
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))
         self.n_last_pass: int | None = 0
@@ -99,10 +104,12 @@ class LlamaContext(library.Closing):
         self._is_counted = True
 
     def close(self) -> None:
-        """Free the cache and the compute buffers. Safe to call twice."""
+        """Free the cache, the compute buffers and the threads. Safe to call twice."""
         if self.handle:
             llama_cpp.llama_free(self.handle)
             self.handle = None
+        if self._pool:
+            self._pool.close()
 
     @contextmanager
     def half_of_the_threads(self) -> Iterator[None]:
@@ -118,7 +125,8 @@ class LlamaContext(library.Closing):
         """One pass. Returns float32[n, n_vocab], the logits of the n tokens with `outputs`, in batch order.
 
         The rows are a view that the next pass overwrites. Raises ContextFullError if the cache has no room for the
-        batch, LlamaError if llama.cpp fails or streamed weights cannot be read.
+        batch, OutOfMemoryError if memory runs out, and LlamaError if llama.cpp fails otherwise or streamed weights
+        cannot be read.
         """
         seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._lengths())
         weights = self.weights
@@ -144,6 +152,10 @@ class LlamaContext(library.Closing):
         self.decode_seconds += time.perf_counter() - started
         if code == 1:
             raise ContextFullError(f"the context of {self.config.n_ctx} tokens is full; give a larger --ctx-size")
+        if code != 0 and (failure := library.memory_failure(errors)):
+            raise failure
+        if code == _ALLOCATION_FAILED:
+            raise library.out_of_memory(f"{what} got none")
         if code != 0:
             raise LlamaError(f"llama.cpp failed on {what} ({errors[-1] if errors else f'code {code}'})")
 

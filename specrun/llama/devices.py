@@ -12,6 +12,7 @@ from specrun.llama import library, rpc_servers
 
 # enum ggml_backend_dev_type in ggml-backend.h
 _KINDS: tuple[DeviceKind, ...] = ("CPU", "GPU", "IGPU", "ACCEL", "META")
+_HOST_BUFFER = 1  # index of this capability
 
 
 class _Properties(ctypes.Structure):
@@ -24,7 +25,7 @@ class _Properties(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        ("capabilities", ctypes.c_byte * 128),
+        ("capabilities", ctypes.c_byte * 128),  # bools, in the order of ggml_backend_dev_caps
     )
 
 
@@ -41,6 +42,23 @@ def offload_handles(servers: Sequence[str] | None) -> list[int]:
     known = _known(servers or ())
     chosen = offload_devices(device for device, _ in known)
     return [next(handle for device, handle in known if device is one) for one in chosen]
+
+
+def without_split_buffers(servers: Sequence[str] | None) -> list[str]:
+    """Names of the devices that layers may lie on whose backend cannot divide a matrix among devices.
+
+    llama.cpp refuses the split mode `row` for them. servers: as in `devices`.
+    """
+    known = _known(servers or ())
+    chosen = offload_devices(device for device, _ in known)
+    return [device.name for device, handle in known if device in chosen and not _divides(handle)]
+
+
+def _divides(handle: int) -> bool:
+    parameters = (ctypes.c_void_p, ctypes.c_char_p)
+    address = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, *parameters)
+    backend_of = library.ggml("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+    return bool(address(backend_of(handle), b"ggml_backend_split_buffer_type"))
 
 
 def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
@@ -77,6 +95,7 @@ def _device(handle: int) -> Device:
         free_bytes=properties.memory_free,
         total_bytes=properties.memory_total,
         id=_text(properties.device_id) or None,
+        pins=bool(properties.capabilities[_HOST_BUFFER]),
     )
 
 

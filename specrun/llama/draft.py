@@ -23,7 +23,7 @@ from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
 # Of a text with more than all three together, the last _LAST tokens stay, and up to _SLACK that follow. By measurement
-# (docs/benchmarks/long-prompts.md).
+# (scripts/bench_long_prompts.py).
 _FIRST, _LAST, _SLACK = 128, 1024, 256
 
 

@@ -56,7 +56,7 @@ def _keep_watch() -> None:
         if began and began == watching:  # a call that was there at the last look, too
             grown = process.memory_info().rss - n_bytes_before
             if time.monotonic() - began > MOST_SECONDS or grown > _MOST_BYTES:
-                library.end_process(_TOO_MUCH, UsageError)
+                library.end_process(UsageError(_TOO_MUCH))
         elif began:
             n_bytes_before = process.memory_info().rss
         watching = began

@@ -21,17 +21,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specrun.llama.context import Logits
+from specrun.llama.pass_bounds import BLOCK
 from specrun.llama.target import TargetContext
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
-from specrun.speculation.tree import ROOT, TokenTree, n_in_order
+from specrun.speculation.tree import ROOT, TokenTree
 
 PLAIN = 1  # tokens of a pass of plain decoding
 
-# llama.cpp reads KV cells in blocks of 256, and changes kernels at 512 cells. The compared tokens lie on both sides of
-# a boundary between two blocks, the third if the context is long enough. That other boundaries need no comparison is
-# checked once for each build (`facts.bits.check_boundaries`).
-_BLOCK = 256
-_BOUNDARY = 3 * _BLOCK
+# llama.cpp reads KV cells in blocks, and changes kernels at 512 cells. The compared tokens lie on both sides of a
+# boundary between two blocks, the third if the context is long enough. That other boundaries need no comparison on the
+# CPU is checked once for each build (`facts.bits.check_boundaries`). A GPU divides attention by the number of cells, so
+# there the passes of several sizes lie in one block, and classes are tried at several boundaries, chosen by hand.
+_BOUNDARY = 3 * BLOCK
+_FURTHER_BOUNDARIES = (5 * BLOCK, 6 * BLOCK, 9 * BLOCK)
 # For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
 # Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
@@ -101,11 +103,16 @@ class Comparison:
         self._is_one_path = target.max_leaves == 1
         config = target.context.config
         largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs, (config.n_ctx - 1) // 2)
-        boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
         # Where a pass checks one path, the last pass goes beyond the compared tokens.
         further = largest + _EFFORTS[0][1] if self._is_one_path else 0
-        self._start = max(min(boundary - _SIZES[-1] // 4, config.n_ctx - further - 1), 1)
-        self._text = [tokens[i % len(tokens)] for i in range(self._start + further + 2 * largest)]
+        last = (config.n_ctx - largest - 1) // BLOCK * BLOCK
+        boundaries = [min(_BOUNDARY, last)]
+        if config.settings.gpu_layers:
+            boundaries += [at for at in _FURTHER_BOUNDARIES if at <= min(last, config.n_ctx - further - 1)]
+        before = [at - _SIZES[-1] // 4 for at in boundaries]
+        self._starts = [max(min(at, config.n_ctx - further - 1), 1) for at in before]
+        self._start = max(self._starts[0] - BLOCK // 2, 1) if config.settings.gpu_layers else self._starts[0]
+        self._text = [tokens[i % len(tokens)] for i in range(self._starts[-1] + further + 2 * largest)]
         if self._is_one_path:
             target.reset()
             largest = min(largest, target.room())
@@ -117,7 +124,7 @@ class Comparison:
         self._sizes = sorted(size for size in fitting if self._is_one_path or not n < size < 2 * n - 1)
 
     def _plain_ms(self) -> float:
-        self._fill()
+        self._fill(self._start)
         ms = self._timed(TokenTree.root_only(self._text[self._start]))[1]
         self._target.drop_tree()
         return ms
@@ -128,9 +135,9 @@ class Comparison:
         rows = self._target.score(tree)
         return rows, (time.perf_counter() - started) * 1e3
 
-    def _fill(self) -> None:
+    def _fill(self, start: int) -> None:
         """Bring the cache to the tokens before the compared tokens."""
-        self._target.set_prompt(self._text[: self._start + 1])
+        self._target.set_prompt(self._text[: start + 1])
 
     def survey(self) -> Survey:
         """Run passes of every size, without padding, and compare what they give.
@@ -155,7 +162,7 @@ class Comparison:
         target, n = self._target, self._n_compared
         digest = hashlib.blake2b()
         done, ms = 0, float("inf")
-        self._fill()
+        self._fill(self._start)
         while done < n:
             text = self._text[self._start + done :]
             is_twice = size > n and not self._is_one_path
@@ -173,13 +180,16 @@ class Comparison:
 
     def holds(self, sizes: PassSizes) -> bool:
         """Whether padded passes over one token give the same bits as padded passes over chains and trees."""
-        target, n = self._target, self._n_compared
+        target = self._target
         before, target.padding = target.padding, sizes
         try:
-            alone = self._written([1] * n, n)
-            return all(self._written(counts, n) == alone for counts in self._real_tokens(sizes))
+            return all(self._holds_at(start, sizes) for start in self._starts)
         finally:
             target.padding = before
+
+    def _holds_at(self, start: int, sizes: PassSizes) -> bool:
+        alone = self._written(start, [1] * self._n_compared)
+        return all(self._written(start, counts) == alone for counts in self._real_tokens(sizes))
 
     def _real_tokens(self, sizes: PassSizes) -> list[list[int]]:
         """The tokens without padding of the passes over chains and trees that are compared."""
@@ -189,30 +199,29 @@ class Comparison:
         most = sizes.largest(largest)
         return [[fitting[i % len(fitting)] for i in range(n)] if fitting else [1] * n, [most] * n]
 
-    def _written(self, counts: Sequence[int], n: int) -> bytes:
+    def _written(self, start: int, counts: Sequence[int]) -> bytes:
         """A digest of logits and cache when the compared tokens are committed in passes over so many nodes."""
-        target, text = self._target, self._text
-        self._fill()
+        target, text, n = self._target, self._text, self._n_compared
+        self._fill(start)
         digest = hashlib.blake2b()
         done = 0
         for i, count in enumerate(counts):
             if done == n:
                 break
-            at = self._start + done
+            at = start + done
             is_chain = i % 2 == 1 or self._is_one_path
             tree = tree_along(text[at : at + min(count, target.room())], is_chain)
             path = true_path(tree)[: n - done]
-            if target.padding.in_order:
-                path = path[: n_in_order(path)]
+            path = path[: target.n_exact(path, at)]
             digest.update(target.score(tree)[path].tobytes())
             done += len(path)
-            target.commit(tree, path, text[self._start + done])
+            target.commit(tree, path, text[start + done])
         # Committed tokens that still wait for a pass are decoded, as the next text would have it.
-        target.set_prompt(text[: self._start + n + 1])
+        target.set_prompt(text[: start + n + 1])
         if self._is_one_path and target.padding.least > 1:
             # Some may still wait for a pass of the class, so that states lie at different places of the text. What the
             # next pass gives depends on them all the same.
-            digest.update(target.score(TokenTree.root_only(text[self._start + n])).tobytes())
+            digest.update(target.score(TokenTree.root_only(text[start + n])).tobytes())
         else:
             digest.update(target.context.sequence_state(0).data)
         return digest.digest()

@@ -7,9 +7,10 @@ import ctypes
 import logging
 import os
 import re
+import signal
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from specrun import interrupts
 from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
+from specrun.processes import child_process
 
 Own = TypeVar("Own")
 
@@ -32,6 +34,11 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 _CONTINUE = 5
 _LIBRARY = re.compile(r"^(lib)?(ggml|llama).*\.(so|dylib|dll)")
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
+_LACKS_MEMORY = re.compile(
+    r"allocat|bad_alloc|alloc_failed|out ?of ?(device|host|pool)? ?memory|insufficient memory", re.I
+)
+_WHAT = re.compile(r"(?:what\(\): *|instance of ')([^'\n]+)")  # as the C++ library tells of an exception
+_CPP_LIBRARY = "libstdc++.so.6"
 _STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another
 
 # Part of llama.cpp's error message -> advice.
@@ -70,15 +77,37 @@ def _on_abort(message: bytes) -> None:
     """Called when an assertion fails in llama.cpp: end the process with one line instead of a page of backtrace."""
     file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
     if explain := _explainers.get(Path(file).name):
-        end_process(explain(assertion), LlamaError)
-    why = f"{Path(file).name}:{assertion}"
-    end_process(f"llama.cpp gave up ({one_line(why)}); the model file may be broken, --debug shows more", LlamaError)
+        end_process(LlamaError(explain(assertion)))
+    logged = [line for errors in list(_listeners) for line in errors]
+    end_process(memory_failure(logged) or _gave_up(f"{Path(file).name}:{assertion}"))
 
 
 @ctypes.CFUNCTYPE(None)  # type: ignore[untyped-decorator, unused-ignore]
 def _on_uncaught() -> None:
-    """Called when C++ code throws what nobody catches."""
-    end_process("llama.cpp gave up (an exception that it does not catch); the model file may be broken", LlamaError)
+    """Called when C++ code throws what nobody catches. Only the C++ library knows what that is: its own handler writes
+    it to stderr and aborts, and the words are read when the signal comes.
+    """
+    global _shown
+    with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
+        _shown = os.dup(_STDERR) if _shown == _STDERR else _shown
+        os.dup2(file.fileno(), _STDERR)
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator, unused-ignore]
+        def on_signal(_signal: int) -> None:
+            file.seek(0)
+            told = file.read().decode(errors="replace")
+            what = one_line(_WHAT.findall(told)[-1] if _WHAT.search(told) else told)
+            end_process(memory_failure([what]) or _gave_up(what))
+
+        install = ctypes.CDLL(None).signal
+        install.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        install(signal.SIGABRT, ctypes.cast(on_signal, ctypes.c_void_p))
+        ctypes.CDLL(_CPP_LIBRARY)["_ZN9__gnu_cxx27__verbose_terminate_handlerEv"]()
+    end_process(_gave_up("an exception that it does not catch"))
+
+
+def _gave_up(why: str) -> LlamaError:
+    return LlamaError(f"llama.cpp gave up ({one_line(why)}); the model file may be broken, --debug shows more")
 
 
 def explain_aborts(file: str, explain: Callable[[str], str]) -> None:
@@ -89,17 +118,18 @@ def explain_aborts(file: str, explain: Callable[[str], str]) -> None:
 def _set_uncaught(handler: Any) -> int | None:
     """Let C++ call this, std::set_terminate; returns what it called before, None without GCC's C++ library."""
     try:
-        set_terminate = ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"]
+        set_terminate = ctypes.CDLL(_CPP_LIBRARY)["_ZSt13set_terminatePFvvE"]
     except (OSError, AttributeError):
         return None
     set_terminate.restype = ctypes.c_void_p
     return int(set_terminate(ctypes.cast(handler, ctypes.c_void_p)) or 0)
 
 
-def end_process(why: str, error: type[SpecrunError]) -> NoReturn:
-    """End the process at once, with one line and the exit code of `error`: while C code runs nothing can be raised."""
+def end_process(error: SpecrunError) -> NoReturn:
+    """End the process at once, with one line and the error's exit code: while C code runs nothing can be raised."""
     with contextlib.suppress(OSError):
-        interrupts.say_last_words(why, _shown)
+        child_process.answer_with(error)
+        interrupts.say_last_words(str(error), _shown)
     os._exit(error.exit_code)
 
 
@@ -198,7 +228,22 @@ def context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:
 
 def lacks_memory(errors: list[str]) -> bool:
     """Whether llama.cpp's error lines report a failed allocation."""
-    return any(sign in line for line in errors for sign in ("allocat", "bad_alloc", "out of memory"))
+    return any(map(_LACKS_MEMORY.search, errors))
+
+
+def memory_failure(errors: Iterable[str]) -> OutOfMemoryError | None:
+    """The error for memory that ran out while llama.cpp computed, in the words of the driver or of llama.cpp.
+
+    errors: lines that were logged meanwhile. None if they report no failed allocation.
+    """
+    words = next(filter(_LACKS_MEMORY.search, errors), None)
+    return out_of_memory(words) if words else None
+
+
+def out_of_memory(why: str) -> OutOfMemoryError:
+    """The error for memory that ran out while llama.cpp computed, with advice."""
+    reason = one_line(_LOG_PREFIX.sub("", why.strip()))
+    return OutOfMemoryError(f"llama.cpp ran out of memory ({reason}); try fewer --gpu-layers or a smaller --ctx-size")
 
 
 class _Visible(logging.Formatter):

@@ -46,7 +46,7 @@ def _install() -> None:
 def _on_lost_page(_signal: int) -> None:
     for path, n_bytes in _BYTES.items():
         if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
-            library.end_process(f"{path} was cut short while it was in use; download it again", LlamaError)
+            library.end_process(LlamaError(f"{path} was cut short while it was in use; download it again"))
     try:
         interrupts.say_last_words(
             "memory that is in use, or a part of a file, cannot be read any more; check the disk of the model, and "

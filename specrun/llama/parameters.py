@@ -28,7 +28,7 @@ _SPLIT_MODES: dict[SplitMode, int] = {
     "row": llama_cpp.LLAMA_SPLIT_MODE_ROW,
 }
 # enum ggml_type
-_CACHE_TYPES: dict[CacheType, int] = {
+CACHE_TYPES: dict[CacheType, int] = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "iq4_nl": 20, "q5_0": 6, "q5_1": 7
 }  # fmt: skip
 _FLASH_ATTENTION: dict[FlashAttention, int] = {
@@ -64,13 +64,14 @@ class ModelParameters:
         self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
         if not settings.gpu_layers or rpc_servers.added():
-            # With a device, even if it holds no layer, llama.cpp keeps weights in RAM in memory that can neither be
-            # re-ordered nor streamed, and large passes multiply them there, which changes a token's last bits. And by
-            # itself it would take RPC servers that another model of this process was given.
+            # With a device, even if it holds no layer, llama.cpp keeps weights in RAM where they cannot be streamed,
+            # and large passes multiply them there, which changes a token's last bits. And by itself it would take RPC
+            # servers that another model of this process was given.
             handles = offload_handles(settings.rpc) if settings.gpu_layers else []
             self._devices = (ctypes.c_void_p * (len(handles) + 1))(*handles)  # a list ends with NULL
             self.struct.devices = ctypes.cast(self._devices, ctypes.c_void_p)
-        self.struct.use_extra_bufts = bool(settings.repack)
+        # In memory from which a GPU copies, which llama.cpp would choose first, weights are not re-ordered.
+        self.struct.use_extra_bufts = self.struct.no_host = bool(settings.repack)
         self.struct.load_mode = _LOAD_MODES[settings.load_mode or "auto"]
         # Without a device llama.cpp refuses the split mode `none`, which asks for one.
         self.struct.split_mode = _SPLIT_MODES[settings.split_mode or "layer" if settings.gpu_layers else "layer"]
@@ -129,8 +130,8 @@ def context_parameters(config: ContextConfig) -> Any:
     settings = config.settings
     params.n_threads = settings.threads or usable_cores()
     params.n_threads_batch = settings.threads_batch or params.n_threads
-    params.type_k = _CACHE_TYPES[settings.type_k or "f16"]
-    params.type_v = _CACHE_TYPES[settings.type_v or "f16"]
+    params.type_k = CACHE_TYPES[settings.type_k or "f16"]
+    params.type_v = CACHE_TYPES[settings.type_v or "f16"]
     params.flash_attn_type = _FLASH_ATTENTION[settings.flash_attn or "on"]
     params.op_offload = settings.op_offload is not False
     params.kv_unified = True

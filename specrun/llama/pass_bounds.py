@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specrun.llama.context import ContextConfig
 from specrun.llama.rollback import TextCache
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+from specrun.speculation.tree import n_in_order
+
+BLOCK = 256  # llama.cpp reads the cells of the KV cache in blocks of so many, up to the last one that is taken
 
 
 class PassBounds:
@@ -24,6 +29,33 @@ class PassBounds:
     def largest_pass(self) -> int:
         """Tokens of the largest pass that is of the class."""
         return self.padding.largest(self._config.n_batch)
+
+    @property
+    def is_cut_at_blocks(self) -> bool:
+        """Whether committed tokens must have read as many blocks of cells as in plain decoding.
+
+        On a GPU attention is divided among groups of threads by the number of cells, so a token's last bits depend on
+        it (docs/adr/0018). Where committed tokens wait by design, as with recurrent states, nothing is cut.
+        """
+        return bool(self._config.settings.gpu_layers) and self.padding != ANY_SIZE and self.cells.drops_padding
+
+    def block_end(self, position: int) -> int:
+        """The end of the last block of cells that a plain pass over the token at `position` reads."""
+        return -(-(position + self.padding.padded(1)) // BLOCK) * BLOCK
+
+    def n_exact(self, path: Sequence[int], root: int) -> int:
+        """How many nodes of an accepted path have the bits that they would have in plain decoding.
+
+        That is, if passes are padded to a class of sizes. path: node indices, root first. root: the root's position.
+        """
+        in_order = n_in_order(path)
+        n = in_order if self.padding.in_order else len(path)
+        if self.is_cut_at_blocks:
+            end = self.block_end(root)
+            n = next((i for i in range(1, n) if self.block_end(root + i) > end), n)
+            # Tokens that wait for the next pass are decoded with its root, so all must read the same blocks.
+            n = min(n, in_order) if self.block_end(root + n) > end else n
+        return n
 
     def can_pad(self, sizes: PassSizes) -> bool:
         """Whether passes can be padded to these sizes: what is added must be taken back after each."""

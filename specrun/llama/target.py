@@ -87,6 +87,8 @@ class TargetContext(PassBounds):
         config, most_back, n_pending = self.context.config, self.cells.most_back, self.n_pending
         n_before = max(len(self.tokens) - 1, 0) - n_pending
         most = min(config.n_ctx - self.cells.n_elsewhere - n_before, config.n_batch)
+        if self.is_cut_at_blocks:
+            most = min(most, self.block_end(n_before) - n_before)
         largest = self.padding.largest(most if most_back is None else min(most, n_pending + 1 + most_back))
         return min(largest - n_pending, self.padding.largest(config.n_outputs))
 

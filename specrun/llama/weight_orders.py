@@ -33,7 +33,7 @@ _PAIR_BYTES, _POINTER_AT = 40, 32
 _REORDERED = b"CPU_REPACK"  # llama.cpp's name of memory with re-ordered weights
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
     """struct ggml_tensor in ggml.h."""
 
     _fields_ = (
@@ -71,7 +71,7 @@ class WeightOrders:
         self._mappings: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
         self._in_file: bool | None = False  # None while it is changed: Ctrl-C may come between any two lines
         tensors = _tensors_of(model)
-        self._places: list[tuple[_Tensor, _Memory, _Memory]] = []  # re-ordered, in the file
+        self._places: list[tuple[Tensor, _Memory, _Memory]] = []  # re-ordered, in the file
         plain = next((tensor.buffer for tensor in tensors.values() if not _is_reordered(tensor)), None)
         if plain is None:
             return
@@ -128,14 +128,14 @@ def _functions() -> dict[str, Any]:
     return found
 
 
-def _tensors_of(model: Any) -> dict[str, _Tensor]:
+def _tensors_of(model: Any) -> dict[str, Tensor]:
     """All tensors of a model by their names. They are llama.cpp's own, not copies."""
     functions = _functions()
     begin, end, _ = (ctypes.c_void_p * 3).from_address(functions[_TENSORS](model))
     found = {}
     for pair in range(begin or 0, end or 0, _PAIR_BYTES):
         address = ctypes.c_void_p.from_address(pair + _POINTER_AT).value
-        tensor = _Tensor.from_address(address or 0)
+        tensor = Tensor.from_address(address or 0)
         name = tensor.name
         if functions["ggml_get_name"](address) != name or functions["ggml_get_data"](address) != tensor.data:
             raise LlamaError("this llama.cpp keeps its tensors in another form than specrun knows")
@@ -143,12 +143,12 @@ def _tensors_of(model: Any) -> dict[str, _Tensor]:
     return found
 
 
-def _is_reordered(tensor: _Tensor) -> bool:
+def _is_reordered(tensor: Tensor) -> bool:
     functions = _functions()
     kind = functions["ggml_backend_buffer_get_type"](tensor.buffer)
     return bool(functions["ggml_backend_buft_name"](kind) == _REORDERED)
 
 
-def _check(tensor: _Tensor, info: TensorInfo) -> None:
+def _check(tensor: Tensor, info: TensorInfo) -> None:
     if not tensor.extra or _functions()["ggml_nbytes"](ctypes.addressof(tensor)) != info.n_bytes:
         raise LlamaError(f"llama.cpp's {info.name} is not the tensor of the file")

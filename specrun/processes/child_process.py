@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specrun.errors import CrashError, LlamaError, SpecrunError
+from specrun.errors import CrashError, LlamaError, OutOfMemoryError, SpecrunError
 
 # -I and this process's sys.path keep Python from importing modules of the same names from the current folder.
 _CHILD = (
@@ -24,14 +24,17 @@ _CHILD = (
     "importlib.import_module(sys.argv[2]).serve(sys.argv[3])"
 )
 _POLL_SECONDS = 0.1
+_STDOUT = 1  # the file descriptor
+
+_owes_answer = False  # whether this process is a child that has not answered yet
 
 
 def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[], None], debug: bool) -> dict[str, Any]:
     """Let `serve` of a module answer a request in a child process. `serve` gets JSON and prints JSON as its last line.
 
     what: names the process in errors. wait: called ten times a second; it may raise to end the process. debug: whether
-    its stderr is shown. Raises CrashError if the process ends without an answer, and LlamaError with the text of the
-    answer's `error` if it has that.
+    its stderr is shown. Raises OutOfMemoryError if llama.cpp ran out of memory in it, CrashError if the process ends
+    otherwise without an answer, and LlamaError with the text of the answer's `error` if it has that.
     """
     with subprocess.Popen(
         [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), module, json.dumps(request)],
@@ -54,12 +57,14 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
             error_lines = process.stderr.read().splitlines() if process.stderr else []
         finally:
             process.kill()
-    if code != 0 or not lines:
+    result = _result(lines)
+    if result and result.get("lacks_memory"):
+        raise OutOfMemoryError(result["error"])
+    if code != 0 or result is None:
         raise CrashError(_failure(what, code, error_lines))
-    result = json.loads(lines[-1])
     if "error" in result:
         raise LlamaError(result["error"])
-    return dict(result)
+    return result
 
 
 def reply(
@@ -69,12 +74,36 @@ def reply(
     failures: type[Exception] = SpecrunError,
 ) -> None:
     """In the child: print what `work` makes of the request, or its `error`. clean_up: as for `end_with_parent`."""
+    global _owes_answer
     end_with_parent(clean_up)
+    _owes_answer = True
     try:
         answer = work(json.loads(request))
     except failures as error:
-        answer = {"error": str(error)}
+        answer = _refusal(error)
+    _owes_answer = False
     print(json.dumps(answer))
+
+
+def answer_with(error: SpecrunError) -> None:
+    """In a child that owes an answer: print this error as such, because the process ends now. Else do nothing.
+
+    Python's own streams are not used, as another thread may be using them. Raises OSError.
+    """
+    if _owes_answer:
+        os.write(_STDOUT, f"\n{json.dumps(_refusal(error))}\n".encode())
+
+
+def _refusal(error: Exception) -> dict[str, Any]:
+    return {"error": str(error), "lacks_memory": isinstance(error, OutOfMemoryError)}
+
+
+def _result(lines: list[str]) -> dict[str, Any] | None:
+    """The answer in the last line; None if that is none, as where the process crashed while it wrote."""
+    try:
+        return dict(json.loads(lines[-1]))
+    except (IndexError, ValueError, TypeError):
+        return None
 
 
 def end_with_parent(clean_up: Callable[[], None]) -> None:

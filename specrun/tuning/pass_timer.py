@@ -2,6 +2,10 @@
 
 Every size is timed once a round, and the medians over the rounds are kept. Passes over one token at the beginning and
 the end of a round, its anchors, show whether the machine was slower meanwhile.
+
+Short passes are repeated within a round. Where a pass has the size of the one before, llama.cpp takes its graph again,
+and a CUDA card replays what it has recorded. Plain decoding gains by that, and trees, whose sizes change, do not. So
+passes over one token are repeated one after the other, and those of other sizes in turn.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -125,25 +129,29 @@ def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run:
     """
     timer.fill(ctx)
     timer.ms(1)
-    repeats: dict[int, int] = {}
+    counts: dict[int, int] = {}  # how often a size is timed in a round
 
-    def timed(n: int) -> float:
-        first = timer.ms(n)
-        count = repeats.setdefault(n, max(1, min(_MAX_REPEATS, round(_SHORTEST_MS / max(first, 1e-3)))))
-        return statistics.median([first, *(timer.ms(n) for _ in range(count - 1))])
+    def count(n: int, ms: float) -> int:
+        return counts.setdefault(n, max(1, min(_MAX_REPEATS, round(_SHORTEST_MS / max(ms, 1e-3)))))
+
+    def anchor() -> float:
+        first = timer.ms(1)
+        return statistics.median([first, *(timer.ms(1) for _ in range(count(1, first) - 1))])
 
     timings, best, attempts = Timings(ctx), float("inf"), 0
     while attempts < 2 * n_rounds and len(timings.ms.get(1, [])) < n_rounds:
         attempts += 1
         is_needed = len(timings.ms.get(1, [])) < _MIN_ROUNDS
-        round_ms: dict[int, float] = {}
-        first = timed(1)
+        taken: dict[int, list[float]] = {}
+        first = anchor()
         for n in sizes:
             if run.is_over() and not is_needed:
                 return timings
             if n > 1:
-                round_ms[n] = timed(n)
-        last = timed(1)
+                taken[n] = [timer.ms(n)]
+        repeat(timer, taken, {n: count(n, ms[0]) for n, ms in taken.items()})
+        round_ms = {n: statistics.median(ms) for n, ms in taken.items()}
+        last = anchor()
         best = min(best, first, last)
         if max(first, last) > _DRIFT * best and attempts < 2 * n_rounds - 1 and not run.is_over():
             timings.n_disturbed += 1
@@ -152,6 +160,21 @@ def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run:
         for n, ms in round_ms.items():
             timings.ms.setdefault(n, []).append(ms)
     return timings
+
+
+def repeat(timer: PassTimer, taken: dict[int, list[float]], counts: Mapping[int, int]) -> None:
+    """Time each size until it was timed as often as `counts` says, in turn. Where only one size is left and its passes
+    are short, a pass over one token goes in between.
+
+    taken: milliseconds by size, at least one of each, which further ones are added to; the last size was timed last.
+    """
+    last = next(reversed(taken), 0)
+    for turn in range(1, max(counts.values(), default=0)):
+        for n in (n for n in taken if counts[n] > turn):
+            if n == last and taken[n][-1] < _SHORTEST_MS:
+                timer.ms(1)
+            taken[n].append(timer.ms(n))
+            last = n
 
 
 def table(
@@ -207,7 +230,8 @@ def refine(timer: PassTimer, base: Timings, n_rounds: int, run: Run) -> None:
             continue
         middle = (low + high) // 2
         straight = medians[low] + (medians[high] - medians[low]) * (middle - low) / (high - low)
-        ms = [timer.ms(middle) for _ in range(n_rounds)]
+        ms = [timer.ms(middle)]
+        repeat(timer, {middle: ms}, {middle: n_rounds})
         medians[middle] = statistics.median(ms)
         base.ms.setdefault(middle, []).extend(ms)
         if abs(medians[middle] - straight) > _JAGGED * straight:

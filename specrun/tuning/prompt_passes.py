@@ -2,28 +2,37 @@
 
 The same text is read in passes of one size and of twice as many tokens, beginning with llama.cpp's default. A larger
 size is kept as long as it is clearly faster.
+
+Where a GPU holds a part of the layers, its memory is full, and larger passes need some of it for their buffers. One or
+two layers leave it for them if a prompt of _READ tokens with a plain answer of ANSWER tokens is then clearly faster.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specrun.catalog.gguf_file import GgufFile
+from specrun.engine.kernel_trials import ANSWER
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import RunOptions, context_length
 from specrun.engine.trial import CLEARLY_AT_ONCE, is_faster, is_time
+from specrun.errors import LlamaError
 from specrun.hardware.device import Device
 from specrun.hardware.placement import Placement, place
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
-from specrun.tuning.pass_timer import repeated
+from specrun.tuning.pass_timer import TargetTimer, repeated
 
 _SIZES = (DEFAULT_UBATCH, 2 * DEFAULT_UBATCH, 4 * DEFAULT_UBATCH)  # tokens of the passes that are compared
 _SMALL = 32  # tokens of a pass whose time tells about how long a prompt takes
+_MOST_TRADED = 2  # layers that may leave VRAM for the buffers of larger passes
+_READ = 2048  # tokens of the prompt by which that is judged; chosen by hand
 _MOST_OF_RAM = 0.05  # share of the RAM that larger buffers may take from the file cache of streamed weights
 _NO_TIME = (
     "larger passes over a prompt (--ubatch-size) were not timed, because they take long; "
@@ -37,21 +46,86 @@ def sizes_that_fit(options: RunOptions, settings: LlamaSettings, gpus: Sequence[
     Streamed weights lose a part of the file cache to larger compute buffers, which must be small.
     settings: of the target, which were chosen before, for what is not decided in `options`.
     """
-    decided = options.settings.over(settings)
-
-    def placed(n: int) -> Placement:
-        of_size = replace(options, settings=LlamaSettings(ubatch_size=n).over(decided))
-        return place(placement_request(of_size, gpus))
 
     def fits(n: int) -> bool:
-        other = placed(n)
+        other = _placed(options, settings, gpus, n)
         places = [(p.layer_gpus, p.n_cpu_moe, p.draft_in_vram, p.regime, p.can_repack) for p in (usual, other)]
         more = other.ram.used_bytes - usual.ram.used_bytes
         is_small = usual.regime != "streamed" or more <= _MOST_OF_RAM * usual.request.ram_bytes
         return places[0] == places[1] and is_small
 
-    usual = placed(_SIZES[0])
+    usual = _placed(options, settings, gpus, _SIZES[0])
     return list(itertools.takewhile(fits, _SIZES))
+
+
+def _placed(options: RunOptions, settings: LlamaSettings, gpus: Sequence[Device], n: int) -> Placement:
+    """Where everything lies with passes of `n` tokens over a prompt. The other arguments are those of the callers."""
+    of_size = LlamaSettings(ubatch_size=n).over(options.settings.over(settings))
+    return place(placement_request(replace(options, settings=of_size), gpus))
+
+
+def trades(options: RunOptions, settings: LlamaSettings, gpus: Sequence[Device]) -> list[LlamaSettings]:
+    """The settings of the target as they are and with passes of twice as many tokens, both with its layers' places.
+
+    Empty if larger passes take the place of more than two layers, or of the experts of as many, or of anything else in
+    VRAM, or of nothing. settings: of the target, chosen before, for what is not decided in `options`.
+    """
+    n = settings.ubatch_size or DEFAULT_UBATCH
+    ctx_size = context_length(options.ctx_size, GgufFile.read(options.target).n_ctx_train)
+    if 2 * n > _SIZES[-1] or ctx_size <= _SMALL + _READ + 1:
+        return []
+    usual, larger = (_placed(options, settings, gpus, size) for size in (n, 2 * n))
+    n_moved = usual.n_gpu_layers - larger.n_gpu_layers + larger.n_cpu_moe - usual.n_cpu_moe
+    is_alike = usual.regime == larger.regime == "partly in VRAM" and usual.draft_in_vram == larger.draft_in_vram
+    if not is_alike or not 0 < n_moved <= _MOST_TRADED:
+        return []
+    return [placed.request.settings.over(placed.settings) for placed in (usual, larger)]
+
+
+def trade(
+    options: RunOptions, candidates: Sequence[LlamaSettings], text: str, run: Run
+) -> tuple[int, dict[int, float]]:
+    """The tokens of a pass to take, and the milliseconds to read a token by the tokens of a pass, as far as measured.
+
+    candidates: as `trades` returns them, two.
+    """
+    run.show("settings: larger passes over a prompt in place of layers in VRAM")
+    usual, larger = (candidate.prompt_pass for candidate in candidates)
+    started = time.perf_counter()
+    if run.is_over():
+        run.note(_NO_TIME)
+        return usual, {}
+    before = _read_and_written(options, candidates[0], text)
+    if not is_time(time.perf_counter() - started, run):
+        run.note(_NO_TIME)
+        return usual, {usual: before[0]}
+    try:
+        after = _read_and_written(options, candidates[1], text)
+    except LlamaError as error:  # there is less memory than was planned
+        run.note(f"passes of {larger} tokens over a prompt were not timed: {error}")
+        return usual, {usual: before[0]}
+    return (larger if pays(before, after) else usual), {usual: before[0], larger: after[0]}
+
+
+def pays(before: tuple[float, float], after: tuple[float, float]) -> bool:
+    """Whether a long prompt with a plain answer takes clearly less time after a trade than before.
+
+    Both: milliseconds to read a token of a prompt, and those of a plain pass.
+    """
+    old, new = (_READ * prompt_ms + ANSWER * plain_ms for prompt_ms, plain_ms in (before, after))
+    return is_faster(new, old, CLEARLY_AT_ONCE)
+
+
+def _read_and_written(options: RunOptions, settings: LlamaSettings, text: str) -> tuple[float, float]:
+    """Milliseconds to read a token of a prompt, and those of a plain pass behind it. settings: of the target, all."""
+    with Model(replace(options, settings=settings, plans=(OFF.plan(),), draft=None, exact=False)) as model:
+        timer = TargetTimer(model.engine.target, model.llama_model.tokenize(text, add_special=False))
+        timer.fill(_SMALL)
+        timer.ms(1)  # memory is touched for the first time
+        started = time.perf_counter()
+        timer.fill(_SMALL + _READ)
+        prompt_ms = (time.perf_counter() - started) * 1e3 / _READ
+        return prompt_ms, statistics.median(timer.ms(1) for _ in range(3))
 
 
 def may_gain(plain_ms: float, prompt_ms: float) -> bool:

@@ -2,9 +2,9 @@
 
 What is optimised is the time to read a prompt of PROMPT tokens and to write an answer of ANSWER tokens behind it, with
 a draft of usual quality: in passes of the size that is best with these settings, from 1 token to 8 where weights lie in
-RAM and to 64 where they are streamed. The time of such a pass is the mean of those behind 64 and behind 768 cells,
-because the best kernel depends on the size of the pass and on the length of the text. Settings with which exactness
-costs nothing win unless another is clearly faster; with `--exact` all are compared with padded passes.
+RAM and to 128 where they are streamed or copied to a GPU. The time of such a pass is the mean of those behind 64 and
+behind 768 cells, because the best kernel depends on the size of the pass and on the length of the text. Settings with
+which exactness costs nothing win unless another is clearly faster; with `--exact` all are compared with padded passes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 _BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
 _THRESHOLDS = (8, 16, 64)  # tokens from which passes copy weights in RAM to the GPU; llama.cpp's default is 32
 _DEFAULTS = ("defaults", LlamaSettings())
-_SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the timed passes
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)  # tokens of the timed passes
 _FAR_BEHIND = 0.6  # after two sizes in a row with less than this share of the best size's rate, no larger size is timed
 _ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
 _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
@@ -60,17 +60,19 @@ def variations(
 
     n_logical: logical CPU cores. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
-    is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers.
+    is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers; 0 if none holds any.
     has_threshold: whether it is open from how many tokens on passes copy weights to the GPU.
     has_tiled: whether passes must be exact and tiled kernels compute some of them.
     knows_attention: whether the defaults have the fastest kernels for attention, by a trial, and bits do not count.
     """
     if is_split:
+        # How fast weights are copied decides from how many tokens on that pays. By default they are read already.
+        yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")
         yield "weights in RAM multiplied where they are", LlamaSettings(op_offload=False)
         if has_threshold:
             for n in _THRESHOLDS:
                 yield f"weights in RAM copied in passes of {n}", LlamaSettings(op_offload=True, offload_min_batch=n)
-        yield "weights in RAM read, not mapped", LlamaSettings(load_mode="none")  # llama.cpp then pins them
+        yield "weights in RAM repacked", LlamaSettings(repack=True)  # they are then never copied
     if n_gpus > 1:  # they then work on several micro-batches at the same time
         yield f"{_BATCH} tokens of a prompt at a time", LlamaSettings(batch_size=_BATCH)
     if has_tiled:  # one kernel for passes of all sizes makes padding needless
@@ -85,6 +87,7 @@ def variations(
         yield "repacked weights", LlamaSettings(repack=True)
     if not knows_attention:
         yield "no flash attention, K and V f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
+    if not knows_attention and not n_gpus:  # on a GPU the first is the default, and V would be converted in every pass
         yield "K and V both f16", LlamaSettings(type_k="f16", type_v="f16", flash_attn="on")
         yield "K f16, V bf16", LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
     if n_logical != n_threads:
@@ -215,7 +218,7 @@ def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: 
         timer.fill(contexts[0])
         timer.ms(1)
         sizes, plain_ms = worth_timing(timer, target.room())
-        exact = exact_sizes(target, tokens, max(_SIZES), quick=True)[0] if compares else None
+        exact = exact_sizes(target, tokens, max(sizes), quick=True)[0] if compares else None
         padding = ANY_SIZE if exact is None else exact
         sizes = sorted({*sizes, min(padding.least, target.room())})
         timer.fill(contexts[0])

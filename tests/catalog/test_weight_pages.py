@@ -9,6 +9,7 @@ import pytest
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import is_expert, layer_of, read_header
 from specrun.catalog.weight_pages import PageRange, WeightPages, expert_pages, merged, n_bytes, weight_pages
+from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from tests.models import edited, random_llama, random_qwen3_moe, split
 
 PAGE = 4096
@@ -45,6 +46,32 @@ def test_every_page_is_listed_once(tmp_path: Path, page: int) -> None:
     # Layers neither begin nor end at a page, so their edges are among the others.
     assert sum(pages.layer_bytes) < sum(file.layer_bytes)
     assert n_bytes(pages.others) > file.embedding_bytes + file.output_bytes
+
+
+@pytest.mark.parametrize("gpu_layers", [1, 3, 5, ALL_LAYERS])
+def test_of_layers_in_vram_no_page_is_listed_that_holds_nothing_else(tmp_path: Path, gpu_layers: int) -> None:
+    file = GgufFile.read(random_llama(tmp_path / "m.gguf", n_layer=5))
+    pages = weight_pages(file, PAGE, settings=LlamaSettings(gpu_layers=gpu_layers))
+    n_in_ram = 6 - gpu_layers if gpu_layers > 0 else 0
+    assert len(pages.layers) == min(n_in_ram, 5)
+    wanted = set()
+    for tensor in file.tensors:
+        layer = layer_of(tensor.name)
+        if tensor.name == "token_embd.weight" if layer is None else layer < n_in_ram:
+            wanted |= set(range(tensor.offset // PAGE, -(-(tensor.offset + tensor.n_bytes) // PAGE)))
+    listed = [number for ranges in (*pages.layers, pages.others) for _, number in numbers(ranges, PAGE)]
+    assert sorted(listed) == sorted(wanted)
+
+
+@pytest.mark.parametrize(("gpu_layers", "n_cpu_moe", "expected"), [(5, 2, 2), (5, ALL_LAYERS, 4), (3, 1, 2), (5, 0, 0)])
+def test_only_experts_in_ram_are_listed(tmp_path: Path, gpu_layers: int, n_cpu_moe: int, expected: int) -> None:
+    file = GgufFile.read(random_qwen3_moe(tmp_path / "m.gguf", n_layer=4))
+    settings = LlamaSettings(gpu_layers=gpu_layers, n_cpu_moe=n_cpu_moe)
+    pages = expert_pages(file, PAGE, settings=settings)
+    assert list(pages.layers) == list(range(expected))
+    everything = expert_pages(file, PAGE)
+    assert n_bytes(pages.dense) < n_bytes(everything.dense)
+    assert (n_bytes(pages.experts) < n_bytes(everything.experts)) == (expected < 4)
 
 
 def test_layers_of_a_split_model_may_lie_in_two_files(tmp_path: Path) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import placing
-from specrun.engine.default_settings import of_draft, with_defaults
+from specrun.engine.default_settings import mapped_if_short, of_draft, with_defaults
 from specrun.engine.run_options import RunOptions
+from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
-from specrun.llama import tiled_kernels
+from specrun.hardware.placement_request import MARGIN_BYTES
+from specrun.llama import devices, tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.speculation.method import OFF
 from tests.models import random_llama, random_qwen3_moe, wide_target
+from tests.profiles.test_profile import made as made_profile
 from tests.streams import CONFIG, context, written
 
 _Q4_0, _Q4_K_M = 2, 15  # llama_ftype
@@ -77,22 +81,58 @@ def test_weights_that_are_streamed_are_not_reordered(q4_0: Path, monkeypatch: py
     assert with_defaults(options(q4_0)).settings == LlamaSettings(type_v="f16")
 
 
-def test_experts_are_read_into_memory_where_there_is_room_for_them_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def boundary(options: RunOptions, gpus: tuple[Device, ...]) -> int:
+    """The least bytes of free RAM with which all that is planned to lie there fits."""
+    return place(placing.placement_request(options, gpus)).ram.used_bytes + MARGIN_BYTES
+
+
+def test_experts_are_read_into_memory_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
     assert with_defaults(options(path)).settings == LlamaSettings(load_mode="none"), "its type keeps bits"
     exact = replace(options(path), exact=True)
     assert with_defaults(exact).settings == LlamaSettings(load_mode="none")
     decided = replace(options(path), settings=LlamaSettings(load_mode="mmap"))
     assert with_defaults(decided) == decided
-    request = placing.placement_request(options(path), ())
-    parts = place(request).ram.parts
-    beside = sum(parts.values()) - parts["target"] - parts["experts"]
-    for share, load_mode in ((2.5, "none"), (1.5, None), (0.5, None)):
-        free = int((beside + share * (parts["target"] + parts["experts"])) / 0.88) + 64_000_000
+    least = boundary(options(path), ())
+    for free, load_mode in ((least, "none"), (least - 1, None)):
         monkeypatch.setattr(placing.Memory, "read", lambda free=free: Memory(free, free))
-        assert with_defaults(options(path)).settings.load_mode == load_mode, share
+        assert with_defaults(options(path)).settings.load_mode == load_mode
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_that_a_gpu_copies_are_read_into_memory_where_they_fit(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_mode(gpu: Device, **decided: Any) -> str | None:
+        monkeypatch.setattr(devices, "devices", lambda _servers=None: [gpu])
+        asked = replace(options(embedded.TARGET), exact=exact, settings=LlamaSettings(**decided))
+        return with_defaults(asked).settings.load_mode
+
+    gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", 10**9, 10**9, pins=True)
+    assert load_mode(gpu, gpu_layers=4) == "none"
+    assert load_mode(gpu, gpu_layers=4, load_mode="mmap") == "mmap", "the user decides"
+    assert load_mode(gpu) is None, "nothing is copied from RAM"
+    assert load_mode(gpu, gpu_layers=0) is None
+    assert load_mode(replace(gpu, pins=False), gpu_layers=4) is None, "as fast from a mapped file"
+    split = replace(options(embedded.TARGET), exact=exact, settings=LlamaSettings(gpu_layers=4))
+    least = boundary(split, (gpu,))
+    for free, expected in ((least, "none"), (least - 1, None)):
+        monkeypatch.setattr(placing.Memory, "read", lambda free=free: Memory(free, free))
+        assert load_mode(gpu, gpu_layers=4) == expected
+
+
+def test_weights_that_a_profile_has_read_into_memory_are_mapped_where_they_do_not_fit_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profile = made_profile()
+    tuned = replace(options(embedded.TARGET), profile=replace(profile, settings=LlamaSettings(load_mode="none")))
+    assert mapped_if_short(tuned) == tuned
+    mapped = replace(tuned, profile=replace(profile, settings=UNDECIDED))
+    decided = replace(tuned, settings=LlamaSettings(load_mode="none"))
+    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    assert mapped_if_short(tuned).with_profile.settings.load_mode == "auto"
+    assert mapped_if_short(decided) == decided, "the user decides"
+    assert mapped_if_short(mapped) == mapped
 
 
 def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> None:

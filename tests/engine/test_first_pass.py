@@ -11,9 +11,12 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import first_pass
+from specrun.engine.placing import plan_placement
 from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
+from specrun.hardware import placement
 from specrun.hardware.residency import RingSettings
+from specrun.llama.context import LlamaContext
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.long_run import unseen
 from specrun.processes import child_process
@@ -22,33 +25,53 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.shape import TreeShape
 from tests.engine.test_placing import GB, have_gpus
+from tests.llama.giving_up import abort_as_cuda
 
 OPTIONS = RunOptions(embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(16, 8),), settings=LlamaSettings(threads=1))
 
 
-class Trials:
-    """Stands for the process: remembers what is tried, and fails where `fails` says so."""
+LACKS = "llama.cpp ran out of memory (CUDA error: out of memory)"
 
-    def __init__(self, fails: Callable[[LlamaSettings], bool], error: Exception) -> None:
+
+class Trials:
+    """Stands for the process: remembers what is tried, and fails where `fails` says so. The first `n_lack` times it
+    lacks memory.
+    """
+
+    def __init__(self, fails: Callable[[LlamaSettings], bool], error: Exception, n_lack: int) -> None:
         self.settings: list[LlamaSettings] = []
-        self._fails, self._error = fails, error
+        self.steps: list[int] = []
+        self._fails, self._error, self._n_lack = fails, error, n_lack
 
     def __call__(self, options: RunOptions) -> None:
         self.settings.append(options.settings)
+        self.steps.append(options.steps_down)
         if self._fails(options.settings):
             raise self._error
+        self._n_lack -= 1
+        if self._n_lack >= 0:
+            raise OutOfMemoryError(f"{LACKS}; try fewer --gpu-layers")
 
 
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trials]:
     have_gpus(monkeypatch, 8 * GB)
 
-    def made(fails: Callable[[LlamaSettings], bool] = lambda _: False, error: Exception | None = None) -> Trials:
-        trials = Trials(fails, error or CrashError("the first pass ended by signal 11 (Segmentation fault)"))
+    def made(
+        fails: Callable[[LlamaSettings], bool] = lambda _: False, error: Exception | None = None, n_lack: int = 0
+    ) -> Trials:
+        trials = Trials(fails, error or CrashError("the first pass ended by signal 11 (Segmentation fault)"), n_lack)
         monkeypatch.setattr(first_pass, "_run_apart", trials)
         return trials
 
     return made
+
+
+def step_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU with little more room than the embedded pair needs, on which a step down takes a part of it."""
+    monkeypatch.setattr(placement, "_STEP_BYTES", 500_000)
+    monkeypatch.setattr(placement, "MARGIN_SHARE", 0.0)
+    have_gpus(monkeypatch, 0.36 * GB)
 
 
 def test_what_works_is_tried_once(trials: Callable[..., Trials]) -> None:
@@ -94,10 +117,63 @@ def test_what_the_user_has_decided_stays(trials: Callable[..., Trials]) -> None:
 
 
 def test_what_cannot_be_loaded_is_not_remembered(trials: Callable[..., Trials]) -> None:
-    tried = trials(lambda _: True, OutOfMemoryError("too large"))
+    tried = trials(lambda _: True, LlamaError("too large"))
     for _ in range(2):
         assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
     assert len(tried.settings) == 2
+
+
+def test_without_memory_less_goes_into_vram_and_nothing_is_blamed(
+    trials: Callable[..., Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_in_small_steps(monkeypatch)
+    tried = trials(n_lack=2)
+    options, (notice,) = first_pass.checked(OPTIONS, unseen)
+    assert options == replace(OPTIONS, steps_down=2)
+    planned = [plan_placement(replace(OPTIONS, steps_down=n)) for n in (0, 1, 2)]
+    n_bytes = [one.vram_bytes for one in planned if one]
+    assert n_bytes[0] > n_bytes[1] > n_bytes[2] > 0
+    assert planned[2]
+    assert f"{LACKS} in a first pass, so VRAM now holds {planned[2].layers_text}; delete " in notice
+    assert first_pass.checked(OPTIONS, unseen) == (options, [notice])
+    assert tried.steps == [0, 1, 2]
+
+
+def test_a_crash_and_a_lack_of_memory_are_two_things(trials: Callable[..., Trials]) -> None:
+    trials(lambda s: s.flash_attn != "off", n_lack=1)
+    options, (crash, lack) = first_pass.checked(OPTIONS, unseen)
+    assert options.settings.flash_attn == "off"
+    assert options.steps_down == 1
+    assert "crashed with flash attention (the first pass ended by signal 11" in crash
+    assert LACKS in lack
+
+
+def test_after_a_few_steps_memory_is_what_is_lacking(
+    trials: Callable[..., Trials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_in_small_steps(monkeypatch)
+    tried = trials(n_lack=100)
+    with pytest.raises(OutOfMemoryError, match=r"CUDA error: out of memory\); try fewer"):
+        first_pass.checked(OPTIONS, unseen)
+    assert tried.steps == [0, 1, 2, 3, 4]
+    assert {settings.flash_attn for settings in tried.settings} == {None}
+    decided = replace(OPTIONS, draft=None, settings=LlamaSettings(gpu_layers=2))
+    with pytest.raises(OutOfMemoryError):
+        first_pass.checked(decided, unseen)
+    assert tried.steps[5:] == [0, 1], "without weights that are copied to the GPU; the layers are the user's"
+    assert {settings.gpu_layers for settings in tried.settings[5:]} == {2}
+
+
+def test_no_layers_for_lack_of_memory_are_not_remembered(trials: Callable[..., Trials]) -> None:
+    tried = trials(n_lack=100)
+    for _ in range(2):
+        options, (notice,) = first_pass.checked(OPTIONS, unseen)
+        none = plan_placement(options)
+        assert none
+        assert none.vram_bytes == 0, "a step is larger than this model"
+        assert "VRAM now holds 0 of the target's" in notice
+        assert "delete" not in notice
+    assert tried.steps == 2 * tried.steps[: len(tried.steps) // 2], "it is tried again"
 
 
 def test_without_a_layer_on_a_gpu_nothing_is_tried(
@@ -127,6 +203,7 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         residency="off",
         ring=RingSettings(n_slots=5),
         overlap=False,
+        steps_down=2,
         parallel=4,
         chat_template="chatml",
     )
@@ -148,3 +225,21 @@ def test_the_process_runs_the_pair_or_says_why_not() -> None:
     first_pass._run_apart(replace(OPTIONS, exact=True, parallel=2))
     with pytest.raises(LlamaError, match="no such file"):
         first_pass._run_apart(replace(OPTIONS, target=embedded.TARGET.with_name("none.gguf")))
+
+
+def serve(request: str) -> None:
+    """In the child: the first pass on a GPU whose memory is too small for the first of all placements."""
+    if not json.loads(request)["steps_down"]:
+        LlamaContext.compute = lambda *_: abort_as_cuda("out of memory")  # type: ignore[method-assign]
+    first_pass.serve(request)
+
+
+@pytest.mark.slow
+def test_a_process_that_cuda_ends_for_lack_of_memory_is_tried_with_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have_gpus(monkeypatch, 8 * GB)
+    monkeypatch.setattr(first_pass, "__name__", __name__)
+    options, (notice,) = first_pass.checked(OPTIONS, unseen)
+    assert options == replace(OPTIONS, steps_down=1)
+    assert f"{LACKS} in a first pass" in notice

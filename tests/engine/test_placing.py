@@ -11,7 +11,7 @@ from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import loading, placing
 from specrun.engine.model import Model
-from specrun.engine.placing import expert_growth, placement_request
+from specrun.engine.placing import expert_growth, placement_request, plan_placement
 from specrun.engine.run_options import RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
@@ -188,3 +188,16 @@ def test_where_experts_come_from_disk_they_take_nearly_all(tmp_path: Path, monke
 
 def test_a_dense_model_has_no_share_of_experts() -> None:
     assert expert_growth(plain(UNDECIDED)) is None
+
+
+def test_a_split_mode_that_the_backend_lacks_is_refused_where_layers_lie_in_vram(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have_gpus(monkeypatch, 10 * GB)
+    monkeypatch.setattr(devices, "without_split_buffers", lambda _servers: ["CUDA0"])
+    with pytest.raises(UsageError, match=r"--split-mode row is not possible here.*CUDA0"):
+        plan_placement(plain(LlamaSettings(split_mode="row")))
+    assert plan_placement(plain(LlamaSettings(split_mode="row", gpu_layers=0)))
+    assert plan_placement(plain(LlamaSettings(split_mode="layer")))
+    monkeypatch.setattr(devices, "without_split_buffers", lambda _servers: [])
+    assert plan_placement(plain(LlamaSettings(split_mode="row")))

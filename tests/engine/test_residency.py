@@ -16,6 +16,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine import loading, residency
 from specrun.engine.model import Model
+from specrun.engine.placing import placement_request
 from specrun.engine.residency import room_in_ram
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
@@ -23,8 +24,11 @@ from specrun.errors import LlamaError
 from specrun.hardware import memory
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
+from specrun.hardware.placement import place
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import LlamaModel, devices
+from specrun.llama.context import LlamaContext
+from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -190,23 +194,55 @@ def test_a_mixture_writes_the_same_text_where_experts_are_read_as_they_are_chose
     assert " of experts, read when they are chosen" in str(held)
 
 
-def test_beside_layers_on_a_gpu_nothing_is_streamed(
+def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
+    model: Path, limited: Callable[[Path, int], None]
+) -> None:
+    limited(model, 0)
+    options = RunOptions(model, None, (OFF.plan(),))
+    for n_vram in (0, 3):
+        settings = LlamaSettings(gpu_layers=n_vram)
+        streaming = residency.plan_streaming(options, settings, None)
+        assert streaming.reader
+        expected = replace(settings, op_offload=False, load_mode="mmap") if n_vram else settings
+        assert streaming.loadable(settings) == expected
+    assert residency.Streaming().loadable(settings) == settings
+
+
+def test_what_cannot_be_streamed_beside_a_gpu_leaves_it_if_that_is_faster(
     model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited(model, 2)
+    limited(model, 0)
     gpu = Device("Fake0", "a GPU", "GPU", "Fake", 10**9, 10**9)
     monkeypatch.setattr(devices, "devices", lambda *_: [gpu])
-    held, notices = loaded(model, replace(ONE_THREAD, gpu_layers=1))
-    assert held == Residency()
-    assert any("no layer is kept in VRAM" in notice for notice in notices)
-    assert loaded(model, replace(ONE_THREAD, gpu_layers=0))[0].mode == "ring"
+    stream = residency.self_check.stream
+
+    def refusing(context: LlamaContext, weights: StreamedWeights) -> None:
+        if context.config.settings.gpu_layers:
+            raise residency.CannotStreamError("of a test")
+        stream(context, weights)
+
+    monkeypatch.setattr(residency.self_check, "stream", refusing)
+    options = RunOptions(model, None, (OFF.plan(),), settings=ONE_THREAD)
+    request = placement_request(options, [gpu])
+    partly = place(replace(request, settings=LlamaSettings(gpu_layers=3)))
+    monkeypatch.setattr(loading, "plan_placement", lambda _: partly)
+    with Model(options) as made:
+        assert [notice for notice in made.notices if "of a test" in notice], "RAM has room for all, so it is not faster"
+
+    alone = place(replace(request, settings=LlamaSettings(gpu_layers=0)))
+    monkeypatch.setattr(loading, "without_layers", lambda *_: alone)
+    with Model(options) as made:
+        assert made.placement
+        assert made.placement.n_gpu_layers == 0
+        assert made.residency.mode == "ring"
+        assert made.notices == []
 
 
 def test_the_room_is_known_only_where_weights_are_streamed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(model, None, (OFF.plan(),), ctx_size=64)
-    assert room_in_ram(options, ()) is None
+    assert room_in_ram(options, None) is None
     monkeypatch.setattr(Memory, "read", lambda: Memory(10**9, 200_000_000))
-    room = room_in_ram(options, ())
+    room = room_in_ram(options, None)
     assert room is not None
     assert 50_000_000 < room < 136_000_000
 

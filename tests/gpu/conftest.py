@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from specrun.hardware.device import Device, offload_devices
-from specrun.llama import devices
+from specrun.llama import devices, library
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +18,16 @@ def gpu() -> Device:
     if not found:
         pytest.skip("llama.cpp sees no GPU; scripts/test-gpu brings a device in software")
     return found[0]
+
+
+@pytest.fixture
+def log() -> Iterator[list[str]]:
+    """The lines that llama.cpp logs."""
+    lines: list[str] = []
+    handler, level = logging.Handler(), library.logger.level
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    library.logger.setLevel(logging.DEBUG)
+    library.logger.addHandler(handler)
+    yield lines
+    library.logger.removeHandler(handler)
+    library.logger.setLevel(level)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 from tests.engines import code_prompts
 from tests.gpu.pairs import pair, single
+from tests.models import wide_heads
 from tests.trees import random_path, random_tree
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -29,10 +32,12 @@ def decoded(engine: Engine, prompt: list[int], tokens: list[int]) -> np.ndarray:
     return target.score(TokenTree.root_only(target.tokens[-1]))[0].copy()
 
 
-@pytest.mark.parametrize("n", [1, 5, ALL_LAYERS])
-def test_after_commits_and_another_prompt_the_cache_is_that_of_plain_decoding(n: int) -> None:
+@pytest.mark.parametrize(("n", "head_dim"), [(1, 64), (5, 128), (ALL_LAYERS, 64)])
+def test_after_commits_and_another_prompt_the_cache_is_that_of_plain_decoding(
+    n: int, head_dim: int, made: Path
+) -> None:
     rng = np.random.default_rng(0)
-    with pair(LlamaSettings(gpu_layers=n), draft_layers=0) as model:
+    with pair(LlamaSettings(gpu_layers=n), draft_layers=0, target=wide_heads(made, head_dim)) as model:
         engine, target = model.engine, model.engine.target
         target.padding = single(SIZE)
         (prompt,) = code_prompts(engine, 1, 40)

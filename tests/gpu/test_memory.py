@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from specrun.catalog.zero_model import write_zeros
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
-from specrun.llama import library
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -26,19 +23,6 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "make_mixture.py"
 MiB = 2**20
 N_LAYERS = 8
 SHARE = 0.10  # by which the plan may differ
-
-
-@pytest.fixture
-def log() -> Iterator[list[str]]:
-    """The lines that llama.cpp logs."""
-    lines: list[str] = []
-    handler, level = logging.Handler(), library.logger.level
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    library.logger.setLevel(logging.DEBUG)
-    library.logger.addHandler(handler)
-    yield lines
-    library.logger.removeHandler(handler)
-    library.logger.setLevel(level)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.hardware.fit import Rates, fit
+from specrun.hardware.fit import Rates, _seconds, fit, out_of_vram
 from specrun.hardware.model_shape import ModelShape
-from tests.hardware.test_placement import DENSE, DRAFT, GB, MB, MOE, gpu
+from specrun.hardware.placement import place
+from specrun.hardware.placement_request import PlacementRequest
+from specrun.hardware.residency import room_for_weights
+from specrun.llama_settings import LlamaSettings
+from tests.hardware.test_placement import DENSE, DRAFT, GB, MB, MOE, gpu, random_requests
 
 RATES = Rates(vram=100 * GB, ram=10 * GB, disk=1 * GB)
 
@@ -45,15 +49,48 @@ def test_a_token_of_a_mixture_reads_some_experts() -> None:
 
 
 def test_what_does_not_fit_into_ram_comes_from_disk() -> None:
-    """Of a dense model what is not resident; beside a GPU, where the page cache streams, all that is not in VRAM."""
+    """Of a dense model what is not resident, with a GPU or without."""
     alone = fit(DENSE, None, [], 8 * GB, RATES)
     assert alone.fits == "streamed"
     missing = sum(DENSE.layers) + DENSE.output + DENSE.embedding - 8 * GB
     assert missing / RATES.disk < 1 / alone.tokens_per_second < 2 * missing / RATES.disk
-    beside = fit(DENSE, None, [gpu(4 * GB)], 4 * GB, RATES)
+    beside = fit(DENSE, None, [gpu(4 * GB)], 8 * GB, RATES)
     assert beside.fits == "streamed"
-    in_ram = beside.placement.ram.parts["target"] - DENSE.embedding
-    assert 1 / beside.tokens_per_second > in_ram / RATES.disk
+    parts = beside.placement.gpus[0].parts
+    assert parts["target"] > 2 * GB
+    saved = parts["target"] * (1 / RATES.disk - 1 / RATES.vram)
+    seconds = 1 / alone.tokens_per_second - 1 / beside.tokens_per_second
+    assert saved < seconds < saved + parts["KV cache"] / RATES.disk
+
+
+def test_beside_vram_the_ring_is_never_slower_than_without_it_or_than_without_layers_there() -> None:
+    n = 0
+    for wanted in random_requests(300):
+        placement = place(wanted)
+        if placement.regime == "streamed" and placement.n_gpu_layers:
+            alone = place(replace(wanted, settings=LlamaSettings(gpu_layers=0)))
+            room, other_room = room_for_weights(placement), room_for_weights(alone)
+            ring = _seconds(placement, room, RATES, 0.1)
+            assert ring <= _seconds(placement, room, RATES, 0.1, has_ring=False)
+            assert ring <= _seconds(alone, other_room, RATES, 0.1) + 1e-9
+            n += 1
+    assert n > 15
+
+
+def test_where_the_page_cache_would_stream_a_large_model_the_layers_leave_vram() -> None:
+    request = PlacementRequest(DENSE, DRAFT, (gpu(4 * GB),), 8 * GB, n_tokens=576, n_rows=64)
+    beside = place(request)
+    assert beside.n_gpu_layers
+    alone = out_of_vram(beside, RATES)
+    assert alone
+    assert (alone.n_gpu_layers, alone.draft_in_vram, alone.regime) == (0, True, "streamed")
+    assert out_of_vram(alone, RATES) is None
+    # With little RAM the page cache reads hardly more, and VRAM saves more than the ring.
+    little = place(replace(request, gpus=(gpu(8 * GB),), ram_bytes=3 * GB))
+    assert little.regime == "streamed"
+    assert out_of_vram(little, RATES) is None
+    decided = replace(request, settings=LlamaSettings(gpu_layers=beside.n_gpu_layers))
+    assert out_of_vram(place(decided), RATES) is None, "the user insists"
 
 
 def test_a_mixture_needs_ram_for_what_every_token_uses() -> None:

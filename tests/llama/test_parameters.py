@@ -42,6 +42,12 @@ def test_defaults() -> None:
     assert not struct.tensor_buft_overrides
 
 
+def test_re_ordered_weights_are_not_kept_where_a_device_copies_from() -> None:
+    for repack in (None, False, True):
+        struct = ModelParameters(LlamaSettings(repack=repack)).struct
+        assert struct.use_extra_bufts == struct.no_host == bool(repack)
+
+
 def test_layers_go_to_any_device() -> None:
     struct = ModelParameters(LlamaSettings(gpu_layers=1, split_mode="none")).struct
     assert (struct.n_gpu_layers, struct.split_mode) == (1, llama_cpp.LLAMA_SPLIT_MODE_NONE)

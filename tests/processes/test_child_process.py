@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+from typing import Any
 
 import pytest
 
-from specrun.errors import CrashError, LlamaError
+from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.processes import child_process
 
 
@@ -19,7 +20,17 @@ def serve(request: str) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if asked == "leave":
         os._exit(3)
+    if asked == "stammer":
+        print("{")
+        return
+    if asked == "lack":
+        child_process.reply(request, lack)
+        return
     print(json.dumps({"error": "not today"} if asked == "refuse" else {"said": "yes"}))
+
+
+def lack(_: dict[str, Any]) -> dict[str, Any]:
+    raise OutOfMemoryError("no memory")
 
 
 def answered(asked: str) -> dict[str, str]:
@@ -30,7 +41,9 @@ def test_an_answer_and_a_refusal() -> None:
     assert answered("answer") == {"said": "yes"}
     with pytest.raises(LlamaError, match="not today") as caught:
         answered("refuse")
-    assert not isinstance(caught.value, CrashError)
+    assert type(caught.value) is LlamaError
+    with pytest.raises(OutOfMemoryError, match="no memory"):
+        answered("lack")
 
 
 def test_crashes_are_told_from_refusals() -> None:
@@ -38,3 +51,5 @@ def test_crashes_are_told_from_refusals() -> None:
         answered("crash")
     with pytest.raises(CrashError, match="the child ended with code 3"):
         answered("leave")
+    with pytest.raises(CrashError, match="the child ended with code 0"):
+        answered("stammer")

@@ -18,7 +18,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.making.candidates import Candidate
-from tests.models import TOKENS, edited, random_bert, random_llama, truncated
+from tests.models import TOKENS, Reader, edited, metadata_of, random_bert, random_llama, truncated, write_tensors
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -98,6 +98,43 @@ def test_query_heads_keep_their_key_value_head(
     source = random_llama(tmp_path / "a.gguf", n_embd=32 * had[0], n_head=had[0], n_head_kv=had[1])
     _, report = widened(script, source, "--heads", wanted[0], "--kv-heads", wanted[1])
     assert report.failure(0.1) is None
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_wider_heads_give_the_same_logits_bit_for_bit_where_they_are_added_up_alike(
+    script: ModuleType, tmp_path: Path, kind: str
+) -> None:
+    """Four times as wide, so queries are doubled. CPUs add up 32, 64 or 128 products at once."""
+    source = random_llama(tmp_path / "a.gguf", n_embd=512, n_head=4, n_head_kv=2, weight_type=Type[kind.upper()])
+    path, report = widened(script, source, "--head-dim", 512, "--heads", 8, "--layers", 3, "--type", kind)
+    assert report.difference == 0
+    assert report.partings == []
+    assert value(path, "llama.rope.freq_base") == pytest.approx(10_000.0**4)
+    assert tensors(path)["blk.2.attn_q.scale"].data.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_demo_target_with_wider_heads_is_close_and_says_so(
+    script: ModuleType, tmp_path: Path, head_dim: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "target.gguf"
+    source.write_bytes(embedded.TARGET.read_bytes())
+    path, report = widened(script, source, "--head-dim", head_dim)
+    assert report.n_same_best > 0.95 * report.n_tokens
+    assert all(gap < report.difference for _, gap in report.partings)
+    assert tensors(path)["blk.0.attn_q.weight"].shape.tolist() == [256, 8 * head_dim]
+    assert ("--head-dim 128 is closer" in capsys.readouterr().err) == (head_dim == 64)
+
+
+def test_factors_of_the_rotation_stay_with_the_numbers_that_rotate(script: ModuleType, tmp_path: Path) -> None:
+    freqs = np.linspace(1, 8, 64, dtype=np.float32)
+    plain = random_llama(tmp_path / "plain.gguf", n_embd=256)
+    reader = Reader(plain)
+    added = tensors(plain)["output_norm.weight"]._replace(name="rope_freqs.weight", data=freqs)
+    source = write_tensors(tmp_path / "a.gguf", metadata_of(reader), [*reader.tensors, added])
+    path, report = widened(script, source, "--head-dim", 512)
+    assert report.difference == 0
+    np.testing.assert_array_equal(tensors(path)["rope_freqs.weight"].data, [*freqs, *[1] * 192])
 
 
 def test_a_width_between_the_exact_ones_is_close_and_says_so(
@@ -244,6 +281,9 @@ def test_added_tokens_work_with_every_type(script: ModuleType, source: Path) -> 
         (["--heads", 1], "--heads 1 is smaller"),
         (["--kv-heads", 0], "--kv-heads 0 is smaller"),
         (["--vocab", 10], "--vocab 10 is smaller"),
+        (["--head-dim", 16], "--head-dim 16 is smaller than the source's 32"),
+        (["--head-dim", 80], "--head-dim 80 is not a multiple of 32; give 96"),
+        (["--head-dim", 320], "--head-dim 320 is too wide for the rotation of"),
         (["--embd", 100], "--embd 100 is not a multiple of 32; give 128"),
         (["--ff", 129], "--ff 129 is not a multiple of 32; give 160"),
         (["--heads", 5, "--kv-heads", 2], "--heads 5 is not a multiple of --kv-heads 2; give 6"),

@@ -126,3 +126,40 @@ def test_a_longer_context_never_makes_a_pass_cheaper() -> None:
     measured, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, FOREVER)
     assert measured.ms(1, 1024) == pytest.approx(101.0), "measured were 100"
     assert measured.ms(4, 1024) == pytest.approx(160.0)
+
+
+class Replayed(Clock):
+    """Passes that take half as long where the pass before had the same size."""
+
+    def __init__(self, ms: Callable[[int], float]) -> None:
+        super().__init__(lambda n, _: ms(n))
+        self.sizes: list[int] = []
+
+    def ms(self, n: int) -> float:
+        self.sizes.append(n)
+        return super().ms(n) * (0.5 if self.sizes[-2:] == [n, n] else 1.0)
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 4, 8], [1, 2], [1, 2, 64]])
+def test_short_passes_of_trees_do_not_gain_by_being_repeated(sizes: list[int]) -> None:
+    clock = Replayed(lambda n: 1.0 + n / 8)
+    times = {t.n: t.ms for t in rounds(clock, 64, sizes, 3, FOREVER).pass_times()}
+    assert times.pop(1) == pytest.approx((1.0 + 1 / 8) / 2), "as plain decoding repeats it"
+    assert times == {n: pytest.approx(1.0 + n / 8) for n in sizes[1:]}
+    between = Timings(64, {n: [1.0] for n in (1, 8)})
+    refine(clock, between, 5, FOREVER)
+    assert between.ms[4] == [1.5] * 5
+
+
+def test_repeating_short_passes_in_turn_takes_no_more_of_them() -> None:
+    clock = Replayed(lambda n: 1.0 + n / 8)
+    rounds(clock, 64, [1, 2, 4, 8, 16], 1, FOREVER)
+    counts = {n: clock.sizes.count(n) for n in (2, 4, 8, 16)}
+    assert counts == {2: 6, 4: 5, 8: 4, 16: 3}
+    assert clock.sizes.count(1) == 1 + 2 * 9, "the anchors' alone"
+
+
+def test_long_passes_have_nothing_in_between() -> None:
+    clock = Replayed(lambda n: 20.0 * n)
+    refine(clock, Timings(64, {n: [20.0 * n] for n in (1, 3)}), 4, FOREVER)
+    assert clock.sizes == [2, 2, 2, 2]

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
+from specrun.catalog.zero_model import write_dense
 from specrun.engine import placing
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
-from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.tuning import prompt_passes
-from specrun.tuning.prompt_passes import choose, compare, may_gain, sizes_that_fit
+from specrun.tuning.prompt_passes import choose, compare, may_gain, pays, sizes_that_fit, trade, trades
 
 SIZES = [512, 1024, 2048]
 
@@ -91,6 +92,63 @@ def test_buffers_take_little_of_the_file_cache_of_streamed_weights(monkeypatch: 
     file_bytes = embedded.TARGET.stat().st_size
     monkeypatch.setattr(placing.Memory, "read", lambda: Memory(10**10, file_bytes))
     assert sizes_that_fit(options(), LlamaSettings(), []) == [512]
+
+
+def test_one_or_two_layers_may_leave_vram_for_larger_passes(tmp_path: Path) -> None:
+    wide = write_dense(tmp_path / "wide.gguf", (16, 4, 128), 2048, 5632, 32, 12, ["F16", "Q4_0"])
+
+    def layers(
+        free_bytes: int, target: Path = wide, ctx_size: int = 4096, settings: LlamaSettings = UNDECIDED
+    ) -> list[tuple[int | None, int]]:
+        gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", free_bytes, free_bytes)
+        asked = replace(options(target), ctx_size=ctx_size)
+        return [(one.gpu_layers, one.prompt_pass) for one in trades(asked, settings, [gpu])]
+
+    found = {n: layers(n) for n in range(400_000_000, 800_000_000, 20_000_000)}
+    traded = {n: one for n, one in found.items() if one}
+    assert 0 < len(traded) < len(found)
+    for (usual, n), (larger, twice) in traded.values():
+        assert (n, twice) == (512, 1024)
+        assert usual
+        assert larger in (usual - 1, usual - 2)
+        assert larger, "without a layer in VRAM there is nothing to trade"
+    at = next(iter(traded))
+    assert layers(at, settings=LlamaSettings(ubatch_size=2048)) == [], "there is no larger size"
+    assert layers(at, settings=LlamaSettings(gpu_layers=2)) == [], "layers that are decided stay"
+    assert layers(at, ctx_size=2000) == [], "no prompt is so long"
+    assert layers(80 * 10**9) == [], "all layers have room"
+    assert layers(338_000_000, target=embedded.TARGET) == [], "five small layers would leave"
+
+
+def test_a_trade_pays_if_a_long_prompt_gains_more_than_a_plain_answer_loses() -> None:
+    assert pays((2.0, 60.0), (1.1, 63.0)), "1.8 s of a prompt against 0.8 s of an answer"
+    assert not pays((2.0, 60.0), (1.8, 63.0)), "0.4 s against 0.8 s"
+    assert not pays((2.0, 60.0), (1.75, 60.0)), "0.5 s of 19.5 s are not clear"
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds", "best", "sizes"),
+    [((1.0, 63.0), 60, 1024, {512, 1024}), ((1.9, 63.0), 60, 512, {512, 1024}), ((1.0, 63.0), -1, 512, set())],
+)
+def test_a_trade_is_measured_in_time(
+    after: tuple[float, float], seconds: float, best: int, sizes: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = [LlamaSettings(gpu_layers=5), LlamaSettings(gpu_layers=4, ubatch_size=1024)]
+    times = dict(zip(candidates, ((2.0, 60.0), after), strict=True))
+    monkeypatch.setattr(prompt_passes, "_read_and_written", lambda _options, settings, _text: times[settings])
+    notes: list[str] = []
+    chosen, ms = trade(options(), candidates, "", Run(note=notes.append).stage(seconds))
+    assert (chosen, set(ms)) == (best, sizes)
+    assert len(notes) == (not sizes)
+
+
+@pytest.mark.slow
+def test_both_sides_of_a_trade_are_measured_on_a_real_model() -> None:
+    candidates = [LlamaSettings(threads=1), LlamaSettings(threads=1, ubatch_size=1024)]
+    text = "def read(path):\n    return open(path).read()\n"
+    _, ms = trade(replace(options(), ctx_size=2500), candidates, text, Run())
+    assert set(ms) == {512, 1024}
+    assert all(each > 0 for each in ms.values())
 
 
 @pytest.mark.slow

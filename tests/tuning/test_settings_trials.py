@@ -28,7 +28,14 @@ def names(n_gpus: int = 0, **given: bool) -> list[str]:
 def test_repacked_weights_cannot_stream() -> None:
     assert any("repacked" in name for name in names())
     assert not any("repacked" in name for name in names(can_repack=False))
-    assert "multiplied where they are" in names(is_split=True)[0]
+    assert [name for name in names(can_repack=False, is_split=True) if "repacked" in name] == [
+        "weights in RAM repacked"
+    ]
+
+
+def test_how_weights_are_copied_to_a_gpu_is_settled_before_it_is_asked_when() -> None:
+    assert ["not mapped" in name for name in names(is_split=True)[:2]] == [True, False]
+    assert not any("not mapped" in name for name in names())
 
 
 def test_tiled_kernels_are_tried_where_they_compute_some_passes() -> None:
@@ -54,6 +61,11 @@ def test_attention_is_tried_where_no_trial_has_told_what_is_fastest() -> None:
     assert {name for name in names() if "f16" in name or "f32" in name} == set(names()) - set(
         names(knows_attention=True)
     )
+
+
+def test_types_of_the_cache_that_are_the_default_on_a_gpu_or_are_converted_there_are_not_tried() -> None:
+    assert [name for name in names(n_gpus=1) if "f16" in name] == ["no flash attention, K and V f16"]
+    assert len([name for name in names() if "f16" in name]) == 3
 
 
 def test_nothing_is_loaded_where_no_candidate_changes_anything() -> None:
@@ -101,6 +113,7 @@ def test_sizes_that_no_plan_would_use_are_not_timed() -> None:
     in_ram = {1: 22.0, 2: 33.0, 4: 55.0, 8: 92.0, 16: 135.0, 32: 250.0, 64: 500.0}
     assert settings.worth_timing(Clock(in_ram.__getitem__), 64) == ([1, 2, 4, 8, 16, 32], 22.0)
     assert settings.worth_timing(Clock(lambda n: 600.0 + n), 64)[0] == [1, 2, 4, 8, 16, 32, 64]
+    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 300)[0] == [1, 2, 4, 8, 16, 32, 64, 128]
     assert settings.worth_timing(Clock(lambda n: 30.0 * n), 64)[0] == [1, 2, 4, 8]
     assert settings.worth_timing(Clock(lambda n: 600.0 + n), 9)[0] == [1, 2, 4, 8]
 

@@ -25,7 +25,7 @@ from specrun.llama.streaming.held_pages import HeldPages
 class ExpertWeights(library.Closing):
     """Made for a mixture that llama.cpp has mapped. Close it after the context and before the model.
 
-    n_used: experts of a layer that a token uses. layers: the layers that have experts.
+    n_used: experts of a layer that a token uses. layers: the layers that have experts in RAM.
     wait_seconds: for how long passes have asked for experts; how long page faults then wait for them is not known.
 
     Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`. Raises
@@ -33,9 +33,9 @@ class ExpertWeights(library.Closing):
     """
 
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings) -> None:
-        self.gate = ExpertGate(pages.n_experts, n_used, self._read)
-        self.wait_seconds = 0.0
         self.layers = list(pages.layers)
+        self.gate = ExpertGate(pages.n_experts, n_used, self.layers, self._read)
+        self.wait_seconds = 0.0
         self._pages = pages
         self._is_streaming = False
         self._read_before = _bytes_read()

@@ -28,6 +28,7 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
             files=[identity(path) for path in weights.paths],
             attention=[settings.flash_attn, settings.type_k, settings.type_v],
             slots=weights.n_slots,
+            layers=weights.n_layers,  # in RAM, as none is streamed of those in VRAM
         )
         refusal = known.refusal()
         if refusal is None:
@@ -66,7 +67,7 @@ def computed_otherwise(context: LlamaContext, weights: StreamedWeights) -> str |
     of the memory, so they are looked for again at the next load.
     """
     reference = _logits(context)
-    if weights.gate.layers != list(range(weights.n_layers)):
+    if weights.gate.layers[: weights.n_layers] != list(range(weights.n_layers)):
         return "llama.cpp does not compute this model layer by layer"
     weights.stream(strictly=True)
     if _logits(context).tobytes() != reference.tobytes():

@@ -21,7 +21,7 @@ class StreamedWeights(library.Closing):
     plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
     pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
 
-    paths: the model's files. n_layers: its layers, also resident ones. n_slots: slots in which layers take turns.
+    paths: the model's files. n_layers: its layers in RAM, also resident ones. n_slots: in which layers take turns.
 
     Until `stream` is called, everything is as llama.cpp made it. The context must be made with
     `gate.callback`.

@@ -90,7 +90,8 @@ class Tensor:
 class WiderModel:
     """A model of other sizes that computes what its source does. Nothing is written yet.
 
-    There are as many query heads to a key/value head as in the source; `scripts/any_widening.py` allows other groups.
+    There are as many query heads to a key/value head as in the source, and they are as wide; `scripts/any_widening.py`
+    allows other groups and wider heads.
 
     path: the source, a llama-architecture GGUF file.
     sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can
@@ -250,12 +251,12 @@ class WiderModel:
             "general.file_type": _file_type(self.kind),
         }
         for key, size in sizes.items():
-            _set(writer, key, size, vtype.UINT32)
-        _set(writer, EPSILON, self._epsilon, vtype.FLOAT32)
+            set_key(writer, key, size, vtype.UINT32)
+        set_key(writer, EPSILON, self._epsilon, vtype.FLOAT32)
         name = self.source.fields["general.name"].contents() if "general.name" in self.source.fields else ""
         label = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
-        _set(writer, "general.name", f"{name or self.source.path.stem} widened to {label}", vtype.STRING)
-        _set(writer, "general.size_label", label, vtype.STRING)
+        set_key(writer, "general.name", f"{name or self.source.path.stem} widened to {label}", vtype.STRING)
+        set_key(writer, "general.size_label", label, vtype.STRING)
 
     def _with_added_tokens(self, key: str, value: Any) -> Any:
         added = range(self.source.shape.vocab, self.target.vocab)
@@ -268,7 +269,7 @@ class WiderModel:
         return value
 
 
-def _set(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueType) -> None:
+def set_key(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueType) -> None:
     """Set a key, whether or not the writer has it."""
     writer.kv_data[0].pop(key, None)
     writer.add_key_value(key, value, kind)

@@ -101,7 +101,8 @@ class LearnedTimes(PassTimes):
 
     A size that was run has its own time. Sizes between known ones are interpolated, and times beyond them rise more
     slowly: pass times are concave, so both are more optimistic than the truth, a planner tries the size if it could
-    pay, and the pass corrects it. Reading a prompt tells the time of a large pass at no cost.
+    pay, and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where it took less than a
+    smaller pass, because weights were copied to a GPU, the next larger size may begin that.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
@@ -192,6 +193,9 @@ class LearnedTimes(PassTimes):
             else:
                 slope = _NODE_SHARE * points[least]
             points[end] = points[largest] + slope * (end - largest)
+            if self._prompt and self._prompt[0] > largest and self._prompt[1] < points[largest]:
+                # Large passes copy weights to a GPU, and any of them may be large enough.
+                points[min(n for n in _LEARNED_SIZES if n > largest)] = points[end] = self._prompt[1]
         return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
 
     def _of_mixture(self, experts: ExpertGrowth, points: dict[int, float]) -> CostTable:

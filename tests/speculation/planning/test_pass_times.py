@@ -75,6 +75,17 @@ def test_a_prompt_tells_the_time_of_a_large_pass() -> None:
     assert in_ram.ms(64, 0) > 10 * 22.0
 
 
+def test_a_prompt_whose_weights_were_copied_to_a_gpu_tells_that_large_passes_cost_no_more() -> None:
+    times = learned([(1, 62.0), (1, 62.0), (16, 240.0), (16, 240.0)])
+    times.read_prompt(300, 125.0)
+    assert times.ms(16, 0) == pytest.approx(240.0)
+    assert times.ms(32, 0) == times.ms(128, 0) == pytest.approx(125.0)
+    for ms in (300.0, 300.0):
+        times.record(32, 0, ms)
+    assert times.ms(32, 0) == pytest.approx(300.0), "they begin later"
+    assert times.ms(64, 0) == pytest.approx(125.0)
+
+
 def test_the_first_pass_of_a_size_may_be_cold() -> None:
     assert not learned([(1, 50.0)]).knows_plain
     times = learned([(1, 50.0), (1, 22.0), (1, 23.0), (1, 22.0)])

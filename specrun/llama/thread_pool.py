@@ -1,0 +1,79 @@
+"""Worker threads that a context keeps, for builds of llama.cpp without OpenMP.
+
+Such a build otherwise makes the threads anew for each part of a pass that the CPU computes, which is about one a layer
+where a GPU has the others. OpenMP keeps its threads by itself, and takes none of a pool. A pool may have more threads
+than a pass asks for, and how a pass is divided does not depend on who computes, so the bits stay the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import llama_cpp.llama_cpp
+
+from specrun.hardware.cpu import cpu_features
+from specrun.llama import devices, library
+
+_NEW, _FREE = "ggml_threadpool_new", "ggml_threadpool_free"
+_MOST_THREADS = 512  # GGML_MAX_N_THREADS
+# A thread sleeps as soon as nothing is left to do. With llama.cpp's default it would look for work for a tenth of a
+# second, on the cores on which the other model computes meanwhile.
+_NO_POLLING = 0
+
+
+class _Parameters(ctypes.Structure):
+    """struct ggml_threadpool_params in ggml.h."""
+
+    _fields_ = (
+        ("cpumask", ctypes.c_bool * _MOST_THREADS),
+        ("n_threads", ctypes.c_int),
+        ("prio", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("strict_cpu", ctypes.c_bool),
+        ("paused", ctypes.c_bool),
+    )
+
+
+class ThreadPool(library.Closing):
+    """The threads of one context. Close it after the context, because passes of the context use it."""
+
+    def __init__(self, context: Any, n_threads: int) -> None:
+        """context: the C pointer. n_threads: the most that a pass will ask for."""
+        parameters = _Parameters()
+        library.ggml("ggml_threadpool_params_init", None, ctypes.c_void_p, ctypes.c_int)(
+            ctypes.byref(parameters), n_threads
+        )
+        parameters.poll = _NO_POLLING
+        self._handle = _function(_NEW, ctypes.c_void_p)(ctypes.byref(parameters))
+        attach = llama_cpp.llama_cpp._lib.llama_attach_threadpool
+        attach.restype, attach.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        attach(context, self._handle, self._handle)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._handle:
+            _function(_FREE, None)(self._handle)
+            self._handle = None
+
+
+@cache
+def is_needed() -> bool:
+    """Whether this build of llama.cpp has no OpenMP, which would keep the threads, and can make pools instead."""
+    return "OPENMP" not in cpu_features(devices.system_info()) and bool(_address(_NEW) and _address(_FREE))
+
+
+def _function(name: str, result: Any) -> Any:
+    """A function of the CPU backend, with a pointer as its argument."""
+    address = _address(name)
+    assert address
+    return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address)
+
+
+def _address(name: str) -> int | None:
+    """Where a function of the CPU backend lies, whose library may be another than ggml's; None if it has none."""
+    backend = library.ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"CPU")
+    find = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+    address: int | None = find(backend, name.encode())
+    return address
