@@ -56,14 +56,14 @@ class Survey:
 
 
 def exact_sizes(
-    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False
+    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False, boundary: int = _BOUNDARY
 ) -> tuple[PassSizes, Survey]:
     """The class of sizes with the fastest passes whose results are the same bits. Empties the cache.
 
     PLAIN_ONLY if passes of no size above 1 are the same whatever else is in the pass. tokens: a text to decode,
-    repeated where it is too short. largest: tokens of the largest pass to be run. quick: see `Comparison`.
+    repeated where it is too short. largest: tokens of the largest pass to be run. quick, boundary: see `Comparison`.
     """
-    comparison = Comparison(target, tokens, largest, quick)
+    comparison = Comparison(target, tokens, largest, quick, boundary)
     try:
         survey = comparison.survey()
         tried = (one for sizes in survey.classes for one in (sizes, replace(sizes, in_order=True)))
@@ -94,14 +94,23 @@ class Comparison:
     """Compares passes over the same tokens behind the same text.
 
     quick: compare fewer tokens in passes of fewer sizes. This is always done for slow targets.
+    boundary: a number of cells, a multiple of 256, on both sides of which the tokens lie, or the last such multiple
+        that the context has.
     """
 
-    def __init__(self, target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False) -> None:
+    def __init__(
+        self,
+        target: TargetContext,
+        tokens: Sequence[int],
+        largest: int,
+        quick: bool = False,
+        boundary: int = _BOUNDARY,
+    ) -> None:
         self._target = target
         self._is_one_path = target.max_leaves == 1
         config = target.context.config
         largest = min(max(largest, _SIZES[-1]), config.n_batch, config.n_outputs, (config.n_ctx - 1) // 2)
-        boundary = min(_BOUNDARY, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
+        boundary = min(boundary, (config.n_ctx - largest - 1) // _BLOCK * _BLOCK)
         # Where a pass checks one path, the last pass goes beyond the compared tokens.
         further = largest + _EFFORTS[0][1] if self._is_one_path else 0
         self._start = max(min(boundary - _SIZES[-1] // 4, config.n_ctx - further - 1), 1)
