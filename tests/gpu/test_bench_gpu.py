@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from specrun.catalog import embedded
 from tests.scripts.test_peers import COMPLETION, SPECULATIVE_SIMPLE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -33,25 +34,17 @@ def test_every_part_is_measured_and_a_later_run_replaces_its_own_only(tools: Pat
     page = tmp_path / "page" / "gpu.md"
 
     def bench(*options: str) -> dict[str, dict[str, object]]:
-        command = [
-            sys.executable,
-            "-m",
-            "gpu_bench",
-            "--parameters",
-            "0.001",
-            "--quick",
-            "--work",
-            str(tmp_path / "work"),
-        ]
+        command = [sys.executable, "-m", "gpu_bench", "--quick", "--work", str(tmp_path / "work")]
         command += ["--build-dir", str(tools), "--output", str(page), *options]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
         result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return dict(json.loads((page.parent / "raw" / "gpu.json").read_text())["parts"])
 
-    first = bench("--only", "passes", "--only", "exactness", "--only", "memory")
+    first = bench("--only", "passes", "--only", "exactness", "--only", "memory", "--parameters", "0.001")
     assert list(first) == ["passes", "exactness", "memory"]
-    later = bench("--only", "tune", "--only", "peers", "--layers", "half")
+    pair = ["--target", str(embedded.TARGET), "--draft", str(embedded.DRAFT)]
+    later = bench("--only", "tune", "--only", "peers", *pair, "--layers", "1")
     assert {name: later[name] for name in first} == first
     assert {row["kind"] for row in later["tune"]["rows"]} == {"choice", "measured"}
     assert {row["program"] for row in later["peers"]["rows"]} == {"llama.cpp", "specrun"}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +189,17 @@ def test_random_models_compute_something(tmp_path: Path) -> None:
         rows = target.score(TokenTree.chain([3, 4])).copy()  # its memory goes with the context
     assert 0.1 < rows.std() < 10
     assert (rows[0] != rows[1]).any()
+
+
+@pytest.mark.slow
+def test_the_pair_that_is_made_can_be_given_to_all_tools(tmp_path: Path) -> None:
+    """llama.cpp's tools want one vocabulary."""
+    pair = module("models").Models(tmp_path, 1e6).pair
+    target, draft = (GgufFile.read(path) for path in (pair.target, pair.draft))
+    assert target.n_layers == 8
+    tokens = [file.metadata["tokenizer.ggml.tokens"] for file in (target, draft)]
+    assert len(tokens[0]) == 32000
+    assert list(tokens[0]) == list(tokens[1])
 
 
 @pytest.mark.slow
