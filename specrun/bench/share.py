@@ -82,7 +82,7 @@ def _footnote(rows: Sequence[Row], best: Shared, model: Model, settings: BenchSe
     profile = "tuned" if model.plans.profile else "not tuned"
     draft = model.engine.draft
     parts = [
-        f"specrun {_revision()}, llama.cpp {library.build()} ({', '.join(library.backends())})",
+        f"specrun {revision()}, llama.cpp {library.build()} ({', '.join(library.backends())})",
         f"best: {best.method}, {best.plan}, {profile}",
         f"draft: {draft.context.model.name if draft else 'none'}",
         f"weights: {model.residency}",
@@ -91,7 +91,7 @@ def _footnote(rows: Sequence[Row], best: Shared, model: Model, settings: BenchSe
     return "; ".join(parts)
 
 
-def _revision() -> str:
+def revision() -> str:
     """The version, and in parentheses the commit; `changed` where files differ from it."""
     commit = _installed_commit() or _checkout_commit(Path(specrun.__file__).parents[1])
     return f"{specrun.__version__} ({commit})" if commit else specrun.__version__

@@ -58,14 +58,14 @@ class Survey:
 
 
 def exact_sizes(
-    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False
+    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False, boundary: int = _BOUNDARY
 ) -> tuple[PassSizes, Survey]:
     """The class of sizes with the fastest passes whose results are the same bits. Empties the cache.
 
     PLAIN_ONLY if passes of no size above 1 are the same whatever else is in the pass. tokens: a text to decode,
-    repeated where it is too short. largest: tokens of the largest pass to be run. quick: see `Comparison`.
+    repeated where it is too short. largest: tokens of the largest pass to be run. quick, boundary: see `Comparison`.
     """
-    comparison = Comparison(target, tokens, largest, quick)
+    comparison = Comparison(target, tokens, largest, quick, boundary)
     try:
         survey = comparison.survey()
         tried = (one for sizes in survey.classes for one in (sizes, replace(sizes, in_order=True)))
@@ -96,9 +96,18 @@ class Comparison:
     """Compares passes over the same tokens behind the same text.
 
     quick: compare fewer tokens in passes of fewer sizes. This is always done for slow targets.
+    boundary: a number of cells, a multiple of 256, on both sides of which the tokens lie, or the last such multiple
+        that the context has.
     """
 
-    def __init__(self, target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False) -> None:
+    def __init__(
+        self,
+        target: TargetContext,
+        tokens: Sequence[int],
+        largest: int,
+        quick: bool = False,
+        boundary: int = _BOUNDARY,
+    ) -> None:
         self._target = target
         self._is_one_path = target.max_leaves == 1
         config = target.context.config
@@ -106,9 +115,10 @@ class Comparison:
         # Where a pass checks one path, the last pass goes beyond the compared tokens.
         further = largest + _EFFORTS[0][1] if self._is_one_path else 0
         last = (config.n_ctx - largest - 1) // BLOCK * BLOCK
-        boundaries = [min(_BOUNDARY, last)]
+        boundaries = [min(boundary, last)]
         if config.settings.gpu_layers:
-            boundaries += [at for at in _FURTHER_BOUNDARIES if at <= min(last, config.n_ctx - further - 1)]
+            most = min(last, config.n_ctx - further - 1)
+            boundaries += [at for at in _FURTHER_BOUNDARIES if boundary < at <= most]
         before = [at - _SIZES[-1] // 4 for at in boundaries]
         self._starts = [max(min(at, config.n_ctx - further - 1), 1) for at in before]
         self._start = max(self._starts[0] - BLOCK // 2, 1) if config.settings.gpu_layers else self._starts[0]

@@ -70,6 +70,23 @@ def test_rows_that_change_with_the_size_or_with_the_place_in_a_pass_are_noticed(
 
 
 @pytest.mark.slow
+def test_tokens_at_the_boundary_that_was_asked_for_are_compared(
+    alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, score = alone.target, alone.target.score
+
+    def bent(tree: TokenTree) -> Logits:
+        rows = score(tree)
+        if len(target.tokens) > 500 and target.pass_size(tree) >= 8:
+            rows += 1.0
+        return rows
+
+    monkeypatch.setattr(target, "score", bent)
+    assert len(exact_sizes(target, text, 64, True, boundary=256)[1].groups) == 1
+    assert len(exact_sizes(target, text, 64, True)[1].groups) == 2
+
+
+@pytest.mark.slow
 def test_rows_that_change_behind_a_rejected_branch_are_exact_in_consecutive_cells_only(
     alone: Engine, text: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,59 @@
+"""This machine and the software on it. They are asked for in a process of their own, because asking takes VRAM."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from specrun.bench.share import revision
+from specrun.errors import LlamaError, UsageError
+from specrun.hardware.machine import Machine
+from specrun.llama import devices, library
+from specrun.processes import child_process
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Here:
+    """machine: what the numbers depend on, without anything private. software: versions. backend: of the first card."""
+
+    machine: dict[str, Any]
+    software: dict[str, str]
+    backend: str
+
+    @classmethod
+    def read(cls) -> Here:
+        """Raises UsageError if llama.cpp sees no card."""
+        found = child_process.answer(__name__, {}, "the search for cards", lambda: None, debug=False)
+        if not found["backend"]:
+            raise UsageError(
+                f"llama.cpp in this environment sees no card; `{sys.executable} -m specrun doctor` says what mends it"
+            )
+        return cls(**found)
+
+
+def serve(_request: str) -> None:
+    """Print the fields of `Here`, which are empty without a card."""
+    child_process.reply("{}", lambda _given: _found(), failures=LlamaError)
+
+
+def _found() -> dict[str, Any]:
+    here = Machine.read(None, devices.devices(), devices.system_info())
+    machine = {
+        "cpu": f"{here.cpu.name}, {here.cpu.n_usable} cores",
+        "ram": f"{here.memory.total_bytes / _GIB:.0f} GiB",
+        "cards": [f"{one.description}, {one.total_bytes / _GIB:.0f} GiB" for one in here.gpus],
+        "system": f"{here.system} {here.architecture}",
+    }
+    software = {
+        "driver": here.driver or "unknown",
+        "specrun": revision(),
+        "llama.cpp": f"{library.build()} ({', '.join(library.backends())})",
+        "llama-cpp-python": library.bindings_version(),
+        "Python": platform.python_version(),
+        "kernel": here.release,
+    }
+    return {"machine": machine, "software": software, "backend": here.gpus[0].backend if here.gpus else ""}
