@@ -6,27 +6,20 @@ and trees of several sizes.
 
 The bytes of K, V and recurrent states are compared too: a difference there shows in the logits only hundreds of tokens
 later.
-
-Other sizes change a target's logits. How much they do for one known text (`rows_of_sizes`) tells a token that batched
-arithmetic decided otherwise from a wrong token (docs/trust.md).
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from specrun.llama.context import Logits
 from specrun.llama.pass_bounds import BLOCK
 from specrun.llama.target import TargetContext
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
 from specrun.speculation.tree import ROOT, TokenTree
-
-PLAIN = 1  # tokens of a pass of plain decoding
 
 # llama.cpp reads KV cells in blocks, and changes kernels at 512 cells. The compared tokens lie on both sides of a
 # boundary between two blocks, the third if the context is long enough. That other boundaries need no comparison on the
@@ -58,7 +51,7 @@ class Survey:
 
 
 def exact_sizes(
-    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False, boundary: int = _BOUNDARY
+    target: TargetContext, tokens: Sequence[int], largest: int, quick: bool = False, boundary: int | None = None
 ) -> tuple[PassSizes, Survey]:
     """The class of sizes with the fastest passes whose results are the same bits. Empties the cache.
 
@@ -97,7 +90,7 @@ class Comparison:
 
     quick: compare fewer tokens in passes of fewer sizes. This is always done for slow targets.
     boundary: a number of cells, a multiple of 256, on both sides of which the tokens lie, or the last such multiple
-        that the context has.
+        that the context has. None for the usual one, and on a GPU for further ones.
     """
 
     def __init__(
@@ -106,7 +99,7 @@ class Comparison:
         tokens: Sequence[int],
         largest: int,
         quick: bool = False,
-        boundary: int = _BOUNDARY,
+        boundary: int | None = None,
     ) -> None:
         self._target = target
         self._is_one_path = target.max_leaves == 1
@@ -115,10 +108,9 @@ class Comparison:
         # Where a pass checks one path, the last pass goes beyond the compared tokens.
         further = largest + _EFFORTS[0][1] if self._is_one_path else 0
         last = (config.n_ctx - largest - 1) // BLOCK * BLOCK
-        boundaries = [min(boundary, last)]
-        if config.settings.gpu_layers:
-            most = min(last, config.n_ctx - further - 1)
-            boundaries += [at for at in _FURTHER_BOUNDARIES if boundary < at <= most]
+        boundaries = [min(boundary or _BOUNDARY, last)]
+        if config.settings.gpu_layers and boundary is None:
+            boundaries += [at for at in _FURTHER_BOUNDARIES if at <= min(last, config.n_ctx - further - 1)]
         before = [at - _SIZES[-1] // 4 for at in boundaries]
         self._starts = [max(min(at, config.n_ctx - further - 1), 1) for at in before]
         self._start = max(self._starts[0] - BLOCK // 2, 1) if config.settings.gpu_layers else self._starts[0]
@@ -258,55 +250,3 @@ def true_path(tree: TokenTree) -> list[int]:
     while tree.children[path[-1]]:
         path.append(tree.children[path[-1]][-1])
     return path
-
-
-def rows_behind(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
-    """float32[n_rows, n_vocab]: the logits that predict the last `n_rows` tokens of `written`.
-
-    The prompt is read into an empty cache, and the written tokens are scored and committed in passes of `size` tokens,
-    so that the cache, too, holds what such passes leave: passes over one token as in plain decoding, larger ones over
-    chains and trees in turn. The cache is emptied in the end. n_rows: at most the written tokens.
-    """
-    target.reset()
-    rows = _rows(target, prompt, written, size, n_rows)
-    target.reset()
-    return rows
-
-
-def _rows(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
-    """The same with what the cache already holds of the prompt."""
-    text = [*prompt, *written]
-    # Passes that go beyond the end still have their size: they are filled with tokens that were written before.
-    filled = [*text, *(written[i % len(written)] for i in range(size))]
-    rows = np.empty((n_rows, target.n_vocab), np.float32)
-    first = len(text) - n_rows  # the token that the first row predicts
-    target.set_prompt(list(prompt))
-    for n_passes in range(len(written)):
-        root = len(target.tokens) - 1
-        if root >= len(text) - 1:
-            break
-        count = max(min(size - target.n_pending, target.room()), 1)
-        # A tree has a second leaf path, which a context that was made for chains cannot hold.
-        is_chain = n_passes % 2 == 0 or target.max_leaves < 2
-        tree = TokenTree.root_only(text[root]) if count == 1 else tree_along(filled[root : root + count], is_chain)
-        path = true_path(tree)[: len(text) - 1 - root]
-        found = target.score(tree)[path]
-        begin = max(first - root - 1, 0)  # rows before it are not wanted
-        if begin < len(path):
-            at = root + 1 + begin - first
-            rows[at : at + len(path) - begin] = found[begin:]
-        target.commit(tree, path, text[root + len(path)])
-    return rows
-
-
-def rows_of_sizes(
-    target: TargetContext, prompt: Sequence[int], written: Sequence[int], n_rows: int, sizes: Iterable[int]
-) -> Iterator[Logits]:
-    """What `rows_behind` gives for passes of each size, but that of the written tokens only the last 2 `n_rows` are
-    decoded in such passes, and those before are read as a prompt, once for all sizes.
-    """
-    begin = max(len(written) - 2 * n_rows, 0)
-    target.reset()
-    for size in sizes:
-        yield _rows(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)
-    target.reset()

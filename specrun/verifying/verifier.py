@@ -13,7 +13,7 @@ from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.llama import invariance
+from specrun.llama import rounding
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters, near_ties
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -128,7 +128,7 @@ class Verifier:
         if at < min(len(plain.tokens), len(text.tokens)):
             target = self.model.engine.target
             written = plain.tokens[: at + 1]
-            rows = invariance.rows_behind(target, prompt, written, invariance.PLAIN, min(len(written), _COMPARED_ROWS))
+            rows = rounding.rows_behind(target, prompt, written, rounding.PLAIN, min(len(written), _COMPARED_ROWS))
             sampler = Sampler(sampling, target.n_vocab)
             recent = sampler.recent([*prompt, *plain.tokens[:at]])
             gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
@@ -137,7 +137,7 @@ class Verifier:
                 scale = max(sampling.repeat_penalty, 1 / sampling.repeat_penalty) / (sampling.temperature or 1.0)
                 # A filter may compare the two with the likeliest tokens, which also tell more of few positions.
                 tokens = [plain.tokens[at], text.tokens[at], *np.argpartition(rows[-1], -_LIKELIEST)[-_LIKELIEST:]]
-                for batched in invariance.rows_of_sizes(target, prompt, written, len(rows), _some(text.sizes)):
+                for batched in rounding.rows_of_sizes(target, prompt, written, len(rows), _some(text.sizes)):
                     if sampler.sample(batched[-1], len(prompt) + at, recent) == text.tokens[at]:
                         explained = max(explained, gap)
                     moved = batched[:, tokens] - rows[:, tokens]
@@ -158,7 +158,7 @@ def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | Non
 
 def _some(sizes: Sequence[int]) -> list[int]:
     """At most `_MOST_SIZES` of the sizes above a plain pass's, the smallest and the largest among them."""
-    found = sorted({size for size in sizes if size > invariance.PLAIN})
+    found = sorted({size for size in sizes if size > rounding.PLAIN})
     if len(found) <= _MOST_SIZES:
         return found
     step = (len(found) - 1) / (_MOST_SIZES - 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.llama import invariance
+from specrun.llama import rounding
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -21,7 +21,7 @@ def test_rows_of_plain_passes_are_those_of_plain_decoding() -> None:
     with engine(embedded.TARGET, None, OFF.plan(), ctx_size=128) as e:
         prompt = code_prompts(e, 1, 30)[0]
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 12).tokens
-        rows = invariance.rows_behind(e.target, prompt, written, invariance.PLAIN, 5)
+        rows = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 5)
         assert rows.argmax(axis=1).tolist() == written[-5:]
         assert e.target.tokens == []
 
@@ -31,8 +31,8 @@ def test_q8_0_does_not_depend_on_the_size(plan: Plan) -> None:
     with engine(embedded.TARGET, embedded.DRAFT, plan, ctx_size=128) as e:
         prompt = code_prompts(e, 1, 30)[0]
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 20).tokens
-        plain = invariance.rows_behind(e.target, prompt, written, invariance.PLAIN, 20)
-        for rows in invariance.rows_of_sizes(e.target, prompt, written, 20, (2, 3, 8, 16)):
+        plain = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 20)
+        for rows in rounding.rows_of_sizes(e.target, prompt, written, 20, (2, 3, 8, 16)):
             assert np.array_equal(rows, plain)
 
 
@@ -41,8 +41,8 @@ def test_k_quants_change_a_little_where_other_kernels_begin(made: Path) -> None:
     with engine(wide_target(made, "q4_k_m"), embedded.DRAFT, SPECEXEC.plan(16, 6), ctx_size=128, repack=False) as e:
         prompt = code_prompts(e, 1, 30)[0]
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 20).tokens
-        plain = invariance.rows_behind(e.target, prompt, written, invariance.PLAIN, 20)
+        plain = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 20)
         differences = [
-            np.abs(rows - plain).max() for rows in invariance.rows_of_sizes(e.target, prompt, written, 20, (8, 16))
+            np.abs(rows - plain).max() for rows in rounding.rows_of_sizes(e.target, prompt, written, 20, (8, 16))
         ]
         assert 0 < max(differences) < 1
