@@ -48,6 +48,8 @@ class PassBounds:
 
         That is, if passes are padded to a class of sizes. path: node indices, root first. root: the root's position.
         """
+        if len(path) == 1:  # a plain pass may take less than a millisecond
+            return 1
         in_order = n_in_order(path)
         n = in_order if self.padding.in_order else len(path)
         if self.is_cut_at_blocks:
