@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_bench.models import Models
 from specrun.catalog.gguf_file import GgufFile
-from specrun.errors import SpecrunError
+from specrun.errors import LlamaError, SpecrunError
 from specrun.long_run import Run
 from specrun.processes import child_process
 
@@ -30,6 +30,20 @@ class PartError(SpecrunError):
 
 class OutOfTimeError(PartError):
     """The part's time was over before its process had an answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a process of its own is to measure. `Bench.answers` adds the seconds that it may take.
+
+    what: for people. facts: what the row says beside the answer. environment: variables that the process has, too.
+    """
+
+    module: str  # whose `serve` answers
+    what: str
+    request: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,6 +91,19 @@ class Bench:
 
         with _variables(environment):
             return child_process.answer(module, request, "the measurement", wait, debug=False)
+
+    def answers(self, part: str, questions: Sequence[Question]) -> Iterator[dict[str, Any]]:
+        """A row for each question that a process of its own answers before the part's deadline. part: for people."""
+        for i, one in enumerate(questions):
+            self.run.show(f"{part}: {one.what}, {i + 1} of {len(questions)}")
+            request = {**one.request, "seconds": self.share(len(questions) - i)}
+            try:
+                yield {**one.facts, **self.answer(one.module, request, **one.environment)}
+            except OutOfTimeError:
+                self.note(f"time for {i} of {len(questions)} combinations; more --minutes measure all")
+                return
+            except LlamaError as error:
+                self.note(f"{one.what}: {error}")
 
     def output(self, words: Sequence[object], deadline: float, **environment: str) -> str:
         """What a Python program prints. deadline: its end at the latest, a value of `time.perf_counter()`.

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_bench.bench import Bench, OutOfTimeError
+from gpu_bench.bench import Bench, Question
 from gpu_bench.passes import shares
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
-from specrun.errors import LlamaError, SpecrunError
+from specrun.errors import SpecrunError
 from specrun.hardware.device import offload_devices
 from specrun.llama import devices, library
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
@@ -40,17 +40,13 @@ def rows(bench: Bench) -> Iterator[dict[str, Any]]:
     every = [("dense", dense, name, n, None, ctx) for name, n in some.items() for ctx in CTX_SIZES]
     if mixture:
         every.append(("mixture", mixture, "all, experts in RAM", ALL_LAYERS, ALL_LAYERS, CTX_SIZES[0]))
-    for i, (model, path, name, n, n_cpu_moe, ctx) in enumerate(every):
-        bench.run.show(f"memory: {model}, layers in VRAM: {name}, {i + 1} of {len(every)}")
+    questions = []
+    for model, path, name, n, n_cpu_moe, ctx in every:
         request = {"path": str(path), "n_layers": n, "n_cpu_moe": n_cpu_moe, "ctx_size": ctx}
         facts = {"model": model, "layers": name, "n_layers": n, "ctx_size": ctx}
-        try:
-            yield facts | bench.answer("gpu_bench.memory", request)
-        except OutOfTimeError:
-            bench.note(f"time for {i} of {len(every)} combinations; more --minutes measure all")
-            return
-        except LlamaError as error:
-            bench.note(f"{model}, layers in VRAM: {name}, {ctx} tokens: {error}")
+        what = f"{model}, layers in VRAM: {name}, {ctx} tokens"
+        questions.append(Question("gpu_bench.memory", what, request, facts))
+    return bench.answers("memory", questions)
 
 
 def serve(request: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_bench.bench import Bench, OutOfTimeError
+from gpu_bench.bench import Bench, Question
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts
 from specrun.engine.model import Model
@@ -94,20 +94,15 @@ def rows(bench: Bench) -> Iterator[dict[str, Any]]:
     paths = {"dense": bench.models.dense, "mixture": None if bench.quick else bench.models.mixture}
     n_units = GgufFile.read(bench.models.dense).n_layers + 1
     every = quick_cases(n_units) if bench.quick else cases(n_units, paths["mixture"] is not None, bench.backend)
-    for i, case in enumerate(every):
-        bench.run.show(f"passes: {case.model}, layers in VRAM: {case.layers}, {i + 1} of {len(every)}")
+    questions = []
+    for case in every:
         request = {
             "path": str(paths[case.model]), "n_layers": case.n_layers, "load_mode": case.load_mode,
-            "threshold": case.threshold, "n_cpu_moe": case.n_cpu_moe, "seconds": bench.share(len(every) - i),
-            "sizes": QUICK_SIZES if bench.quick else SIZES,
+            "threshold": case.threshold, "n_cpu_moe": case.n_cpu_moe, "sizes": QUICK_SIZES if bench.quick else SIZES,
         }  # fmt: skip
-        try:
-            yield case.facts | bench.answer("gpu_bench.passes", request, **case.environment)
-        except OutOfTimeError:
-            bench.note(f"time for {i} of {len(every)} combinations; more --minutes measure all")
-            return
-        except LlamaError as error:
-            bench.note(f"{case.model}, layers in VRAM: {case.layers}: {error}")
+        what = f"{case.model}, layers in VRAM: {case.layers}"
+        questions.append(Question("gpu_bench.passes", what, request, case.facts, case.environment))
+    return bench.answers("passes", questions)
 
 
 def serve(request: str) -> None:
