@@ -53,7 +53,7 @@ SCRIPTS = Path(__file__).parent
 class Row:
     """One line of a table.
 
-    rate: tokens/s. predicted: by the profile, 0 where nothing was predicted.
+    rate: tokens/s. predicted: what was expected of the passes before each was made, 0 for nothing.
     """
 
     weights: str
@@ -126,7 +126,7 @@ class Bench:
 
         def row(name: str, plan: str, found: Sequence[dict[str, Any]]) -> Row:
             rate = sum(one["tokens_per_second"] for one in found) / len(found)
-            predicted = found[0].get("predicted_tokens_per_second", 0.0) if plan == "auto" else 0.0
+            predicted = found[0].get("predicted_tokens_per_second") or 0.0
             described = found[0].get("plan", plan)
             return Row(
                 self.weights, self.place, temperature, name, described, rate, found[0]["tokens_per_pass"], predicted,

@@ -96,7 +96,7 @@ def _measured(
         "grid": methods,
         "row": row["method"],
         "plan": row["plan"],
-        "predicted": row["predicted_tokens_per_second"] or known.get((method, row["budget"], row["depth"])),
+        "predicted": known.get((method, row["budget"], row["depth"])) or row["predicted_tokens_per_second"],
         "measured": row["tokens_per_second"],
         "tokens_per_pass": row["tokens_per_pass"],
         "target_ms": row["target_ms"],

@@ -74,9 +74,8 @@ class RowPlans:
         """The plans among which the best chain and the best tree are chosen, and plain decoding, by row."""
         candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
         wanted = set(self._settings.methods)
-        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
-        if (AUTO_ROW in wanted and tuned is None) or any(_sized_by_the_best(name) for name in wanted):
-            wanted |= {CHAIN_ROW, TREE_ROW}  # without a profile, `auto` is expected to reach the best rate
+        if any(_sized_by_the_best(name) for name in wanted):
+            wanted |= {CHAIN_ROW, TREE_ROW}
         if self._model.engine.draft and CHAIN_ROW in wanted:
             candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
         if self._model.engine.draft and TREE_ROW in wanted and not self._is_one_path:

@@ -24,7 +24,9 @@ class Row:
     tokens_per_second_max: float
     ratio: float  # of the rate to plain decoding's; median over the ratios of the repetitions
     tokens_per_pass: float
-    predicted_tokens_per_second: float | None  # of the chosen plan on the text it was chosen on, or by the profile
+    # What was expected of each pass before it was made (`Foretold`), where the times of passes are known; else the rate
+    # on the text that the plan was chosen on, and None if it was not chosen.
+    predicted_tokens_per_second: float | None
     first_token_seconds: float  # from the beginning of the prompt to the first token; mean over the prompts
     memory_bytes: int  # resident memory of the process at the end of the row, mapped weights included
     tokens: int  # written in each repetition

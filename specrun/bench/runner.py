@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
+from specrun.bench.foretold import Foretold
 from specrun.bench.row_plans import AUTO_ROW, OFF_ROW, BenchSettings, RowPlans
 from specrun.bench.rows import Row, rate, summarise
 from specrun.engine.generation import Generation
@@ -49,12 +50,10 @@ class Bench:
         """Measure the rows' methods at every budget and depth of the grid, and `auto`, on all prompts of each kind."""
         grid = self._plans.grid()
         rows, by_kind = list[Row](), self._fitting(prompts)
-        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
-        predicted = {AUTO_ROW: tuned} if tuned is not None else {}
         self._expect(by_kind, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
         for kind, texts in by_kind.items():
             self._write(texts[:1], FixedPlan(OFF.plan()))
-            rows += self._measure(kind, texts, grid, predicted)
+            rows += self._measure(kind, texts, grid, {})
         return rows
 
     def _expect(self, by_kind: dict[str, list[list[int]]], n_rows: int, n_tried: int, sweeps: bool = False) -> None:
@@ -79,7 +78,7 @@ class Bench:
         return by_kind
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
-        """The best plans and their rates on `text`, in tokens per second, both by row; for `auto` a rate only."""
+        """The best plans and their rates on `text`, in tokens per second, both by row."""
         self._write([text], FixedPlan(OFF.plan()))
         plans, predicted = dict[str, Plan](), dict[str, float]()
         for method, options in self._plans.candidates().items():
@@ -90,19 +89,16 @@ class Bench:
                 rates[plan] = rate(self._write([text], FixedPlan(plan), keep_caches=True))
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
-        tuned = self._model.plans.predicted(self._settings.sampling.temperature)
-        predicted[AUTO_ROW] = max(predicted.values()) if tuned is None else tuned
         return plans, predicted
 
     def _measure(
         self, kind: str, texts: Sequence[list[int]], plans: dict[str, Plan], predicted: dict[str, float]
     ) -> list[Row]:
         settings = self._settings
-        choosers: dict[str, PlanChooser] = {
-            name: self._model.plans.fixed(plan, settings.sampling.temperature) for name, plan in plans.items()
-        }
+        temperature = settings.sampling.temperature
+        choosers = {name: Foretold(self._model.plans.fixed(plan, temperature)) for name, plan in plans.items()}
         if AUTO_ROW in settings.methods:  # without a draft model, it has the draft sources
-            choosers[AUTO_ROW] = self._model.plans.auto(settings.sampling.temperature)
+            choosers[AUTO_ROW] = Foretold(self._model.plans.auto(temperature))
         samples: dict[str, list[list[Statistics]]] = {name: [] for name in choosers}
         memory: dict[str, int] = {}
         for repetition in range(settings.repetitions):
@@ -112,7 +108,8 @@ class Bench:
                 memory[name] = psutil.Process().memory_info().rss
         rows = []
         for name, chooser in choosers.items():
-            measured = samples[name], samples[OFF_ROW], predicted.get(name), memory[name]
+            expected = chooser.tokens_per_second or predicted.get(name)
+            measured = samples[name], samples[OFF_ROW], expected, memory[name]
             rows.append(summarise(name, str(chooser), kind, *measured, chooser.plan()))
         return rows
 

@@ -66,7 +66,3 @@ class RunPlans:
     def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
         """A chooser of this plan for every pass, with the profile's cost tables if there is a profile."""
         return FixedPlan(plan, self.profile.guide(temperature) if self.profile else None)
-
-    def predicted(self, temperature: float) -> float | None:
-        """Tokens per second that the profile predicts; None without a profile."""
-        return self.profile.at(temperature).predicted_tokens_per_second if self.profile else None

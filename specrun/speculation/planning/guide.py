@@ -189,6 +189,12 @@ class Guide:
         self._run_ms = _RUN_DECAY * self._run_ms + record.seconds * 1e3
         self.rate = max(self._run_tokens / self._run_ms if self._run_ms else 0.0, 1 / self.plain_ms(record.ctx))
 
+    def expected_ms(self, record: PassRecord) -> float:
+        """Milliseconds that were expected of a pass of which nothing is learned yet, and of its draft passes."""
+        levels = self.levels_row(record.ctx)
+        drafting = sum(float(levels[min(width, len(levels) - 1)]) for width in record.draft.widths)
+        return self._target.ms(record.n_target, record.ctx) + self._step_ms + drafting
+
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
