@@ -102,6 +102,8 @@ class Generation:
         budget: most nodes, where other texts share the pass; None where the text is alone.
         guide: pass times of a shared pass; None for those of the text alone.
         """
+        if not plan.drafts:  # a plain pass may take less than a millisecond
+            return self._plain_turn(plan)
         started = time.perf_counter()
         room = self.target.room()
         limits = DraftLimits(
@@ -124,6 +126,13 @@ class Generation:
         turn = Turn(self, drafting, limits, sources, ready)
         turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1])))
         turn.draft_seconds = time.perf_counter() - started
+        return turn
+
+    def _plain_turn(self, plan: Plan) -> Turn:
+        target = self.target
+        drafting = Drafting(plan, self.request.sampling.temperature)
+        turn = Turn(self, drafting, DraftLimits(1, 0, 1, target.max_leaves, target.n_pending), None)
+        turn.draft = Draft(TokenTree.root_only(target.tokens[-1]))
         return turn
 
     def done(self, turn: Turn, padding: int) -> Pass:

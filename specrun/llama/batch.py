@@ -44,7 +44,7 @@ class Batch:
     @cached_property
     def n_outputs(self) -> int:
         """Wanted rows of logits."""
-        return int(np.count_nonzero(self.outputs))
+        return self.outputs.tolist().count(True)
 
     def padded(self, size: int, seq: int, position: int) -> Batch:
         """The batch with further tokens behind it, `size` in all, which continue sequence `seq` from `position` on.
@@ -118,7 +118,7 @@ class BatchBuffer:
     def __init__(self, n_batch: int, n_seq_max: int, state_width: int = 0) -> None:
         self._states = np.zeros((n_batch, state_width), np.float32)
         self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
-        self._first_seq = np.uintp(self._all_seqs.ctypes.data)
+        self._pointers = self._all_seqs.ctypes.data + np.arange(n_seq_max, dtype=np.uintp) * np.uintp(4)
         self._tokens = np.zeros(n_batch, np.int32)
         self._positions = np.zeros(n_batch, np.int32)
         self._n_seq = np.zeros(n_batch, np.int32)
@@ -141,7 +141,7 @@ class BatchBuffer:
         self._tokens[:n] = batch.tokens
         self._positions[:n] = batch.positions
         self._n_seq[:n] = batch.n_seq
-        self._seq_pointers[:n] = self._first_seq + batch.first_seq.astype(np.uintp) * np.uintp(4)
+        self._seq_pointers[:n] = self._pointers[batch.first_seq]
         self._outputs[:n] = batch.outputs
         if batch.states is not None:
             self._states[:n] = batch.states
@@ -168,12 +168,13 @@ def committed_tokens(tokens: list[int], start: int, n_seq: int, n_outputs: int, 
     Rows of logits are wanted for the last `n_outputs` tokens.
     """
     n = len(tokens)
+    # A plain pass may take less than a millisecond, and filling arrays of one number takes longer than making them.
     return Batch(
-        tokens=np.asarray(tokens, np.int32),
+        tokens=np.array(tokens, np.int32),
         positions=np.arange(start, start + n, dtype=np.int32),
-        first_seq=np.full(n, first_seq, np.int32),
-        n_seq=np.full(n, n_seq, np.int32),
-        outputs=np.arange(n) >= n - n_outputs,
+        first_seq=np.array([first_seq] * n, np.int32),
+        n_seq=np.array([n_seq] * n, np.int32),
+        outputs=np.array([False] * (n - n_outputs) + [True] * n_outputs),
     )
 
 

@@ -177,7 +177,7 @@ class LlamaContext(library.Closing):
         """
         ids = slice(None) if seq == ALL_SEQUENCES else slice(seq, seq + 1)
         seq_length = self._lengths()
-        if seq_length[ids].max() <= start:
+        if max(seq_length[ids].tolist()) <= start:  # asked in every pass; numpy's maximum takes several times as long
             return  # recurrent models refuse even an empty removal
         self._is_counted = False
         if seq == ALL_SEQUENCES and start == 0:

@@ -188,7 +188,7 @@ class TargetContext(PassBounds):
         """What the next pass, which must follow at once, has of this text. Raises the errors of `score`."""
         if tree.tokens[ROOT] != self.tokens[-1] or self.n_cached >= len(self.tokens):
             raise ValueError("the root is not the pending last token")
-        if len(tree) > self.room():
+        if len(tree) > 1 and len(tree) > self.room():  # there is always room for the root
             raise ContextFullError(f"a tree of {len(tree)} nodes does not fit; there is room for {self.room()}")
         if tree.n_leaves > self.max_leaves:
             raise ValueError(f"a tree of {tree.n_leaves} leaf paths; a pass checks {self.max_leaves}")

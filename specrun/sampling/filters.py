@@ -6,6 +6,8 @@ selected first, and only these are sorted.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +32,10 @@ def group_maxima(logits: Logits) -> Logits:
     largest = logits
     if len(logits) >= _SHORT:
         n_groups = len(logits) // _GROUP
-        largest = logits[: _GROUP * n_groups].reshape(_GROUP, n_groups).max(axis=0)
+        halves = logits[: _GROUP * n_groups].reshape(_GROUP, n_groups)
+        while len(halves) > 1:  # this takes a third of the time of a maximum over the axis
+            halves = np.maximum(halves[: len(halves) // 2], halves[len(halves) // 2 :])
+        largest = halves[0]
         rest = logits[_GROUP * n_groups :]
         np.maximum(largest[: len(rest)], rest, out=largest[: len(rest)])
     check(float(largest.max()))
@@ -72,12 +77,25 @@ def top_k(logits: Logits, k: int) -> TokenIds:
     return by_likelihood(logits, above(logits, threshold, largest))[:k]
 
 
-def top_p(logits: Logits, tokens: TokenIds, p: float) -> TokenIds:
-    """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`."""
+def cut(logits: Logits, tokens: TokenIds, p: float, share: float) -> TokenIds:
+    """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`, and
+    of these the ones that are at least `share` times as likely as the first: top-p, then min-p.
+
+    Most often there are 40. Then Python is faster than numpy, whose every call is slow behind a pass over a model.
+    """
     if p == 1:
-        return tokens
-    cumulative = np.cumsum(np.exp(logits[tokens].astype(np.float64) - float(logits[tokens[0]])))
-    return tokens[: int(np.searchsorted(cumulative, p * cumulative[-1])) + 1]
+        return min_p(logits, tokens, share)
+    values = logits[tokens].tolist()
+    weights = [math.exp(value - values[0]) for value in values]
+    enough, cumulative = p * sum(weights), 0.0
+    least = float(logits[tokens[0]] + np.float32(np.log(share))) if share else -math.inf
+    for n, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        if value < least:
+            return tokens[:n]
+        cumulative += weight
+        if cumulative >= enough:
+            return tokens[: n + 1]
+    return tokens
 
 
 def top_p_of_all(logits: Logits, p: float) -> TokenIds:

@@ -20,9 +20,13 @@ from numpy.typing import NDArray
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
 
 LARGE_NOISE = 4.0  # one token in 55 has at least this noise
 _LARGE_NOISE_BITS = np.uint64(int(np.exp(-np.exp(-LARGE_NOISE)) * 2.0**53) << 11)
+# Fewer tokens than this are mixed one by one: behind a pass over a large model, when the processor's caches are full of
+# weights, each call of numpy takes as long as some dozens of Python's own operations.
+_FEW = 24
 _KEPT_POSITIONS = 128  # positions whose `large_noise` is cached
 
 
@@ -33,26 +37,38 @@ class SharedNoise:
     """
 
     def __init__(self, seed: int, n_vocab: int) -> None:
-        self._seed = _mixed(np.array([seed], np.uint64))
+        self._seed = _mixed_number(seed)
         self._steps = np.arange(1, n_vocab + 1, dtype=np.uint64) * _GAMMA
         self._large: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = OrderedDict()
 
     def gumbel(self, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[len(tokens)]: the noise of `tokens` at `position`."""
-        return _gumbel(_mixed(self._start(position) + self._steps[tokens]))
+        start = self._start(position)
+        if len(tokens) < _FEW:
+            bits = [_mixed_number(start + (token + 1) * int(_GAMMA)) >> 11 for token in tokens.tolist()]
+            return _gumbel(np.array(bits, np.uint64))
+        return _gumbel(_mixed(np.uint64(start) + self._steps[tokens]) >> np.uint64(11))
 
     def large_noise(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tokens whose noise at `position` is at least LARGE_NOISE (int64[k], ascending) and that noise."""
         if position not in self._large:
-            bits = _mixed(self._start(position) + self._steps)
+            bits = _mixed(np.uint64(self._start(position)) + self._steps)
             tokens = np.flatnonzero(bits >= _LARGE_NOISE_BITS)
-            self._large[position] = tokens, _gumbel(bits[tokens])
+            self._large[position] = tokens, _gumbel(bits[tokens] >> np.uint64(11))
             if len(self._large) > _KEPT_POSITIONS:
                 self._large.popitem(last=False)
         return self._large[position]
 
-    def _start(self, position: int) -> NDArray[np.uint64]:
-        return _mixed(self._seed + np.array([position], np.uint64) * _GAMMA)
+    def _start(self, position: int) -> int:
+        return _mixed_number(self._seed + position * int(_GAMMA))
+
+
+def _mixed_number(x: int) -> int:
+    """The same as `_mixed`, of a single number that may have more than 64 bits."""
+    x &= _MASK
+    x = (x ^ x >> 30) * int(_MIX_1) & _MASK
+    x = (x ^ x >> 27) * int(_MIX_2) & _MASK
+    return x ^ x >> 31
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -69,5 +85,6 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _gumbel(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    uniform = ((bits >> np.uint64(11)) + 0.5) * 2.0**-53  # strictly between 0 and 1
+    """float64[n]: Gumbel noise from uniformly random numbers of 53 bits."""
+    uniform = (bits + 0.5) * 2.0**-53  # strictly between 0 and 1
     return -np.log(-np.log(uniform))

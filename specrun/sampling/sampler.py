@@ -102,7 +102,7 @@ class Sampler:
         if self.parameters.temperature == 0:
             return _likeliest(logits)
         tokens = self._allowed(logits, position, margin=0.0)
-        return int(tokens[self._perturbed(logits, tokens, position).argmax()])
+        return int(tokens[0 if len(tokens) == 1 else self._perturbed(logits, tokens, position).argmax()])
 
     def candidates(self, logits: Logits, position: int, recent: Sequence[int], count: int) -> Candidates:
         """At most `count` candidates at `position`, ranked by the score whose argmax `sample` would take.
@@ -210,7 +210,7 @@ class Sampler:
 
     def _cut(self, logits: Logits, tokens: TokenIds) -> TokenIds:
         """The first of `tokens`, likeliest first, that pass top-p and min-p."""
-        return filters.min_p(logits, filters.top_p(logits, tokens, self.parameters.top_p), self.parameters.min_p)
+        return filters.cut(logits, tokens, self.parameters.top_p, self.parameters.min_p)
 
     def _within_reach(self, logits: Logits, position: int, margin: float) -> TokenIds:
         """Ids that pass min-p and whose score is at least the likeliest token's less `margin`.

@@ -43,6 +43,8 @@ def sample_and_match(
     rows: float32[len(tree), n_vocab], the target's logits after each node. position: of the token after the root.
     recent: what `Sampler.recent` returns for the text up to and with the root.
     """
+    if len(tree) == 1:  # a plain pass may take less than a millisecond
+        return Accepted([ROOT], [sample(rows[ROOT], position, recent)])
     path = [ROOT]
     tokens: list[int] = []
     seen = list(recent)

@@ -73,5 +73,5 @@ def test_without_a_profile_auto_is_foretold_and_a_chosen_plan_has_the_rate_that_
     with specrun.load(learn=False) as model:
         rows = Bench(model, settings, Run(lambda _: None)).run([BenchPrompt("code", "def f():")])
     off, chain, auto = (row.predicted_tokens_per_second for row in rows)
-    assert off is not None and chain is not None and auto is not None
-    assert auto != max(off, chain)
+    assert None not in (off, chain, auto)
+    assert auto not in (off, chain)

@@ -52,7 +52,18 @@ def test_top_p_is_the_shortest_head_with_enough_probability(row: np.ndarray, p: 
     # The total is summed in another order here, so the last token may differ by rounding at the very border.
     assert abs(len(found) - len(expected)) <= 1
     assert found.tolist()[: len(expected) - 1] == expected.tolist()[: len(found)][: len(expected) - 1]
-    assert filters.top_p(row, order, p).tolist()[:-1] == expected.tolist()[: len(filters.top_p(row, order, p)) - 1]
+    cut = filters.cut(row, order, p, 0.0).tolist()
+    assert abs(len(cut) - len(expected)) <= 1
+    assert cut == order[: len(cut)].tolist()
+
+
+@pytest.mark.parametrize("row", rows(), ids=IDS)
+@pytest.mark.parametrize("p", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
+def test_after_top_p_min_p_takes_a_prefix_too(row: np.ndarray, p: float, share: float) -> None:
+    order = sorted_ids(row)
+    both = filters.min_p(row, filters.cut(row, order, p, 0.0), share)
+    assert filters.cut(row, order, p, share).tolist() == both.tolist()
 
 
 @pytest.mark.parametrize("row", rows(), ids=IDS)
