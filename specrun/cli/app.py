@@ -115,7 +115,7 @@ def run() -> int:
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
         if hasattr(error, "format_message"):
-            message = " ".join(error.format_message().split()).rstrip(".")
+            message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
             _say(partial(output.error, f"{message}; --help lists the options"))
             code = getattr(error, "exit_code", 2)
         else:

@@ -63,7 +63,7 @@ finally:
         (["generate", "--bogus"], "--bogus"),
         (["generate", "a", "b"], "(b)"),
         (["generate", "x", "-n", "many"], "--max-tokens"),
-        (["generate", "x", "--speculate", "hard"], "--speculate"),
+        (["generate", "x", "--speculate", "hard"], "'--speculate': 'hard' is not one of"),
         (["generate", "-f"], "-f"),
         (["chat", "hello"], "hello"),
     ],
