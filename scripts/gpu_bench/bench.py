@@ -133,7 +133,7 @@ class Bench:
         data.mkdir(parents=True, exist_ok=True)
         pair = self.models.pair
         words = ["-m", "specrun", command, "--target", pair.target, "--draft", pair.draft, "--raw", *options]
-        words += ["--ctx-size", "2048", *pair.options, *self.n_layers_option("-ngl", layers)]
+        words += ["--ctx-size", "2048", *self.n_layers_option("-ngl", layers)]
         return json.loads(self.output(words, deadline, SPECRUN_DATA_DIR=str(data)))
 
     def n_layers_option(self, option: str, layers: str) -> list[str]:

@@ -1,7 +1,8 @@
 """The models that are measured: those given, or files made here, whose cost is that of real ones of their size.
 
-Passes, bits and memory are measured on random weights with heads of 128, as most models have them. Texts need a target
-and a draft that write something: those are the embedded pair, widened (docs/widening.md).
+Passes, bits and memory are measured on random weights. Texts need a target and a draft that write something: those are
+the embedded pair, widened (docs/widening.md). All have heads of 128, as most models have them: not all backends have
+flash attention for the embedded pair's heads of 32, which the CPU would then compute.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import widen_gguf
 
 from specrun.catalog import embedded
 
-HEAD = 128  # width of a head of the random models
+HEAD = 128  # width of a head
 GROUP = 4  # query heads to a head of K and V
-SMALL_HEAD = 32  # of the embedded target
+LEAST_HEADS = 8  # those of the embedded target
 N_LAYERS_OF_BITS = 2  # bits depend on the sizes of matrices, not on how many layers there are
 LEAST_LAYERS = 4  # so that a quarter of them is one
 LEAST_LAYERS_OF_PAIR = 8  # those of the embedded target
@@ -52,11 +53,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft. options: what their runs need with specrun."""
+    """A target and a draft."""
 
     target: Path
     draft: Path
-    options: tuple[str, ...] = ()
 
 
 class Models:
@@ -115,19 +115,18 @@ class Models:
             target, draft = self._given
             assert draft, "texts are measured with a draft"
             return Pair(target, draft)
-        shape, n_heads = self.shape, self.shape.width // SMALL_HEAD
+        shape, n_heads = self.shape, max(self.shape.width // HEAD, LEAST_HEADS)
         n_layers = max(shape.n_layers, LEAST_LAYERS_OF_PAIR)
         target = self._path(f"target-{n_layers}x{shape.width}")
         sizes = {
             "embd": shape.width, "layers": n_layers, "ff": shape.feed_forward, "heads": n_heads,
-            "kv-heads": n_heads // GROUP, "vocab": _VOCAB,
+            "kv-heads": n_heads // GROUP, "head-dim": HEAD, "vocab": _VOCAB,
         }  # fmt: skip
         self._widen(embedded.TARGET, target, sizes, "q4_k_m")
         draft = self._path("draft")
         # llama.cpp's tools want a draft with the target's own vocabulary.
-        self._widen(embedded.DRAFT, draft, {"embd": 288, "vocab": _VOCAB}, "q8_0")
-        # Not all backends have flash attention for heads of 32; with `on` the CPU would compute it.
-        return Pair(target, draft, ("-fa", "auto"))
+        self._widen(embedded.DRAFT, draft, {"embd": 288, "head-dim": HEAD, "vocab": _VOCAB}, "q8_0")
+        return Pair(target, draft)
 
     def _path(self, name: str) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
