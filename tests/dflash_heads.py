@@ -3,6 +3,7 @@
 random_dflash   a head for any target of this project, with random weights: its drafts are wrong
 random_dspark   the same with DSpark's Markov part, which adds to each row's logits what its own greedy token before
                 suggests: its drafts are often right for a target of `tests.mtp_targets.quiet`
+dflash2_pair    a target that writes few tokens, and a DFlash 2 head, whose selector draws its drafts from them
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import gguf
 import numpy as np
 
 from specrun.catalog import embedded
-from tests.models import TOKENS, Floats, Reader, metadata_of, random_matrix, write_model
+from tests.models import TOKENS, Floats, Reader, metadata_of, random_llama, random_matrix, write_model
+from tests.mtp_targets import make_quiet
 
-_F32 = gguf.GGMLQuantizationType.F32
+_F32, _Q8 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
+_HEAD_DIM = 32
+SECTIONS = {"dflash.rope.dimension_sections": [_HEAD_DIM // 2, 0, 0, 0]}
+FEW = [40, 41, 42, 43, 44, 45, 46]  # tokens of `dflash2_pair`
 
 
 def random_dflash(
@@ -27,15 +32,17 @@ def random_dflash(
     layers: Sequence[int] | None = None,
     block_size: int = 8,
     n_draft_vocab: int | None = None,
+    has_sections: bool = False,
     seed: int = 0,
 ) -> Path:
     """A head of two layers for `target`, whose token embedding and, with a full vocabulary, output it uses.
 
     layers: those whose inputs it reads; the second and the last one by default. block_size: rows of a block, of which
     the first is the root and the others are drafts. n_draft_vocab: tokens that it can draft; None is all of them.
+    has_sections: whether it turns positions as llama.cpp's converter has it for targets with M-RoPE.
     """
     values, tensors = _parts(target, layers, block_size, n_draft_vocab, np.random.default_rng(seed))
-    return write_model(path, "dflash", values, tensors, _F32)
+    return write_model(path, "dflash", values | (SECTIONS if has_sections else {}), tensors, _F32)
 
 
 def random_dspark(
@@ -45,6 +52,7 @@ def random_dspark(
     block_size: int = 7,
     n_draft_vocab: int | None = None,
     suggests: bool = True,
+    has_sections: bool = False,
     weight_type: gguf.GGMLQuantizationType = _F32,
     seed: int = 0,
 ) -> Path:
@@ -63,7 +71,51 @@ def random_dspark(
     after = (output * matrices["output_norm.weight"] * suggests).astype(np.float32)
     tensors["markov_w2.weight"] = after if n_draft_vocab is None else after[tensors["d2t"]]
     tensors["output_norm.weight"] *= np.float32(0.01)  # what the layers say counts for little
-    return write_model(path, "dflash", values, tensors, weight_type)
+    return write_model(path, "dflash", values | (SECTIONS if has_sections else {}), tensors, weight_type)
+
+
+def dflash2_pair(folder: Path, *, block_size: int = 8, seed: int = 0) -> tuple[Path, Path]:
+    """A target that writes the tokens `FEW` alone, each mostly by the token before it, and a head that can draft these.
+
+    All of them are candidates of each row, which has little to say of them. The selector's two codebooks are the
+    target's embedding and output, as if there were no layers between them, and its gate is near 1.
+    """
+    reader = Reader(random_llama(folder / "plain.gguf", n_layer=4, weight_type=_F32))
+    weights = {tensor.name: tensor.data.copy() for tensor in reader.tensors}
+    make_quiet(weights)
+    output = weights["output.weight"]
+    output[[token for token in range(len(output)) if token not in FEW]] = 0
+    target_values = metadata_of(reader)
+    architecture = target_values.pop("general.architecture")
+    target = write_model(folder / "few.gguf", architecture, target_values, weights, _Q8)
+    rng = np.random.default_rng(seed)
+    values, tensors = _parts(target, None, block_size, len(FEW), rng)
+    embedding, n = weights["token_embd.weight"], output.shape[1]
+    size = np.sqrt((embedding**2).mean(axis=1, keepdims=True)) + 1e-6
+    masked = (embedding / size)[values["tokenizer.ggml.mask_token_id"]] * tensors["output_norm.weight"]
+    tensors |= {
+        "output.weight": 0.01 * tensors["output.weight"],
+        "d2t": np.array(FEW, np.int64),
+        "selector_predecessor.weight": (embedding / size).astype(np.float32),
+        "selector_successor.weight": output * weights["output_norm.weight"],
+        "selector_hidden.weight": np.outer(np.ones(n), masked / (masked @ masked)).astype(np.float32),
+    }
+    kernel, group = 3, 16
+    for layer in range(values["dflash.block_count"]):
+        for place in ("attn", "ffn"):
+            base = 0.1 * rng.standard_normal((2, kernel, n)).astype(np.float32)
+            base[:, 0] += 1
+            tensors[f"blk.{layer}.{place}_conv_base"] = base
+            tensors[f"blk.{layer}.{place}_conv_proj.weight"] = 0.1 * random_matrix(rng, 2 * kernel * n // group, n)
+        for name in ("attn_output", "ffn_down"):
+            tensors[f"blk.{layer}.{name}.weight"] *= np.float32(0.05)
+    values |= {
+        "dflash.conv_kernel_size": kernel,
+        "dflash.conv_group_size": group,
+        "dflash.selector_rank": n,
+        "dflash.selector_top_k": len(FEW),
+    }
+    return target, write_model(folder / "dflash2.gguf", "dflash", values, tensors, _F32)
 
 
 def _parts(
@@ -75,7 +127,7 @@ def _parts(
     n = values[f"{architecture}.embedding_length"]
     n_layer = values[f"{architecture}.block_count"] - values.get(f"{architecture}.nextn_predict_layers", 0)
     read = list(layers or (1, n_layer - 1))
-    n_head_dim, n_ff, n_own_layers = 32, 64, 2
+    n_head_dim, n_ff, n_own_layers = _HEAD_DIM, 64, 2
     own = {
         "general.name": "random dflash head",
         "dflash.context_length": 2048,

@@ -1,6 +1,7 @@
 """Small hybrid models with random weights: layers with recurrent states beside attention, in real GGUF files.
 
     random_qwen35    gated delta nets and attention (Qwen3.5): llama.cpp keeps snapshots of their states
+    random_qwen35_moe  the same with mixtures of experts
     random_lfm2      short convolutions and attention (LFM2): likewise
     random_jamba     Mamba layers and attention (Jamba): llama.cpp keeps no snapshots
     noisy            a copy of any model whose weights are a little different, which drafts for it
@@ -122,6 +123,30 @@ def qwen35_parts(
             tensors |= {f"{block}.{name}.weight": np.zeros(shape, np.float32) for name, shape in shapes.items()}
         tensors |= ones(block, n_embd, "attn_norm", "post_attention_norm")
     return values, tensors
+
+
+def random_qwen35_moe(path: Path, *, n_expert: int = 4, seed: int = 0) -> Path:
+    """`random_qwen35` with experts, of which a token uses two, and one that all tokens use."""
+    rng, n_embd = np.random.default_rng(seed), 64
+    parts, dense = qwen35_parts(rng, n_embd=n_embd, n_layer=4)
+    values = {key.replace("qwen35.", "qwen35moe."): value for key, value in parts.items()}
+    n_ff = values.pop("qwen35moe.feed_forward_length")
+    values |= {
+        "qwen35moe.expert_count": n_expert,
+        "qwen35moe.expert_used_count": 2,
+        "qwen35moe.expert_feed_forward_length": n_ff,
+        "qwen35moe.expert_shared_feed_forward_length": n_ff,
+    }
+    tensors = {name: tensor for name, tensor in dense.items() if ".ffn_" not in name}
+    for layer in range(values["qwen35moe.block_count"]):
+        block = f"blk.{layer}"
+        for name, shape in _feed_forward(n_embd, n_ff).items():
+            tensors[f"{block}.{name}_shexp.weight"] = dense[f"{block}.{name}.weight"]
+            experts = [random_matrix(rng, *shape) for _ in range(n_expert)]
+            tensors[f"{block}.{name}_exps.weight"] = np.stack(experts)
+        tensors[f"{block}.ffn_gate_inp.weight"] = random_matrix(rng, n_expert, n_embd)
+        tensors[f"{block}.ffn_gate_inp_shexp.weight"] = np.zeros(n_embd, np.float32)
+    return write_model(path, "qwen35moe", values, tensors, _Q8, ("conv1d", "ffn_gate_inp"))
 
 
 def random_lfm2(path: Path, *, seed: int = 0, metadata: Metadata | None = None) -> Path:

@@ -35,7 +35,8 @@ PARSERS: dict[str, parsing.Parser] = {
 # --spec-type for a file that drafts.
 DRAFT_MODEL = "draft-simple"
 _DSPARK = "draft-dspark"  # a DFlash head with a Markov part
-_HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}  # others by architecture; a model has any other
+# Others by architecture; a model has any other.
+_HEADS = {"eagle3": "draft-eagle3", "dflash": "draft-dflash", "gemma4-assistant": "draft-mtp"}
 _SPEC_TYPES = {DRAFT_MODEL, _DSPARK, *_HEADS.values()}
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from specrun.catalog.companions import COMPANIONS
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, quantization
 from specrun.errors import UsageError
 from specrun.locations import config_dir
@@ -27,8 +28,6 @@ _MODEL_KEYS = _FAMILY_KEYS | {
     "shape": dict, "verified": bool,
 }  # fmt: skip
 _SHAPE_KEYS = ("parameters", "active", "layers", "width", "kv", "experts", "experts_used")
-# What can draft for a family besides the text itself; models.toml explains each.
-COMPANIONS = ("sibling", "mtp", "eagle3", "dflash", "dspark")
 # Bits of a weight by quantization: on average, in the token embedding, and in the output matrix or a tied embedding.
 # Taken from the sizes of the catalog's files and llama.cpp's rules for mixes of types; no other type is estimated.
 _BITS = {
@@ -83,7 +82,7 @@ class Entry:
     tied: bool = False  # whether the token embedding is also the output matrix
     shape: Shape | None = None
     about: str | None = None  # a sentence about the family
-    companions: tuple[str, ...] = ()  # which of COMPANIONS the family has
+    companions: tuple[str, ...] = ()  # which of COMPANIONS the family has, the best known first
     drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
     verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from specrun.catalog.architectures import does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
+from specrun.catalog.layer_states import cached_heads, slides
 from specrun.catalog.pairs import first_difference, read_vocabulary
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError, PairError
@@ -15,17 +16,8 @@ from specrun.speculation.method import HEADS, HeadKind
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
 # Tensors of a DSpark head: rows by the token before, and by the token that is drafted.
 MARKOV_BEFORE, MARKOV_AFTER = "markov_w1.weight", "markov_w2.weight"
+SELECTOR = "selector_hidden.weight"  # a tensor of a DFlash 2 head
 _BLOCK, _MOST_BLOCK = 16, 256  # tokens of a DFlash head's block: where its file does not say, and at most
-# What publishers offer beside a model, by its name in models.toml.
-PUBLISHED = {"mtp": "MTP layers", "eagle3": "an EAGLE-3 head", "dflash": "a DFlash head", "dspark": "a DSpark head"}
-
-
-def runs(companion: str, architecture: str | None) -> bool:
-    """Whether specrun can draft with one of PUBLISHED for a target of this architecture."""
-    if companion == "mtp":
-        return does("mtp", architecture)
-    is_block = companion in ("dflash", "dspark")
-    return does("layer_inputs", architecture) and not (is_block and does("many_positions", architecture))
 
 
 @dataclass(frozen=True)
@@ -36,11 +28,12 @@ class Head:
     target_layers: tuple[int, ...]  # the target's layers whose states it reads, before that layer; none: the last state
     target_width: int  # floats of a state of the target
     is_own: bool = False  # whether it is in the target's own file
+    reads_cache: bool = False  # whether it has no KV cache and reads the target's
 
     @property
     def name(self) -> str:
         """The kind's name for people."""
-        return HEADS[self.kind]
+        return "Gemma 4 assistant" if self.reads_cache else HEADS[self.kind]
 
 
 def article(kind: HeadKind) -> str:
@@ -52,6 +45,8 @@ def head_in(file: GgufFile) -> Head | None:
     """The head that a file holds, and nothing else; None for a model. Raises ModelFileError for an unusable head."""
     if _mtp_layers(file) and "blk.0.attn_norm.weight" not in file.by_name:
         return Head("mtp", (), file.n_embd)
+    if does("reads_cache", file.architecture):
+        return Head("mtp", (), file.number("embedding_length_out"), reads_cache=True)
     if file.architecture not in ("eagle3", "dflash"):
         return None
     layers = file.metadata.get(f"{file.architecture}.target_layers")
@@ -61,8 +56,6 @@ def head_in(file: GgufFile) -> Head | None:
         if len(layers) != _EAGLE3_LAYERS:
             raise ModelFileError(f"{file.path} is broken: its target_layers are not {_EAGLE3_LAYERS} numbers")
         return Head("eagle3", tuple(layers), file.number("target_hidden_size") or file.n_embd)
-    if file.metadata.get("dflash.rope.dimension_sections") or "selector_hidden.weight" in file.by_name:
-        raise ModelFileError(f"{file.path} is a DFlash head of a kind (M-RoPE or DFlash 2) that specrun cannot run")
     fused = file.by_name.get("fc.weight")
     return Head("dflash", tuple(layers), fused.shape[0] // len(layers) if fused and fused.shape else 0)
 
@@ -80,6 +73,11 @@ def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
     # A DSpark's first row is already that of the token behind the root, unless the file says otherwise.
     first = 0 if is_dspark and file.metadata.get("dflash.sample_from_anchor", True) else 1
     return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))
+
+
+def selector_candidates(file: GgufFile) -> int:
+    """Candidates of a row that a DFlash 2 head's selector looks at; 0 for a head without one."""
+    return file.number("selector_top_k") if SELECTOR in file.by_name else 0
 
 
 def own_head(file: GgufFile) -> Head | None:
@@ -107,7 +105,7 @@ def _mtp_layers(file: GgufFile) -> int:
 def check_no_head(file: GgufFile) -> None:
     """Raise ModelFileError for a head where a model is expected that can write text."""
     if head := head_in(file):
-        what = f"{article(head.kind)} {head.name}, which writes nothing by itself"
+        what = f"{'a' if head.reads_cache else article(head.kind)} {head.name}, which writes nothing by itself"
         raise ModelFileError(f"{file.path} is {what}; give it as --draft")
 
 
@@ -124,7 +122,10 @@ def difference_of(target: GgufFile, file: GgufFile, head: Head) -> str | None:
 
 def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | None:
     """A clause as `difference_of` has it, from sizes and kinds alone."""
-    if head.kind == "mtp":
+    if head.reads_cache:
+        if difference := _cache_difference(target, file):
+            return difference
+    elif head.kind == "mtp":
         if not does("mtp", target.architecture) or file.architecture != target.architecture:
             return one_line(f"its layers are {file.architecture}'s, and the target is {target.architecture}")
     elif not does("layer_inputs", target.architecture):
@@ -134,8 +135,27 @@ def _shape_difference(target: GgufFile, file: GgufFile, head: Head) -> str | Non
     n_layers = target.n_computed_layers
     if outside := [layer for layer in head.target_layers if not 0 <= layer < n_layers]:
         return f"it reads the state before layer {outside[0]}, and the target has {n_layers} layers"
-    if not {EMBEDDING, OUTPUT} <= file.by_name.keys() and file.n_embd != target.n_embd:
+    is_alone = head.reads_cache or {EMBEDDING, OUTPUT} <= file.by_name.keys()
+    if not is_alone and file.n_embd != target.n_embd:
         return f"it uses the target's embedding or output matrix, but its own states have {file.n_embd} numbers"
     if file.n_vocab != target.n_vocab:
         return f"it has {file.n_vocab} tokens, and the target {target.n_vocab}"
+    return None
+
+
+def _cache_difference(target: GgufFile, file: GgufFile) -> str | None:
+    """A clause that says why a head cannot read the target's cache; None if it can. It reads the last layer's, and
+    for layers with a window that of the layer before it. llama.cpp does not compare them.
+    """
+    if not does("gives_cache", target.architecture):
+        return one_line(f"it reads the cache of Gemma 4 models, and the target is {target.architecture}")
+    last = target.n_layers - 1
+    if last < 1 or slides(target, last) or not slides(target, last - 1):
+        return "it reads a layer with a window and one without, and the target's last two layers are others"
+    cached = cached_heads(target)
+    for layer, (n, key, value) in enumerate(cached_heads(file)):
+        n_there, *sizes = cached[last - 1 if slides(file, layer) else last]
+        if (n, [key, value]) != (n_there, sizes):
+            ours, theirs = f"{n} heads of {key} numbers", f"{n_there} of {sizes[0]}"
+            return f"its layer {layer} reads {ours} in the target's cache, which has {theirs}"
     return None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from specrun.catalog import made
+from specrun.catalog.companions import COMPANIONS, best_known, how
 from specrun.catalog.entries import Kind
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import PUBLISHED, has_foreign_mtp, head_in, own_head, runs
+from specrun.catalog.heads import has_foreign_mtp, head_in, own_head
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
 from specrun.catalog.resolve import Model
 from specrun.display_text import size_text
 
+_OF_HEAD = ("target_layers", "target_width", "reads_cache")
 _CTX_SIZE = 4096  # tokens; the default context of all commands
 
 
@@ -69,9 +71,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         | {"tokens": file.n_vocab},
         "chat_template": metadata.get("tokenizer.chat_template"),
         "licence": metadata.get("general.license"),
-        "head": {"name": head.name, "target_layers": list(head.target_layers), "target_width": head.target_width}
-        if head
-        else None,
+        "head": {"name": head.name} | {name: getattr(head, name) for name in _OF_HEAD} if head else None,
         "mtp": own_head(file) is not None,
         "foreign_mtp": has_foreign_mtp(file),
         "needs": {
@@ -105,8 +105,10 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         template = values["chat_template"]
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
     if head := values.get("head"):
-        layers = ", ".join(map(str, head["target_layers"])) or "the last one"
-        rows.append(("drafts for", f"targets {head['target_width']:,} wide, by the states of their layers {layers}"))
+        layers = ", ".join(map(str, head["target_layers"]))
+        read = f"the states of their layers {layers}" if layers else "the states behind their last layer"
+        read += " and their KV cache" if head["reads_cache"] else ""
+        rows.append(("drafts for", f"targets {head['target_width']:,} wide, by {read}"))
     if values.get("mtp"):
         rows.append(("MTP layers", "can draft (--draft mtp)"))
     if values.get("foreign_mtp"):
@@ -127,15 +129,10 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _published(values: dict[str, Any]) -> list[tuple[str, str]]:
     """What is published for a model of the catalog. MTP layers are left out if the file is here, as it says more."""
-    shown = values.keys() & {"mtp"}
-    names = [name for name in PUBLISHED if name in values.get("companions", ()) and name not in shown]
-    return [("published", f"{PUBLISHED[name]} ({_how(name, values['architecture'])})") for name in names]
-
-
-def _how(name: str, architecture: str | None) -> str:
-    if not runs(name, architecture):
-        return "specrun cannot draft with them" if name == "mtp" else "specrun cannot draft with it"
-    return "--draft mtp, if the file has them" if name == "mtp" else "give its file as --draft"
+    shown, companions = {"sibling", *(values.keys() & {"mtp"})}, values.get("companions", ())
+    rows = [("published", f"{COMPANIONS[c]} ({how(c, values['architecture'])})") for c in companions if c not in shown]
+    best = best_known(companions, values.get("architecture"))
+    return [*rows, ("best known", f"{best}, of what drafts for this family")] if best else rows
 
 
 def _file(values: dict[str, Any]) -> str:

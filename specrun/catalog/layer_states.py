@@ -43,26 +43,36 @@ def state_bytes(file: GgufFile) -> tuple[int, ...]:
 def kv_bytes_per_token(file: GgufFile, type_k: str = "f16", type_v: str = "f16") -> tuple[int, ...]:
     """Bytes of one token in the KV cache of each layer, with K and V in these ggml types.
 
-    A recurrent layer without attention counts 0. A cache that several layers share is counted for each. Sliding windows
-    do not make caches smaller, because specrun caches all tokens in their layers too (`swa_full`).
+    A recurrent layer without attention counts 0, and so does a head that reads the target's cache. A cache that several
+    layers share is counted for each. Sliding windows do not make caches smaller, because specrun caches all tokens in
+    their layers too (`swa_full`).
     """
+    if does("reads_cache", file.architecture):
+        return (0,) * file.n_layers
+    # With multi-head latent attention (MLA) one cache holds K and V.
+    is_mla = file.number("attention.key_length_mla") and file.number("attention.value_length_mla")
+    sizes = []
+    for count, n_k, n_v in cached_heads(file):
+        size = ggml_types.named(type_k).row_bytes(n_k * count)
+        sizes.append(size if is_mla else size + ggml_types.named(type_v).row_bytes(n_v * count))
+    return tuple(sizes)
+
+
+def cached_heads(file: GgufFile) -> list[tuple[int, int, int]]:
+    """Of each layer the heads that it caches, or that a head's layer reads, and the numbers of one's key and value."""
     without = layers_without_attention(file)
     n_heads = _by_layer(file, "attention.head_count", 0)
     n_kv_heads = _by_layer(file, "attention.head_count_kv", -1)
     default = file.n_embd // n_heads[0] if n_heads and n_heads[0] else 0
-    # With multi-head latent attention (MLA) one cache holds K and V.
-    is_mla = file.number("attention.key_length_mla") and file.number("attention.value_length_mla")
-    sizes = []
+    shapes = []
     for layer, (heads, kv_heads) in enumerate(zip(n_heads, n_kv_heads, strict=True)):
-        suffix = "_swa" if _slides(file, layer) else ""
+        suffix = "_swa" if slides(file, layer) else ""
         n_k, n_v = (
             file.number(f"attention.{part}_length{suffix}", file.number(f"attention.{part}_length", default))
             for part in ("key", "value")
         )
-        count = 0 if layer in without else heads if kv_heads < 0 else kv_heads
-        size = ggml_types.named(type_k).row_bytes(n_k * count)
-        sizes.append(size if is_mla else size + ggml_types.named(type_v).row_bytes(n_v * count))
-    return tuple(sizes)
+        shapes.append((0 if layer in without else heads if kv_heads < 0 else kv_heads, n_k, n_v))
+    return shapes
 
 
 def _floats(file: GgufFile) -> int:
@@ -90,7 +100,7 @@ def _by_layer(file: GgufFile, key: str, default: int) -> list[int]:
     return [value if isinstance(value, int) else default] * file.n_layers
 
 
-def _slides(file: GgufFile, layer: int) -> bool:
+def slides(file: GgufFile, layer: int) -> bool:
     """Whether the file says that this layer has sliding-window attention."""
     pattern = file.value("attention.sliding_window_pattern")
     return isinstance(pattern, list) and layer < len(pattern) and bool(pattern[layer])

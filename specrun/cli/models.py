@@ -189,15 +189,20 @@ def list_pairs(
 ) -> None:
     """List which drafts of the catalog and of this machine fit a target, and why the others do not."""
     from specrun.catalog import fitting, resolve
+    from specrun.catalog.companions import best_known
 
     targets = [resolve.locate(target)] if target else list(fitting.on_this_machine())
     pairs = [pair for model in targets for pair in fitting.pairs_of(model)]
     if json:
         output.write_json([asdict(pair) | {"fits": pair.difference is None} for pair in pairs])
         return
+    for model in targets:
+        entry = model.hub.entry if model.hub else None
+        if entry and (best := best_known(entry.companions, entry.architecture)):
+            output.note(f"best known for {entry.alias}: {best}")
     if not pairs:
         none_here = "no models on this machine yet; name a TARGET of `specrun models list`"
-        output.note(f"no draft is known for {target}" if target else none_here)
+        output.note(f"no draft of the catalog is known for {target}" if target else none_here)
         return
     table = output.table("target", "draft", "fits", "")
     for pair in sorted(pairs, key=lambda pair: pair.difference is not None):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head
+from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
 from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
@@ -17,8 +17,10 @@ from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, drafts_o
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
+from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
+from specrun.llama.heads.selector import SelectorPart
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.method import HEADS, Plan
 
@@ -63,7 +65,7 @@ def make_drafts(
     """
     n_vocab = min(target.n_vocab, model.n_vocab)
     file = GgufFile.read(model.path)
-    if not settings.gpu_layers:
+    if not settings.gpu_layers and not (head and head.reads_cache):
         settings = settings.over(attention_of(file, settings))
     if head:
         config = head_config(configured(model, settings, None), plans)
@@ -91,7 +93,13 @@ def _make_head(
         block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
         of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
         blocks = resources.enter_context(BlockContext(model, of_block, head=HeadSetup(target.context, 0)))
-        draft = BlockDraft(blocks, target.context, head.target_layers, n_vocab, block, markov_part(file))
+        n_candidates = selector_candidates(file)
+        pairs = SelectorPart(blocks, n_candidates) if n_candidates else markov_part(file)
+        draft = BlockDraft(blocks, target.context, head.target_layers, n_vocab, block, pairs)
+    elif head.reads_cache:
+        setup = HeadSetup(target.context, model.n_embd_out)
+        shared = resources.enter_context(AssistantContext(model, _of_target(config, target), head=setup))
+        draft = AssistantDraft(shared, setup, target, n_vocab)
     else:
         is_mtp = head.kind == "mtp"
         setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)
@@ -99,3 +107,12 @@ def _make_head(
         draft = HeadDraft(context, setup, head.target_layers, n_vocab)
     target.states = draft.states
     return draft
+
+
+def _of_target(config: ContextConfig, target: TargetContext) -> ContextConfig:
+    """The config of a head that reads the target's cache, so that it takes what is there for what it is."""
+    own, shared = config.settings, target.context.config
+    settings = replace(
+        own, flash_attn=shared.settings.flash_attn, type_k=shared.settings.type_k, type_v=shared.settings.type_v
+    )
+    return replace(config, n_ctx=shared.n_ctx, n_seq_max=1, settings=settings)

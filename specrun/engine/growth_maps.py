@@ -109,7 +109,9 @@ class PositionalMeter:
         if known is None:
             self._engine.reset()
             rows = rows_along(self._engine.target.context, tokens, skip)
-            known = (self._sampler.distribution(row, ()) for row in rows)
+            # All of them first: an assistant needs the target's cache for itself.
+            known = [self._sampler.distribution(row, ()) for row in rows]
+            self._engine.reset()
         self._engine.read_for_draft(tokens)
         for p, draft_row in zip(known, self._draft.rows_along(tokens, skip), strict=False):
             self.n_positions += 1

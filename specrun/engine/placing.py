@@ -153,8 +153,8 @@ def _head_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Sequen
     target's context.
     """
     of_token = max(len(head.target_layers), 1) * head.target_width
-    # A DFlash head's states are the rows themselves, in half precision.
-    of_text = config.n_ctx * (of_token // 2 if head.kind == "dflash" else file.n_embd)
+    # A DFlash head's states are the rows themselves, in half precision. EAGLE-3's are as wide as its own.
+    of_text = config.n_ctx * {"dflash": of_token // 2, "eagle3": file.n_embd, "mtp": of_token}[head.kind]
     of_call = config.n_call * of_token
     of_markov = sum(tensor.n_parameters for tensor in file.tensors if tensor.name == MARKOV_AFTER)
     return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab + of_markov)

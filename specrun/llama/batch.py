@@ -148,17 +148,27 @@ class BatchBuffer:
         self.struct.n_tokens = n
         return self.struct
 
+    def spread(self, n_dimensions: int) -> None:
+        """Give the rows their positions in all dimensions. llama.cpp does so for tokens, but not for rows: those of
+        text have the same position in all but the last dimension, where they have 0.
+        """
+        positions = self._positions[: self.struct.n_tokens]
+        self._positions = np.concatenate([*[positions] * (n_dimensions - 1), np.zeros_like(positions)])
+        self.struct.pos = self._positions.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_pos))
 
-def rows_batch(rows: Floats, start: int, seq: int, outputs: bool) -> BatchBuffer:
+
+def rows_batch(rows: Floats, start: int, seq: int, outputs: bool, n_dimensions: int = 1) -> BatchBuffer:
     """A batch of rows of numbers instead of tokens.
 
     rows: float32[n, width]. start: the position of the first; the others follow. seq: their sequence.
-    outputs: whether results of the rows are wanted.
+    outputs: whether results of the rows are wanted. n_dimensions: as `LlamaModel.n_dimensions`.
     """
     n, width = rows.shape
     buffer = BatchBuffer(n, seq + 1, width)
     batch = committed_tokens([0] * n, start, 1, n_outputs=n if outputs else 0, first_seq=seq)
     buffer.fill(replace(batch, states=rows)).token = None
+    if n_dimensions > 1:
+        buffer.spread(n_dimensions)
     return buffer
 
 

@@ -128,7 +128,7 @@ class LlamaContext(library.Closing):
         batch, OutOfMemoryError if memory runs out, and LlamaError if llama.cpp fails otherwise or streamed weights
         cannot be read.
         """
-        seq_length = batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._lengths())
+        seq_length = self._lengths_after(batch)
         weights = self.weights
         if weights:
             weights.begin_pass()
@@ -142,6 +142,10 @@ class LlamaContext(library.Closing):
         self.n_last_pass = len(batch)
         self.n_passes += 1
         return self._logits(batch.n_outputs)
+
+    def _lengths_after(self, batch: Batch) -> NDArray[np.int32]:
+        """int32[n_seq_max]: the lengths of the sequences after a pass. Raises ValueError as `Batch.check`."""
+        return batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._lengths())
 
     def compute(self, function: Callable[[Any, Any], int], batch: Any, what: str) -> None:
         """Let a function of llama.cpp compute a batch, a C struct. what: what it computes, for errors of `decode`."""

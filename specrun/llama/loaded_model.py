@@ -26,6 +26,8 @@ from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
+_M_ROPE = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_IMROPE)
+
 
 class LlamaModel(library.Closing):
     """A loaded model. Close it, or leave its `with` block, after its contexts are closed.
@@ -37,6 +39,7 @@ class LlamaModel(library.Closing):
     handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
     n_embd, n_embd_out: floats of a hidden state, and of the state behind the last layer.
+    n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
     why_one_order: why weights lie in one order, though the settings ask for both; None where both orders are there or
     not asked for.
@@ -66,6 +69,7 @@ class LlamaModel(library.Closing):
         self.n_ctx_train = max(int(llama_cpp.llama_model_n_ctx_train(self.handle)), 0)
         self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
+        self.n_dimensions = 4 if llama_cpp.llama_model_rope_type(self.handle) in _M_ROPE else 1
         self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
         self._pieces: dict[tuple[int, bool], bytes] = {}  # of the tokens that were asked for
         self._ends: dict[int, bool] = {}  # whether these tokens end a text

@@ -10,7 +10,7 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specrun.catalog import heads
+from specrun.catalog.companions import COMPANIONS, runs
 from specrun.display_text import one_line, size_text
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "")
@@ -50,11 +50,12 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
         text.append(f" ({one_line(row['licence'])})")
     if row["about"]:
         text.append(f": {one_line(row['about'])}")
-    companions = {name for member in members for name in member["companions"]}
-    usable = {name for member in members for name in member["companions"] if heads.runs(name, member["architecture"])}
-    here = ["small siblings"] if "sibling" in companions else []
-    here += [text for name, text in heads.PUBLISHED.items() if name in usable]
-    elsewhere = [text for name, text in heads.PUBLISHED.items() if name in companions - usable]
+    # The order is the catalog's, which has the best known first.
+    found = list(dict.fromkeys(name for member in members for name in member["companions"]))
+    shown = {name: "small siblings" if name == "sibling" else COMPANIONS[name] for name in found}
+    shown |= {name: f"{shown[name]} (best known)" for name in found[:1] if len(found) > 1}
+    usable = {name for member in members for name in member["companions"] if runs(name, member["architecture"])}
+    here, elsewhere = ([shown[name] for name in found if (name in usable) is runs_here] for runs_here in (True, False))
     drafts = f"Drafts: {', '.join(here) or 'the text itself'}"
     other = f"; published, but not for specrun: {', '.join(elsewhere)}" if elsewhere else ""
     return text.append(f". {drafts}{other}", style="dim")

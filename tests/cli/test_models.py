@@ -147,8 +147,10 @@ def test_info_of_a_model_that_is_not_here(here: SpecrunHere, served: Hub) -> Non
     published = [line for line in here("models", "info", "qwen3.5-9b").stdout.splitlines() if "published" in line]
     assert [line.split(maxsplit=1)[1] for line in published] == [
         "MTP layers (--draft mtp, if the file has them)",
-        "a DFlash head (specrun cannot draft with it)",
+        "a DFlash head (give its file as --draft)",
     ]
+    assert "best known     MTP layers (--draft mtp" in here("models", "info", "qwen3.5-9b").stdout
+    assert "an assistant (give its file as --draft)" in here("models", "info", "gemma4-31b").stdout
     assert "an EAGLE-3 head (give its file as --draft)" in here("models", "info", "llama-8b").stdout
     assert not served.requests
 
@@ -171,8 +173,11 @@ def test_pairs_of_a_target(here: SpecrunHere) -> None:
     assert by_draft["qwen-0.5b"] | {"fits": True, "checked": True, "recommended": True} == by_draft["qwen-0.5b"]
     other = by_draft["llama-1b"]
     assert (other["fits"], other["checked"], other["recommended"]) == (True, True, False)
-    table = here("models", "pairs").stdout
+    result = here("models", "pairs")
+    table = result.stdout
     assert "qwen-0.5b (recommended)" in table
+    assert "best known for qwen-14b: a small sibling (give its file as --draft)" in result.stderr
+    assert "best known for glm-4.5-air: MTP layers (--draft mtp, if" in here("models", "pairs", "glm-4.5-air").stderr
     assert "not on this machine" in table
 
 

@@ -25,9 +25,11 @@ from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.shape import TreeShape
-from tests.dflash_heads import random_dspark
+from tests.dflash_heads import dflash2_pair, random_dflash, random_dspark
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.engines import Written, code_prompts, engine, first_difference, write
+from tests.gemma4 import random_assistant, random_gemma4
+from tests.hybrids import random_qwen35, random_qwen35_moe
 from tests.models import random_llama
 from tests.mtp_targets import head_alone, quiet, random_mtp_glm4_moe, random_mtp_qwen35, random_mtp_step35, trunk_alone
 from tests.streams import planned
@@ -44,7 +46,7 @@ PLANS = [
 ]
 N_TOKENS = 60
 
-KINDS = ["eagle3", "mtp", "dspark"]
+KINDS = ["eagle3", "mtp", "dspark", "dflash2", "assistant"]
 
 Pair = tuple[Path, Path]
 
@@ -57,6 +59,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "dspark":
         target = quiet(folder / "target.gguf", random_llama(folder / "plain.gguf", n_layer=8))
         return target, random_dspark(folder / "head.gguf", target)
+    if request.param == "dflash2":
+        return dflash2_pair(folder)
+    if request.param == "assistant":
+        target = random_gemma4(folder / "target.gguf")
+        return target, random_assistant(folder / "head.gguf", target)
     target = random_mtp_step35(folder / "target.gguf")
     return target, target
 
@@ -192,6 +199,31 @@ def test_mtp_layers_of_hybrids_and_mixtures(
         assert sum(result.n_passes for result in results) < 0.9 * sum(result.n_passes for result in plain)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
+@pytest.mark.parametrize("kind", ["dspark", "dflash", "eagle3"])
+@pytest.mark.parametrize("make", [random_qwen35, random_qwen35_moe])
+def test_heads_for_models_with_m_rope(
+    tmp_path: Path, make: Callable[[Path], Path], kind: str, sampling: SamplingParameters
+) -> None:
+    target = quiet(tmp_path / "target.gguf", make(tmp_path / "plain.gguf"))
+    if kind == "dspark":
+        head = random_dspark(tmp_path / "head.gguf", target, has_sections=True)
+    elif kind == "dflash":
+        head = random_dflash(tmp_path / "head.gguf", target, has_sections=True)
+    else:
+        head = random_eagle3(tmp_path / "head.gguf", target)
+    with engine(target, None, OFF.plan()) as e:
+        plain = written(e, OFF.plan(), sampling)
+    for plan in (CHAIN.plan(depth=3), SPECEXEC.plan(16, 4)):
+        with engine(target, head, plan) as e:
+            assert isinstance(e.draft, AnyHead)
+            results = written(e, plan, sampling)
+        assert_same(results, plain)
+        n_passes = sum(result.n_passes for result in results)
+        assert kind != "dspark" or n_passes < 0.85 * sum(result.n_passes for result in plain)
+
+
 def test_of_several_mtp_layers_the_first_drafts_every_level(tmp_path: Path) -> None:
     target = random_mtp_step35(tmp_path / "target.gguf", n_heads=3)
     with engine(target, target, CHAIN.plan(depth=5)) as e:
@@ -201,15 +233,19 @@ def test_of_several_mtp_layers_the_first_drafts_every_level(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="weights are streamed on Linux only")
-@pytest.mark.parametrize("kind", ["eagle3", "mtp of a mixture"])
+@pytest.mark.parametrize("kind", ["eagle3", "mtp of a mixture", "assistant"])
 def test_weights_that_are_streamed_draft_the_same(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "eagle3":
-        target, head = agreeing_pair(tmp_path, n_layer=9)
-        plan = planned(target, 3).plan
-        room = plan.resident_bytes + plan.n_slots * plan.slot_bytes
-    else:
+    if kind == "mtp of a mixture":
         target = head = random_mtp_glm4_moe(tmp_path / "target.gguf")
         room = 10**9  # for all but the experts, which are read when they are chosen
+    else:
+        if kind == "eagle3":
+            target, head = agreeing_pair(tmp_path, n_layer=9)
+        else:
+            target = random_gemma4(tmp_path / "target.gguf", n_layer=10)
+            head = random_assistant(tmp_path / "head.gguf", target)
+        plan = planned(target, 3).plan
+        room = plan.resident_bytes + plan.n_slots * plan.slot_bytes
     with engine(target, head, LARGEST) as e:
         in_ram = written(e, LARGEST, SAMPLED)
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: room)
@@ -220,7 +256,7 @@ def test_weights_that_are_streamed_draft_the_same(tmp_path: Path, kind: str, mon
     # Were a layer that drafts not in memory, its drafts would be others.
     assert [one.n_passes for one in streamed] == [one.n_passes for one in in_ram]
     # Experts are read where they are not in the page cache already.
-    assert kind != "eagle3" or all(one.statistics.bytes_read > 0 for one in streamed)
+    assert kind == "mtp of a mixture" or all(one.statistics.bytes_read > 0 for one in streamed)
 
 
 @pytest.mark.slow

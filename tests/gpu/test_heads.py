@@ -10,8 +10,9 @@ from specrun.llama import AnyHead
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from tests.dflash_heads import random_dspark
+from tests.dflash_heads import dflash2_pair, random_dspark
 from tests.eagle_heads import agreeing_pair
+from tests.gemma4 import random_assistant, random_gemma4
 from tests.gpu.pairs import assert_exact, pair, single
 from tests.models import random_llama
 from tests.mtp_targets import head_alone, quiet, random_mtp_step35, trunk_alone
@@ -28,6 +29,11 @@ def made_pair(kind: str, folder: Path) -> tuple[Path, Path]:
     if kind == "dflash":
         target = quiet(folder / "target.gguf", random_llama(folder / "plain.gguf", n_layer=4))
         return target, random_dspark(folder / "head.gguf", target)
+    if kind == "dflash2":
+        return dflash2_pair(folder)
+    if kind == "assistant":
+        target = random_gemma4(folder / "target.gguf")
+        return target, random_assistant(folder / "head.gguf", target)
     whole = random_mtp_step35(folder / "whole.gguf")
     if kind == "mtp":
         return whole, whole
@@ -36,7 +42,7 @@ def made_pair(kind: str, folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("in_vram", [1, ALL_LAYERS], ids=["the output", "all layers"])
 @pytest.mark.parametrize("head_layers", [0, ALL_LAYERS], ids=["head in RAM", "head in VRAM"])
-@pytest.mark.parametrize("kind", ["eagle3", "mtp", "mtp beside", "dflash"])
+@pytest.mark.parametrize("kind", ["eagle3", "mtp", "mtp beside", "dflash", "dflash2", "assistant"])
 def test_a_head_drafts_and_the_text_is_the_targets_own(
     tmp_path: Path, kind: str, head_layers: int, in_vram: int
 ) -> None:

@@ -292,6 +292,7 @@ def test_prompts_arrive_as_they_are_and_the_users_settings_do_not(peers: Peers) 
     [
         ("eagle3", "fc.weight", "draft-eagle3"),
         ("dflash", "fc.weight", "draft-dflash"),
+        ("gemma4-assistant", "output_norm.weight", "draft-mtp"),
         ("dflash", "markov_w1.weight", "draft-dspark"),
     ],
 )

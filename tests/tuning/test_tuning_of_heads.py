@@ -15,13 +15,14 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.tuning.acceptance_meter import AcceptanceMeter
 from specrun.tuning.pass_timer import DraftTimer
-from tests.dflash_heads import random_dspark
+from tests.dflash_heads import dflash2_pair, random_dspark
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.engines import code_prompts, engine
+from tests.gemma4 import random_assistant, random_gemma4
 from tests.models import random_llama
 from tests.mtp_targets import quiet, random_mtp_step35
 
-KINDS = ["eagle3", "mtp", "dspark"]
+KINDS = ["eagle3", "mtp", "dspark", "dflash2", "assistant"]
 COSTS = CostModel(
     CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),
     CostTable([PassTime(1, 64, 1.0), PassTime(16, 64, 2.0)]),
@@ -36,6 +37,11 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     if request.param == "mtp":
         target = random_mtp_step35(tmp_path / "target.gguf")
         return target, target
+    if request.param == "dflash2":
+        return dflash2_pair(tmp_path)
+    if request.param == "assistant":
+        target = random_gemma4(tmp_path / "target.gguf")
+        return target, random_assistant(tmp_path / "head.gguf", target)
     target = quiet(tmp_path / "target.gguf", random_llama(tmp_path / "plain.gguf", n_layer=8))
     return target, random_dspark(tmp_path / "head.gguf", target)
 

@@ -47,7 +47,7 @@ def test_families_stand_under_a_line_that_explains_them() -> None:
         row(None, None, kind=None, fits=None, tokens_per_second=None, licence=None, cached=True),
     )
     lines = [line.rstrip() for line in text.splitlines()]
-    assert "a (mit): a family. Drafts: small siblings, MTP layers" in lines
+    assert "a (mit): a family. Drafts: small siblings (best known), MTP layers" in lines
     assert "b (mit): a family. Drafts: the text itself" in lines
     assert "others" in lines
     assert max(map(len, lines)) <= 80
@@ -62,14 +62,15 @@ def test_families_stand_under_a_line_that_explains_them() -> None:
 def test_what_is_published_but_cannot_be_run_is_said_apart() -> None:
     text = drawn(
         row("a", "a", companions=["mtp", "eagle3", "dflash"]),
-        row("b", "b", companions=["sibling", "mtp"], architecture="gemma4"),
+        row("b", "b", companions=["mtp", "sibling"], architecture="gemma4"),
+        row("d", "d", companions=["assistant", "sibling"], architecture="gemma4"),
         row("c-1b", "c", companions=["dspark"], architecture="qwen2"),
         row("c-8b", "c", companions=["dspark"], architecture="qwen3"),
         width=200,
     )
     lines = [line.rstrip() for line in text.splitlines()]
-    assert (
-        "a (mit): a family. Drafts: MTP layers, an EAGLE-3 head; published, but not for specrun: a DFlash head" in lines
-    )
-    assert "b (mit): a family. Drafts: small siblings; published, but not for specrun: MTP layers" in lines
+    assert "a (mit): a family. Drafts: MTP layers (best known), an EAGLE-3 head, a DFlash head" in lines
+    other = "published, but not for specrun: MTP layers (best known)"
+    assert f"b (mit): a family. Drafts: small siblings; {other}" in lines
+    assert "d (mit): a family. Drafts: an assistant (best known), small siblings" in lines
     assert "c (mit): a family. Drafts: a DSpark head" in lines

@@ -5,6 +5,7 @@ layers. A draft is one pass over the root and further mask tokens, with attentio
 distribution of a token so far behind the root, whatever the tokens between are. So a tree over them needs no further
 pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it suggests
 (`MarkovPart`), so that nodes have candidates of their own, and their first row predicts the token behind the root.
+DFlash 2 has a selector that says how well tokens of neighbouring rows follow each other (`SelectorPart`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from specrun.errors import ModelFileError
 from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.draft import CacheChange
+from specrun.llama.heads.selector import SelectorPart
 from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
@@ -149,7 +151,7 @@ class BlockContext(LlamaContext):
 
     def read(self, rows: Floats, start: int) -> None:
         """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
-        batch = rows_batch(rows, start, _TEXT, outputs=False)
+        batch = rows_batch(rows, start, _TEXT, outputs=False, n_dimensions=self.model.n_dimensions)
         self._is_counted = False
         self.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
 
@@ -158,7 +160,7 @@ class BlockDraft:
     """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
 
     target: the target's context, which is closed later. layers: those of the target that the head reads.
-    n_vocab: as in `DraftContext`. markov: a DSpark head's.
+    n_vocab: as in `DraftContext`. pairs: what the head says of tokens that follow each other; None for DFlash.
     states: those that the target has to note.
     """
 
@@ -171,7 +173,7 @@ class BlockDraft:
         layers: tuple[int, ...],
         n_vocab: int,
         block: Block,
-        markov: MarkovPart | None,
+        pairs: MarkovPart | SelectorPart | None,
     ) -> None:
         llama_cpp.llama_set_causal_attn(context.handle, block.is_causal)
         self.context = context
@@ -180,7 +182,7 @@ class BlockDraft:
         # There are several times as many numbers as in a state of another head, and half of their digits will do.
         width = len(layers) * target.model.n_embd
         self.states = TargetStates(target, layers, context.config, width, dtype=np.float16)
-        self._markov = markov
+        self._pairs = pairs
         self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
@@ -208,10 +210,10 @@ class BlockDraft:
             batch = committed_tokens(block, kept, 1, n_outputs=size)
             self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
             self.context.remove(ALL_SEQUENCES, kept)
-            if self._markov:
-                self._markov.start(tokens[-1], self._levels)
+            if self._pairs:
+                self._pairs.start(tokens[-1], self._levels)
             self._depths = {ROOT: 0}
-        return self._levels[0]
+        return self._pairs.behind(0, tokens[-1]) if self._pairs else self._levels[0]
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`, with a pass for each token."""
@@ -237,6 +239,6 @@ class BlockDraft:
         """float32[len(nodes), n_vocab]: the logits after each of `nodes`, whose parents were expanded before."""
         depths = [self._depths[node.parent] + 1 for node in nodes]
         self._depths.update(zip((node.id for node in nodes), depths, strict=True))
-        if self._markov is None:
+        if self._pairs is None:
             return self._levels[depths]
-        return np.stack([self._markov.behind(depth, node.token) for depth, node in zip(depths, nodes, strict=True)])
+        return np.stack([self._pairs.behind(depth, node.token) for depth, node in zip(depths, nodes, strict=True)])

@@ -19,9 +19,10 @@ from specrun.llama.context import Logits
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.tree import ROOT, TokenTree
-from tests.dflash_heads import random_dflash, random_dspark
+from tests.dflash_heads import FEW, dflash2_pair, random_dflash, random_dspark
 from tests.engines import engine
-from tests.models import edited
+from tests.hybrids import random_qwen35
+from tests.models import Reader, edited
 from tests.soak.failing import MOMENTS, Moment, OnPurposeError, failing
 
 TEXT = list(range(40, 60))
@@ -133,6 +134,48 @@ def test_what_files_say(tmp_path: Path) -> None:
     without = edited(tmp_path / "without.gguf", plain.path, {"tokenizer.ggml.mask_token_id": None})
     with pytest.raises(ModelFileError, match="names no mask token"):
         block_of(GgufFile.read(without))
+
+
+def test_positions_in_all_dimensions_are_those_of_the_text(tmp_path: Path) -> None:
+    # The converter gives all pairs of numbers of such a head to the first dimension, which turns them as ever.
+    target, rows = random_qwen35(tmp_path / "target.gguf"), []
+    for has_sections in (False, True):
+        file = random_dflash(tmp_path / f"{has_sections}.gguf", target, block_size=SIZE, has_sections=has_sections)
+        with engine(target, file, SPECEXEC.plan(32, 8)) as e:
+            assert isinstance(e.draft, BlockDraft)
+            assert e.draft.context.model.n_dimensions == (4 if has_sections else 1)
+            rows.append(after((e, e.draft), TEXT))
+    assert_close(rows[1], rows[0])
+
+
+def test_a_selector_scores_each_token_behind_each_other(tmp_path: Path) -> None:
+    target, head = dflash2_pair(tmp_path, block_size=SIZE)
+    with engine(target, head, SPECEXEC.plan(32, 8)) as e:
+        assert isinstance(e.draft, BlockDraft)
+        e.target.set_prompt(TEXT)
+        assert np.isfinite(e.draft.start(TEXT)).sum() == len(FEW)
+        rows = e.draft.expand([DraftNode(i, ROOT, token) for i, token in enumerate(FEW, 1)])
+        of_no_candidate = e.draft.expand([DraftNode(99, ROOT, 7)])[0][FEW]
+    assert (np.isfinite(rows).sum(axis=1) == len(FEW)).all()
+    book = {tensor.name: tensor.data for tensor in Reader(head).tensors}
+    before, behind = (book[f"selector_{name}.weight"] for name in ("predecessor", "successor"))
+    # The gate is one number for the whole level here, and so is what a row says of its candidates without the selector.
+    expected = behind[FEW] @ (before[FEW[1:]] - before[FEW[0]]).T
+    gained = (rows[1:, FEW] - rows[0, FEW]).T
+    gate = (gained * expected).sum() / (expected**2).sum()
+    assert gate > 0.5
+    assert_close(gained, gate * expected)
+    assert_close(of_no_candidate, rows[0, FEW] - gate * behind[FEW] @ before[FEW[0]])
+
+
+def test_what_llama_cpp_cannot_compute_is_named(tmp_path: Path) -> None:
+    target, head = dflash2_pair(tmp_path)
+    wide = edited(tmp_path / "wide.gguf", head, {"dflash.selector_top_k": 8})
+    with (
+        pytest.raises(ModelFileError, match="hidden size is too small for the selector"),
+        engine(target, wide, SPECEXEC.plan(32, 8)),
+    ):
+        raise AssertionError("it was loaded")
 
 
 def test_a_block_is_no_longer_than_the_plans_are_deep(tmp_path: Path) -> None:
