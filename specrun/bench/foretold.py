@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,10 @@ class Foretold:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """None if no pass was foretold, as there is no guide, or it does not know yet what a plain pass takes."""
-        return 1e3 * self.tokens / self.ms if self.ms else None
+        """None if no pass was foretold: there is no guide, it does not know yet what a plain pass takes, or trees have
+        no probabilities of the draft, as chains have none.
+        """
+        return None if not self.ms or math.isnan(self.tokens) else 1e3 * self.tokens / self.ms
 
     @property
     def guide(self) -> Guide | None:

@@ -20,18 +20,11 @@ PLAIN = 1  # tokens of a pass of plain decoding
 def rows_behind(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
     """float32[n_rows, n_vocab]: the logits that predict the last `n_rows` tokens of `written`.
 
-    The prompt is read into an empty cache, and the written tokens are scored and committed in passes of `size` tokens,
-    so that the cache, too, holds what such passes leave: passes over one token as in plain decoding, larger ones over
-    chains and trees in turn. The cache is emptied in the end. n_rows: at most the written tokens.
+    The written tokens are scored and committed in passes of `size` tokens, so that the cache, too, holds what such
+    passes leave: passes over one token as in plain decoding, larger ones over chains and trees in turn. What the cache
+    already holds of the prompt is not read again, so it must have been read as a prompt. n_rows: at most the written
+    tokens.
     """
-    target.reset()
-    rows = _rows(target, prompt, written, size, n_rows)
-    target.reset()
-    return rows
-
-
-def _rows(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
-    """The same with what the cache already holds of the prompt."""
     text = [*prompt, *written]
     # Passes that go beyond the end still have their size: they are filled with tokens that were written before.
     filled = [*text, *(written[i % len(written)] for i in range(size))]
@@ -60,10 +53,8 @@ def rows_of_sizes(
     target: TargetContext, prompt: Sequence[int], written: Sequence[int], n_rows: int, sizes: Iterable[int]
 ) -> Iterator[Logits]:
     """What `rows_behind` gives for passes of each size, but that of the written tokens only the last 2 `n_rows` are
-    decoded in such passes, and those before are read as a prompt, once for all sizes.
+    decoded in such passes, and those before count as the prompt.
     """
     begin = max(len(written) - 2 * n_rows, 0)
-    target.reset()
     for size in sizes:
-        yield _rows(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)
-    target.reset()
+        yield rows_behind(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)

@@ -65,6 +65,7 @@ class Verifier:
         settings = self.settings
         pairs = fitting(prompts, self.model, settings.max_tokens, settings.raw, self.run.note)
         for i, (prompt, tokens) in enumerate(pairs, start=1):
+            self.model.engine.reset()  # once: all texts, and what compares them, begin with the prompt as read now
             for temperature in settings.temperatures:
                 sampling = replace(settings.sampling, temperature=temperature)
                 stage = self.run.labelled(f"{prompt.kind}, prompt {i} of {len(pairs)}, T={temperature:g}")
@@ -74,7 +75,6 @@ class Verifier:
         self, prompt: BenchPrompt, tokens: list[int], sampling: SamplingParameters, stage: Run
     ) -> Iterator[Finding]:
         plain: _Text | None = None
-        self.model.engine.reset()  # once: all texts begin with the same prompt, as it was read
         for name, plans, method in self._ways(sampling.temperature):
             about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name)
             about = replace(about, is_lossy=not method.lossless)

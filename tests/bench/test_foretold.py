@@ -55,6 +55,10 @@ def test_other_trees_have_the_calibrated_chances_of_the_drafts_probabilities() -
     assert foretold(CHAIN.plan(depth=2), tree).tokens == pytest.approx(1 + chance + chance**2)
 
 
+def test_a_chain_without_probabilities_is_not_foretold() -> None:
+    assert foretold(CHAIN.plan(depth=2), TokenTree.chain([0, 1, 2])).tokens_per_second is None
+
+
 def test_a_pass_counts_before_it_is_learned_from() -> None:
     chooser = Foretold(FixedPlan(OFF.plan(), Guide(COSTS)))
     for _ in range(2):

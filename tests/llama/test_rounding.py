@@ -23,7 +23,6 @@ def test_rows_of_plain_passes_are_those_of_plain_decoding() -> None:
         written = write(e, prompt, SamplingParameters(temperature=0), OFF.plan(), 12).tokens
         rows = rounding.rows_behind(e.target, prompt, written, rounding.PLAIN, 5)
         assert rows.argmax(axis=1).tolist() == written[-5:]
-        assert e.target.tokens == []
 
 
 @pytest.mark.parametrize("plan", [SPECEXEC.plan(16, 6), CHAIN.plan(depth=15)], ids=str)
