@@ -181,6 +181,11 @@ class GgufFile:
         return sum(self._bytes_of(name) for name in INPUTS)
 
     @property
+    def end(self) -> int:
+        """Where the weights end in a model's only file."""
+        return max(tensor.offset + tensor.n_bytes for tensor in self.tensors)
+
+    @property
     def is_tied(self) -> bool:
         """Whether the token embedding is also the output matrix."""
         return not self._bytes_of(OUTPUT)

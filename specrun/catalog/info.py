@@ -11,6 +11,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import has_foreign_mtp, head_in, own_head
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
 from specrun.catalog.resolve import Model
+from specrun.catalog.trimmed import TOKENIZER, trimmed_in
 from specrun.display_text import size_text
 
 _OF_HEAD = ("target_layers", "target_width", "reads_cache")
@@ -47,7 +48,8 @@ def kind_of(file: GgufFile) -> Kind:
 
 
 def _file_facts(file: GgufFile) -> dict[str, Any]:
-    metadata, head = file.metadata, head_in(file)
+    metadata, head, trimmed = file.metadata, head_in(file), trimmed_in(file)
+    tokenizer = {"model": metadata.get(TOKENIZER if trimmed else "tokenizer.ggml.model")}
     ctx_size = min(file.n_ctx_train or _CTX_SIZE, _CTX_SIZE)
     kv_bytes = sum(kv_bytes_per_token(file)) * ctx_size
     tied_bytes = file.output_bytes if file.is_tied else 0
@@ -67,8 +69,9 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         "embedding_bytes": file.embedding_bytes,
         "context": file.n_ctx_train,
         "sliding_window": file.number("attention.sliding_window") or None,
-        "tokenizer": {name: metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre")}
-        | {"tokens": file.n_vocab},
+        "tokenizer": tokenizer
+        | {"pre": metadata.get("tokenizer.ggml.pre"), "tokens": file.n_vocab}
+        | ({"trimmed": len(trimmed.tokens)} if trimmed else {}),
         "chat_template": metadata.get("tokenizer.chat_template"),
         "licence": metadata.get("general.license"),
         "head": {"name": head.name} | {name: getattr(head, name) for name in _OF_HEAD} if head else None,
@@ -101,7 +104,8 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("context", f"{values['context']:,} tokens{window}"))
     if "tokenizer" in values:
         tokenizer = values["tokenizer"]
-        rows.append(("tokenizer", f"{tokenizer['model']}, {tokenizer['pre']}, {tokenizer['tokens']:,} tokens"))
+        part = f"{tokenizer['trimmed']:,} of " if "trimmed" in tokenizer else ""
+        rows.append(("tokenizer", f"{tokenizer['model']}, {tokenizer['pre']}, {part}{tokenizer['tokens']:,} tokens"))
         template = values["chat_template"]
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
     if head := values.get("head"):

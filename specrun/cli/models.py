@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli.make_draft import forget_draft, make_draft
+from specrun.cli.trim import trim
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.views import output
@@ -135,6 +136,7 @@ def pull(
 
 app.command("pull")(pull)
 app.command("make-draft")(make_draft)
+app.command("trim")(trim)
 
 
 @app.command("path")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
+from specrun.catalog.trimmed import is_trimmed
 from specrun.engine import kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
@@ -15,7 +16,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, drafts_of
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
-from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
+from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, markov_part
@@ -29,7 +30,7 @@ def checked_head(options: RunOptions) -> Head | None:
     """The head that will draft, by the headers of the files; None for a draft model, or where nothing drafts.
 
     Raises ModelFileError, PairError for a head of another target or another kind than the method asks for, and
-    LlamaError if this build of llama.cpp cannot run heads.
+    LlamaError if this build of llama.cpp cannot run heads, or the trimmed draft that the file holds.
     """
     if not options.drafts or options.draft is None:
         return None
@@ -41,11 +42,12 @@ def checked_head(options: RunOptions) -> Head | None:
         raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
     if head:
         bindings.functions()  # this build may lack some
-        for fact in (HIDDEN_STATES, ARCHITECTURES):
-            if why := why_not(fact, options.settings):
-                raise LlamaError(fact.notice(why))
-        if not head.is_own:
-            check_head(target, file, head)
+    needed = (HIDDEN_STATES, ARCHITECTURES) if head else (EMBEDDINGS,) if is_trimmed(file) else ()
+    for fact in needed:
+        if why := why_not(fact, options.settings):
+            raise LlamaError(fact.notice(why))
+    if head and not head.is_own:
+        check_head(target, file, head)
     return head
 
 

@@ -189,7 +189,9 @@ def _models(
         return model, None
     assert options.draft
     is_head = head is not None
-    draft_model = LlamaModel(options.draft, draft_settings, _progress(options.draft, show), is_head, with_mtp=is_head)
+    draft_model = LlamaModel(
+        options.draft, draft_settings, _progress(options.draft, show), is_head, with_mtp=is_head, is_draft=True
+    )
     resources.enter_context(draft_model)
     if not is_head:
         check_sizes(model.n_bytes, draft_model.n_bytes)

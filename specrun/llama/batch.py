@@ -28,7 +28,8 @@ class Batch:
 
     tokens, positions, first_seq, n_seq: int32[n].
     outputs: bool[n], true where a row of logits is wanted.
-    states: float32[n, width], the hidden state that a head reads with each token; None for a model, which reads none.
+    states: float32[n, width], the hidden state that a head reads with each token, or the embedding that a trimmed draft
+        reads in place of each; None where only tokens are read.
     """
 
     tokens: Int32Array
@@ -112,10 +113,11 @@ class BatchBuffer:
     """The arrays that `llama_decode` reads, allocated once per context.
 
     struct: what llama.cpp takes. It points into this object, which must live until the call is over.
-    state_width: floats of the hidden state that is read with each token; 0 for none.
+    state_width: floats of a row of `Batch.states`; 0 where there are none.
+    in_place: whether states are read in place of the tokens, not with them.
     """
 
-    def __init__(self, n_batch: int, n_seq_max: int, state_width: int = 0) -> None:
+    def __init__(self, n_batch: int, n_seq_max: int, state_width: int = 0, in_place: bool = False) -> None:
         self._states = np.zeros((n_batch, state_width), np.float32)
         self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
         self._pointers = self._all_seqs.ctypes.data + np.arange(n_seq_max, dtype=np.uintp) * np.uintp(4)
@@ -125,10 +127,13 @@ class BatchBuffer:
         self._seq_pointers = np.zeros(n_batch, np.uintp)
         self._outputs = np.zeros(n_batch, np.int8)
         pointer = ctypes.POINTER
+        self._in_place = in_place
+        self._token = self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token))
+        self._embd = self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None
         self.struct = llama_cpp.llama_batch(
             n_tokens=0,
-            token=self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
-            embd=self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None,
+            token=self._token,
+            embd=self._embd,
             pos=self._positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
             n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
             seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
@@ -145,6 +150,9 @@ class BatchBuffer:
         self._outputs[:n] = batch.outputs
         if batch.states is not None:
             self._states[:n] = batch.states
+        if self._in_place:
+            is_token = batch.states is None
+            self.struct.token, self.struct.embd = (self._token, None) if is_token else (None, self._embd)
         self.struct.n_tokens = n
         return self.struct
 
@@ -164,9 +172,9 @@ def rows_batch(rows: Floats, start: int, seq: int, outputs: bool, n_dimensions: 
     outputs: whether results of the rows are wanted. n_dimensions: as `LlamaModel.n_dimensions`.
     """
     n, width = rows.shape
-    buffer = BatchBuffer(n, seq + 1, width)
+    buffer = BatchBuffer(n, seq + 1, width, in_place=True)
     batch = committed_tokens([0] * n, start, 1, n_outputs=n if outputs else 0, first_seq=seq)
-    buffer.fill(replace(batch, states=rows)).token = None
+    buffer.fill(replace(batch, states=rows))
     if n_dimensions > 1:
         buffer.spread(n_dimensions)
     return buffer

@@ -21,6 +21,7 @@ from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.parameters import ContextConfig, context_parameters
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
+from specrun.llama.trimmed_tokens import TrimmedTokens
 
 __all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits", "rows_along"]
 
@@ -95,10 +96,12 @@ class LlamaContext(library.Closing):
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
-        self._buffer = BatchBuffer(config.n_call, config.n_seq_max, head.state_width if head else 0)
+        self._trimmed = TrimmedTokens(model.path) if model.is_trimmed else None
+        width = model.n_embd if self._trimmed else head.state_width if head else 0
+        self._buffer = BatchBuffer(config.n_call, config.n_seq_max, width, in_place=self._trimmed is not None)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
         # Making a view takes as long as filling a batch, and llama.cpp's rows mostly lie where they lay.
-        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
+        self._rows: Logits = np.empty((0, model.n_rows), np.float32)
         self._rows_place = (0, 0)  # address, rows
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
         self._is_counted = True
@@ -135,7 +138,8 @@ class LlamaContext(library.Closing):
         if self.model.orders:
             self.model.orders.choose(len(batch))
         self._is_counted, self.n_last_pass = False, None
-        self.compute(llama_cpp.llama_decode, self._buffer.fill(batch), "a pass")
+        read = self._trimmed.read(batch) if self._trimmed else batch
+        self.compute(llama_cpp.llama_decode, self._buffer.fill(read), "a pass")
         self._seq_length, self._is_counted = seq_length, True
         if weights and weights.gate.failure:
             raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
@@ -164,15 +168,14 @@ class LlamaContext(library.Closing):
             raise LlamaError(f"llama.cpp failed on {what} ({errors[-1] if errors else f'code {code}'})")
 
     def _logits(self, n_outputs: int) -> Logits:
-        n_vocab = self.model.n_vocab
         if n_outputs == 0:
-            return np.empty((0, n_vocab), np.float32)
+            return np.empty((0, self.model.n_vocab), np.float32)
         pointer = llama_cpp.llama_get_logits(self.handle)
         place = ctypes.addressof(pointer.contents), n_outputs
         if place != self._rows_place:
-            self._rows = np.ctypeslib.as_array(pointer, shape=(n_outputs, n_vocab))
+            self._rows = np.ctypeslib.as_array(pointer, shape=(n_outputs, self.model.n_rows))
             self._rows_place = place
-        return self._rows
+        return self._trimmed.whole(self._rows) if self._trimmed else self._rows
 
     def remove(self, seq: int, start: int, end: int = _TO_THE_END) -> None:
         """Remove positions start .. end - 1, or all from `start` on, from `seq` (or ALL_SEQUENCES). Raises LlamaError.

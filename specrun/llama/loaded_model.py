@@ -12,12 +12,12 @@ from typing import Any
 import llama_cpp
 
 from specrun import interrupts
-from specrun.catalog import heads
+from specrun.catalog import heads, trimmed
 from specrun.catalog.architectures import does
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import Vocabulary
+from specrun.catalog.pairs import Vocabulary, read_vocabulary
 from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
@@ -34,9 +34,11 @@ class LlamaModel(library.Closing):
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
     progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
-    expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
+    expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft. is_draft: whether
+    it may be a trimmed draft, which has no tokenizer.
 
     handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
+    n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
     n_embd, n_embd_out: floats of a hidden state, and of the state behind the last layer.
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
@@ -54,18 +56,23 @@ class LlamaModel(library.Closing):
         progress: Callable[[float], None] = lambda _: None,
         is_head: bool = False,
         with_mtp: bool = False,
+        is_draft: bool = False,
     ) -> None:
         file = GgufFile.read(path)  # headers only, for what llama.cpp would not survive, or report in its own words
         check_characters(file.metadata, str(path))
         if not is_head:
             heads.check_no_head(file)
+        if not is_draft:
+            trimmed.check_not_trimmed(file)
+        self.is_trimmed = trimmed.trimmed_in(file) is not None
         library.start()
         self.path = path
         errors = self._load(settings, progress, with_mtp)
         if not self.handle:
             raise library.load_failure(path, errors)
         self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
-        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
+        self.n_rows: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
+        self.n_vocab = file.n_vocab if self.is_trimmed else self.n_rows
         self.n_ctx_train = max(int(llama_cpp.llama_model_n_ctx_train(self.handle)), 0)
         self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
@@ -243,6 +250,8 @@ class LlamaModel(library.Closing):
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's identity; a draft needs a matching one."""
+        if self.is_trimmed:
+            return read_vocabulary(GgufFile.read(self.path))
         return Vocabulary(
             kind=self.metadata("tokenizer.ggml.model") or "none",
             pre=self.metadata("tokenizer.ggml.pre") or "default",

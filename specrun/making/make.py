@@ -95,7 +95,8 @@ def make_draft(
     file = GgufFile.read(target)
     folder = output.absolute().parent if output else made.home(target)
     if output:
-        _check_output(output.absolute(), target)
+        previous = made.find(target)
+        check_output(output.absolute(), previous.path if previous else None)
     try:
         with _workplace(folder) as (written, best_written):
             outcomes = _sized(file, types, shares, run)
@@ -137,13 +138,12 @@ def _workplace(folder: Path) -> Iterator[tuple[Path, Path]]:
             folder.rmdir()
 
 
-def _check_output(output: Path, target: Path) -> None:
-    """Raise UsageError if `output` is a folder, lies in none, or is an existing file other than the previous draft."""
+def check_output(output: Path, previous: Path | None = None) -> None:
+    """Raise UsageError if `output` is a folder, lies in none, or is an existing file other than `previous`."""
     if output.is_dir() or not output.parent.is_dir():
         what = "is a folder" if output.is_dir() else "lies in a folder that does not exist"
         raise UsageError(f"--output {output} {what}; give the file to write")
-    previous = made.find(target)
-    if output.exists() and not (previous and previous.path == output):
+    if output.exists() and output != previous:
         raise UsageError(f"--output {output} exists already; delete it or choose another name")
 
 

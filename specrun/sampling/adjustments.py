@@ -87,13 +87,13 @@ def masked(
     unlikely, but has at least one if any token is allowed.
     """
     row = np.full_like(logits, -np.inf)
-    unchecked = np.ones(len(logits), np.bool_)
+    unchecked = logits > -np.inf  # a trimmed draft lacks the others
     permitted = np.empty(0)  # logits of the allowed tokens so far, falling
     n_checked = 0
     for depth in (depth for depth in _DEPTHS if depth < len(logits)):
         tokens = filters.top_k(logits, depth)
         new = tokens[n_checked:]
-        kept = new[allowed(new)]
+        kept = new[allowed(new) & unchecked[new]]
         row[kept] = logits[kept]
         unchecked[new] = False
         permitted, n_checked = np.append(permitted, logits[kept]), depth

@@ -128,3 +128,20 @@ def test_nothing_allowed_is_no_token_and_no_candidates(temperature: float) -> No
     sampler = Sampler(SamplingParameters(temperature=temperature), N_VOCAB, Only(np.zeros(N_VOCAB, np.bool_)))
     assert sampler.sample(rows(0)[0], 0, ()) == NO_TOKEN
     assert len(sampler.candidates(rows(0)[0], 0, (), 8).tokens) == 0
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
+def test_tokens_that_a_trimmed_draft_lacks_are_no_candidates(parameters: SamplingParameters) -> None:
+    logits, allowed = rows(seed=1)
+    logits[100:] = -np.inf
+    allowed[:] = True
+    allowed[:90] = False
+    constraint = Only(allowed)
+    sampler = Sampler(parameters, N_VOCAB, constraint)
+    assert 0 < len(sampler.candidates(logits, 3, [], 16).tokens) <= 10
+    assert 90 <= sampler.sample(logits, 3, []) < 100
+    allowed[:100] = False  # only what it lacks may follow
+    constraint.n_asked = 0
+    assert len(sampler.candidates(logits, 3, [], 16).tokens) == 0
+    assert constraint.n_asked < N_VOCAB / 2, "those that it lacks are looked at in vain"
+    assert sampler.sample(logits, 3, []) == NO_TOKEN

@@ -91,7 +91,17 @@ LAYERS_IN_TURN = Fact(
     bits.check_layers_in_turn,
 )
 
-FACTS = (CELLS, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES, LAYERS_IN_TURN)
+EMBEDDINGS = Fact(
+    "embeddings in place of tokens",
+    "a pass over embeddings computes what a pass over their tokens does, and nothing is read behind the last tensor",
+    "trimmed drafts cannot draft",
+    bits.check_embeddings,
+)
+
+FACTS = (
+    CELLS, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES, LAYERS_IN_TURN,
+    EMBEDDINGS,
+)  # fmt: skip
 
 
 def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED, keeps: bool = True) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
-from specrun.llama.facts import bits, relied_on
+from specrun.llama.facts import bits, relied_on, tiny_model
 from specrun.llama.facts.relied_on import Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.lane_cells import CellLedger
 from specrun.llama.streaming import gate
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import LlamaSettings
+from specrun.making.trimming import trim
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
@@ -153,6 +155,18 @@ def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: py
     monkeypatch.setitem(architectures.TABLES, "mtp", frozenset({"no-such-model"}))
     assert refused_head(monkeypatch) == (
         "trained heads cannot draft, because this llama.cpp does not know the architecture no-such-model"
+    )
+
+
+def test_other_embeddings_end_trimmed_drafts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trim(embedded.DRAFT, 1024, tmp_path / "trimmed.gguf")
+    embedding = tiny_model.embedding
+    monkeypatch.setattr(tiny_model, "embedding", lambda tokens: embedding(tokens)[::-1].copy())
+    with pytest.raises(LlamaError) as refused:
+        draft_loading.checked_head(replace(options(SPECEXEC.plan(8, 4)), draft=tmp_path / "trimmed.gguf"))
+    assert str(refused.value) == (
+        "trimmed drafts cannot draft, because this llama.cpp computes something else from embeddings than from their "
+        "tokens"
     )
 
 
