@@ -82,15 +82,18 @@ def local_pair(
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of a target's drafts that are here: the draft made from it, its MTP layers, and the catalog's drafts."""
+    """Names of a target's drafts that are here: the draft made from it, its MTP layers, the catalog's drafts, and those
+    that were trimmed for it.
+    """
     path = _target_path(target)
     made_draft = made.find(path) if path else None
     names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
     names += [resolve.OWN_HEAD] if path and own_head(GgufFile.read(path)) else []
+    trimmed = list(map(str, made.trimmed_drafts(path))) if path else []
     if target is None or embedded.is_meant(target):
-        return [*names, str(embedded.DRAFT)]
+        return [*names, str(embedded.DRAFT), *trimmed]
     recommended = resolve.recommended_drafts(resolve.locate(target))
-    return names + [name for name in recommended if resolve.locate(name).path]
+    return [*names, *(name for name in recommended if resolve.locate(name).path), *trimmed]
 
 
 def _target_path(target: str | None) -> Path | None:

@@ -2,6 +2,7 @@
 
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        describes the draft that was made and names its file
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output named another file
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/trimmed-*.gguf    a draft that `specrun tune` trimmed for this target
     $SPECRUN_DATA_DIR/drafts/IDENTITY/fastest.json      names the file of the fastest draft
 
 IDENTITY is a hash of the target's content, so a target keeps its draft when its file is renamed or moved.
@@ -75,6 +76,30 @@ def keep_fastest(target: Path, draft: FastestDraft) -> None:
 def forget_fastest(target: Path) -> None:
     """Undo `keep_fastest`. Raises OSError."""
     _remove_entry(target, _FASTEST)
+
+
+def trimmed_path(target: Path, draft: Path, n: int) -> Path:
+    """Where `draft` with `n` tokens is kept for `target`. Raises ModelFileError if the target cannot be read."""
+    return home(target).absolute() / f"trimmed-{draft.stem}-{n}.gguf"
+
+
+def trimmed_drafts(target: Path) -> list[Path]:
+    """The drafts that were trimmed for `target`."""
+    if any(folder().glob("*/trimmed-*.gguf")):  # saves reading the target
+        with suppress(ModelFileError):
+            return sorted(home(target).absolute().glob("trimmed-*.gguf"))
+    return []
+
+
+def forget_trimmed(target: Path, but: Path | None = None) -> int:
+    """Delete the drafts that were trimmed for `target`, except one. Returns the bytes freed. Raises OSError."""
+    fastest, freed = find_fastest(target), 0
+    for path in (path for path in trimmed_drafts(target) if path != but):
+        freed += path.stat().st_size
+        _remove_entry(target, path.name)
+        if fastest and fastest.path == path:
+            forget_fastest(target)
+    return freed
 
 
 def _entry(target: Path, name: str) -> Path | None:

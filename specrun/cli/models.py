@@ -160,11 +160,15 @@ def remove(names: Names, yes: Yes = False) -> None:
     if not yes:
         if not pulling.can_ask():
             raise UsageError("rm cannot ask here whether to delete; add --yes to delete without asking")
-        also = " and the drafts made from it" if any(made.find(path) for _, _, path in cached) else ""
+        also = " and the drafts made from it" if any(map(_has_drafts, cached)) else ""
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
         forget_draft(path)
+        try:
+            made.forget_trimmed(path)
+        except OSError as error:
+            raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
         freed = cache.remove(repo, cache.file_in_repository(repo, path))
         output.note(f"{name} deleted: {size_text(freed)} free again")
 
@@ -242,6 +246,12 @@ def check(
     if wrong := [result.alias for result in results if result.differences]:
         where = "models.toml (your own $SPECRUN_CONFIG_DIR/models.toml overrides the catalog)"
         raise SpecrunError(f"{len(wrong)} of {len(results)} differ from the hub; correct them in {where}")
+
+
+def _has_drafts(cached: tuple[str, str, Path]) -> bool:
+    from specrun.catalog import made
+
+    return bool(made.find(cached[2]) or made.trimmed_drafts(cached[2]))
 
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:

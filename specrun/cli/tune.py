@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError
+from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
@@ -82,7 +82,8 @@ def tune(*, what: TuneOptions, profiles: ProfileOptions, models: ModelOptions, m
             from specrun.views import plots
 
             plots.check(what.plot)
-        return _tune(_run_options(_compared(models), machine), what, temperatures)
+        trims = models.draft is None and not what.quick
+        return _tune(_run_options(_compared(models), machine), what, temperatures, trims)
     return 0
 
 
@@ -120,7 +121,10 @@ def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list
     return [(pair.draft, run_options(pair, *further, AskingFetcher(pair.pull), output.note)) for pair in pairs]
 
 
-def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...]) -> int:
+def _tune(
+    drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...], trims: bool
+) -> int:
+    """trims: whether the fastest draft is also measured with fewer tokens, where that may pay."""
     from specrun.bench import bench_prompts
     from specrun.cli.opening import note_unusable_gpu
     from specrun.engine.calibration_texts import TuningText
@@ -138,7 +142,10 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     try:
         with output.progress() as display, InterruptFlag() as interrupted:
-            tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, Run(display, output.note, interrupted))
+            run = Run(display, output.note, interrupted)
+            tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
+            if trims and (trimmed := _trimmed(tuned)):
+                tuned += tune_drafts([trimmed], effort, temperatures, own, what.raw, run, tuned[0])
     except KeyboardInterrupt:
         output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
         return INTERRUPTED_EXIT_CODE
@@ -158,13 +165,44 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     return 0
 
 
+def _trimmed(tuned: Sequence[TunedDraft]) -> tuple[str, RunOptions] | None:
+    """The fastest draft with fewer tokens, in the data folder; None where that cannot pay or was measured already."""
+    from specrun.catalog import made
+    from specrun.catalog.gguf_file import GgufFile
+    from specrun.catalog.trimmed import is_trimmed
+    from specrun.making.trimming import trim, worthwhile
+    from specrun.tuning.tune_pair import fastest_of
+
+    drafting = [one for one in tuned if one.options.draft not in (None, one.options.target)]  # not with MTP layers
+    whole = [one for one in drafting if one.options.draft and not is_trimmed(GgufFile.read(one.options.draft))]
+    if not whole:
+        return None
+    best = fastest_of(whole)
+    draft = best.options.draft
+    assert draft
+    try:
+        if (n := worthwhile(GgufFile.read(draft), best.written)) is None:
+            return None
+        path = made.trimmed_path(best.options.target, draft, n)
+        if any(one.options.draft == path for one in tuned):
+            return None
+        trim(draft, n, path, best.written)
+    except SpecrunError as error:
+        output.note(f"{best.name} was not measured with fewer tokens: {error}")
+        return None
+    return f"{best.name} trimmed to {n} tokens", replace(best.options, draft=path)
+
+
 def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
-    """Say how fast the target is with each draft, and keep the fastest draft for later runs."""
+    """Say how fast the target is with each draft, and keep the fastest draft for later runs, of the trimmed ones no
+    other.
+    """
     from specrun.catalog import made
 
     rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
     try:
         made.keep_fastest(best.options.target, made.FastestDraft(best.name, best.options.draft))
+        made.forget_trimmed(best.options.target, best.options.draft)
     except OSError as error:
         raise ProfileError(f"{error.filename} cannot be written: {error.strerror}") from error
     output.note(f"tokens/s that can be expected: {rates}; from now on {best.name} drafts unless --draft names another")

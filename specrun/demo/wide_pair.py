@@ -95,7 +95,7 @@ def measure_once(options: RunOptions, run: Run) -> None:
     run.note("measuring this machine once, as `specrun tune --quick` does, for about a minute")
     with InterruptFlag() as interrupted:
         shown = Run(run.display, run.note, interrupted)
-        profile, _ = tune_pair(options, identity, "quick", (0.0,), None, True, shown)
+        profile, *_ = tune_pair(options, identity, "quick", (0.0,), None, True, shown)
     profile_files.save(profile)
     unfinished.delete(profile.fingerprint)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,14 +14,17 @@ from numpy.typing import NDArray
 from specrun.catalog.architectures import TABLES, does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT, TensorInfo, broken
-from specrun.catalog.heads import check_no_head
-from specrun.catalog.trimmed import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed
+from specrun.catalog.heads import check_no_head, head_in
+from specrun.catalog.trimmed import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed, is_trimmed
 from specrun.errors import ModelFileError, SpecrunError, UsageError
 from specrun.locations import whole_file
 
 _CUT = (EMBEDDING, OUTPUT, "output.bias")  # tensors with a row for each token
 _MODEL, _TYPES = "tokenizer.ggml.model", "tokenizer.ggml.token_type"
 _NORMAL, _UNUSED = 1, 5  # llama_token_type
+_SIZES = (8192, 16384, 32768, 65536)  # tokens of the drafts that `specrun tune` makes
+_COVERED = 0.999  # of the tokens that a target writes, which its trimmed draft should have
+_SAVED = 0.1  # of the bytes that a draft pass reads; chosen by hand, as less is hardly measured
 _CHUNK = 2**24  # bytes that are copied at a time
 _UINT32, _STRING, _ARRAY, _INT32 = 4, 8, 9, 5  # gguf_metadata_value_type
 
@@ -28,15 +32,16 @@ Bytes = NDArray[np.uint8]
 TokenIds = NDArray[np.int64]
 
 
-def trim(draft: Path, n: int, output: Path) -> TokenIds:
+def trim(draft: Path, n: int, output: Path, written: Sequence[int] = ()) -> TokenIds:
     """Write a draft model with `n` tokens to `output`, whole or not at all, and return these tokens, ascending.
 
+    written: tokens that are kept in any case, because the target has written them.
     Raises ModelFileError for a file that cannot be trimmed, UsageError for an impossible `n`, and SpecrunError if
     `output` cannot be written.
     """
     file = GgufFile.read(draft)
     _check(file)
-    tokens = kept_tokens(file, n)
+    tokens = kept_tokens(file, n, written)
     try:
         with whole_file(output) as out:
             _write(out, file, tokens)
@@ -46,18 +51,35 @@ def trim(draft: Path, n: int, output: Path) -> TokenIds:
     return tokens
 
 
-def kept_tokens(file: GgufFile, n: int) -> TokenIds:
+def worthwhile(file: GgufFile, written: Sequence[int]) -> int | None:
+    """How many tokens a trimmed draft should have, by what the target wrote; None where trimming would save little.
+
+    Raises ModelFileError for a file whose tokens cannot be read.
+    """
+    n_vocab, written = file.n_vocab, [token for token in written if token < file.n_vocab]
+    if not does("trimmable", file.architecture) or is_trimmed(file) or head_in(file) or not written:
+        return None
+    n_read = file.n_bytes - (0 if file.is_tied else file.embedding_bytes)
+    for n in (n for n in _SIZES if (1 - n / n_vocab) * file.output_bytes >= _SAVED * n_read):
+        with suppress(UsageError):  # more are kept in any case
+            if np.isin(written, kept_tokens(file, n)).mean() >= _COVERED:
+                return n
+    return None
+
+
+def kept_tokens(file: GgufFile, n: int, written: Sequence[int] = ()) -> TokenIds:
     """The `n` tokens that are kept, ascending. Raises UsageError if these are too few or all.
 
     Tokens that are no ordinary text (such as the ends of a turn, and bytes) are kept in any case, and those of one
-    ASCII character, which SentencePiece puts last. The others are taken in the order of their ids: tokenizers merge
-    what is frequent first, and give it the lowest ids.
+    ASCII character, which SentencePiece puts last, and `written` ones. The others are taken in the order of their ids:
+    tokenizers merge what is frequent first, and give it the lowest ids.
     """
     names = file.metadata["tokenizer.ggml.tokens"]
     types = np.array(file.metadata.get(_TYPES, [_NORMAL] * len(names)))
     if types.shape != (len(names),):
         raise broken(str(file.path), f"it has {len(names)} tokens, but not as many {_TYPES}")
     is_needed = ~np.isin(types, (_NORMAL, _UNUSED)) | [len(name) == 1 and name.isascii() for name in names]
+    is_needed[[token for token in written if token < len(names)]] = True
     least = np.count_nonzero(is_needed)
     if not least < n < len(names):
         limits = f"above {least:,}, which are kept in any case, and below its {len(names):,}"

@@ -58,8 +58,9 @@ def tune_pair(
     raw: bool,
     run: Run,
     first: tuple[Profile, Placement] | None = None,
-) -> tuple[Profile, Placement]:
-    """Measure a pair and choose its plans: the profile, not saved yet and without a picture, and where the layers lie.
+) -> tuple[Profile, Placement, list[int]]:
+    """Measure a pair and choose its plans: the profile, not saved yet and without a picture, where the layers lie, and
+    the tokens that the target wrote where the draft's acceptance was recorded.
 
     identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
     first: what was measured of the same target with another draft, whose settings and pass times of the target hold
@@ -108,7 +109,10 @@ def tune_pair(
         residency = model.residency
     notices += [residency.notice] if residency.notice else []
     profile = _profile(options, identity, here, stages, tuned)
-    return replace(profile, regime=placement.regime, residency=residency, notices=notices + tuned.notices), placement
+    profile = replace(profile, regime=placement.regime, residency=residency, notices=notices + tuned.notices)
+    traces = [trace for measured in stages.acceptance for trace in measured.traces]
+    written = [token for trace in traces for position in trace.positions for token in position.continuation[:1]]
+    return profile, placement, written
 
 
 def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, stages: Stages, tuned: Tuned) -> Profile:
@@ -224,6 +228,7 @@ class TunedDraft:
     profile: Profile
     placement: Placement
     first: TunedDraft | None = None  # what was measured with the first of the drafts that are compared
+    written: Sequence[int] = ()  # tokens that the target wrote where the draft's acceptance was recorded
 
     @property
     def plain(self) -> float:
@@ -251,20 +256,22 @@ def tune_drafts(
     own: Sequence[texts.TuningText] | None,
     raw: bool,
     run: Run,
+    first: TunedDraft | None = None,
 ) -> list[TunedDraft]:
     """Measure the pairs one after the other. What concerns the target alone is measured once, with the first draft.
 
-    drafts: the name of each draft (None if the user named none), and the options of its pair. The other parameters, and
-    what is raised, are those of `tune_pair`.
+    drafts: the name of each draft (None if the user named none), and the options of its pair. first: what was measured
+    of the same target before. The other parameters, and what is raised, are those of `tune_pair`.
     """
     tuned: list[TunedDraft] = []
     for given, options in drafts:
         name = given or (options.draft.name if options.draft else "none")
-        shown = run.labelled(name) if len(drafts) > 1 else run
-        first = tuned[0] if tuned else None
+        shown = run.labelled(name) if first or len(drafts) > 1 else run
         known = (first.profile, first.placement) if first else None
-        measured = tune_pair(options, identity_of(options), effort, temperatures, own, raw, shown, known)
-        tuned.append(TunedDraft(name, options, *measured, first))
+        identity = identity_of(options)
+        profile, placement, written = tune_pair(options, identity, effort, temperatures, own, raw, shown, known)
+        tuned.append(TunedDraft(name, options, profile, placement, first, written))
+        first = first or tuned[0]
     return tuned
 
 

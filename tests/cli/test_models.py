@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from specrun.catalog import cache
+from specrun.catalog import cache, made
 from specrun.catalog.entries import catalog
 from tests.conftest import Specrun, SpecrunHere
 from tests.hub import Hub
@@ -117,6 +117,16 @@ def test_rm_frees_the_files_of_a_model(here: SpecrunHere) -> None:
     assert (result.code, result.stdout) == (0, "")
     assert "free again" in result.stderr
     assert here("models", "path", "qwen-14b").code == MISSING
+
+
+def test_rm_deletes_what_was_trimmed_for_a_model(here: SpecrunHere) -> None:
+    here("pull", "qwen-14b", "--yes")
+    target = Path(here("models", "path", "qwen-14b").stdout.strip())
+    trimmed = made.trimmed_path(target, Path("draft.gguf"), 8192)
+    trimmed.parent.mkdir(parents=True)
+    trimmed.write_bytes(bytes(10))
+    assert here("models", "rm", "qwen-14b", "--yes").code == 0
+    assert not trimmed.parent.exists()
 
 
 def test_info_of_a_model_that_is_here(here: SpecrunHere) -> None:

@@ -14,9 +14,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import read_vocabulary
 from specrun.catalog.trimmed import trimmed_in
 from specrun.errors import ModelFileError, SpecrunError, UsageError
-from specrun.making.trimming import kept_tokens, trim
+from specrun.making.trimming import kept_tokens, trim, worthwhile
 from tests.dense_models import random_dense
-from tests.models import TOKEN_TYPES, TOKENS, Reader, edited, random_mamba, split, tokenizer, truncated
+from tests.models import TOKEN_TYPES, TOKENS, Reader, edited, random_llama, random_mamba, split, tokenizer, truncated
 
 N = 1024
 
@@ -98,6 +98,41 @@ def test_files_that_cannot_be_trimmed(make: Any, message: str, tmp_path: Path) -
         trim(make(tmp_path / "draft.gguf"), N, tmp_path / "trimmed.gguf")
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["draft.gguf"]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
+    """A draft with 22,048 tokens."""
+    path = random_llama(tmp_path_factory.mktemp("large") / "draft.gguf", vocab_extra=20_000)
+    return GgufFile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "n"),
+    [
+        (range(2000), 8192),
+        ([*range(2000), 9000, 25_000], 8192),  # one in 2,000 it need not have, nor one that the whole draft lacks
+        ([*range(1000), 9000, 9001], 16384),
+        ([*range(500), 20_000], None),
+        ([], None),
+    ],
+)
+def test_what_tune_trims_has_nearly_all_tokens_that_the_target_writes(
+    large: GgufFile, written: list[int], n: int | None
+) -> None:
+    assert worthwhile(large, written) == n
+
+
+def test_what_the_target_writes_is_kept(large: GgufFile) -> None:
+    assert {20_000, 20_001} < set(kept_tokens(large, 8192, [20_001, 20_000, 25_000]).tolist())
+    assert 20_000 not in kept_tokens(large, 8192)
+
+
+def test_a_draft_that_would_hardly_be_faster_is_not_trimmed(large: GgufFile, trimmed: Path, tmp_path: Path) -> None:
+    deep = random_llama(tmp_path / "deep.gguf", vocab_extra=20_000, n_layer=12, n_ff=4096)
+    for path in (embedded.DRAFT, embedded.HEAD, trimmed, deep, random_mamba(tmp_path / "mamba.gguf")):
+        assert worthwhile(GgufFile.read(path), range(2000)) is None, path
+    assert worthwhile(large, range(2000))
 
 
 def test_a_trimmed_draft_is_not_trimmed_again(trimmed: Path, tmp_path: Path) -> None:
