@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.catalog.architectures import does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, broken
 from specrun.errors import ModelFileError
@@ -47,6 +48,8 @@ def trimmed_in(file: GgufFile) -> Trimmed | None:
     """What a trimmed draft's file says of its tokens; None for any other file. Raises ModelFileError."""
     if not is_trimmed(file):
         return None
+    if not does("trimmable", file.architecture):  # llama.cpp may end the process in a pass over embeddings
+        raise ModelFileError(f"{file.path} is a trimmed {file.architecture}, which cannot draft; give the whole draft")
     tokens, table = np.array(file.metadata[TOKENS]), file.by_name.get(EMBEDDING)
     n_vocab = file.metadata.n_strings("tokenizer.ggml.tokens") or 0
     if table is None or tokens.dtype.kind != "i" or tokens.shape != table.shape[1:] or not _ascend(tokens, n_vocab):

@@ -12,7 +12,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.trimmed import TOKENS, check_not_trimmed, trimmed_in
 from specrun.errors import ModelFileError
 from specrun.making.trimming import trim
-from tests.models import truncated
+from tests.models import edited, truncated
 
 N = 512
 
@@ -31,6 +31,12 @@ def test_other_files_have_no_such_tokens() -> None:
 def test_a_trimmed_draft_is_told_where_a_model_is_expected(trimmed: Path) -> None:
     with pytest.raises(ModelFileError, match="is a trimmed draft, which has no tokenizer; give it as --draft"):
         check_not_trimmed(GgufFile.read(trimmed))
+
+
+def test_an_architecture_that_cannot_be_trimmed(trimmed: Path, tmp_path: Path) -> None:
+    other = edited(tmp_path / "other.gguf", trimmed, {"general.architecture": "gemma3n"})
+    with pytest.raises(ModelFileError, match="is a trimmed gemma3n, which cannot draft; give the whole draft"):
+        trimmed_in(GgufFile.read(other))
 
 
 @pytest.mark.parametrize("n_bytes", [-1, -300_000])
