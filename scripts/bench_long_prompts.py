@@ -78,14 +78,14 @@ def speeds(model: Model, tokens: list[int], n: int, temperature: float) -> dict[
     """Tokens/s of reading, off and `auto`, in turn; tokens of a pass; and milliseconds of a draft pass."""
     request = Request(tokens, SamplingParameters(temperature=temperature, seed=3), n)
     model.engine.reset()
-    first = model.complete(request, FixedPlan(OFF.plan())).run().statistics
+    # First, because it has to know how much of the prompt a draft would have to read.
     auto = model.complete(request).run().statistics
-    again = model.complete(request, FixedPlan(OFF.plan())).run().statistics
+    off = [model.complete(request, FixedPlan(OFF.plan())).run().statistics for _ in range(2)]
     timer = DraftTimer(model.engine, tokens)
     timer.fill(len(tokens))
     return {
-        "reading": first.prompt_tokens_decoded / first.prefill_seconds,
-        "off": (first.tokens_per_second + again.tokens_per_second) / 2,
+        "reading": auto.prompt_tokens_decoded / auto.prefill_seconds,
+        "off": statistics.mean(one.tokens_per_second for one in off),
         "auto": auto.tokens_per_second,
         "a pass": auto.tokens_per_pass,
         "draft ms": statistics.median(timer.ms(1) for _ in range(TIMED)),
