@@ -120,6 +120,8 @@ def end_with_parent(clean_up: Callable[[], None]) -> None:
 def _failure(what: str, code: int, error_lines: list[str]) -> str:
     """Why a process ended without an answer."""
     said = error_lines[-1].removeprefix("specrun: ").partition(";")[0] if error_lines else ""
+    if hasattr(signal, "SIGKILL") and code == -signal.SIGKILL:
+        return f"{what} was killed, as the kernel does where memory runs out"
     if code < 0:
         return f"{what} ended by signal {-code} ({signal.strsignal(-code)})" + (f": {said}" if said else "")
     return said or f"{what} ended with code {code}"

@@ -18,6 +18,8 @@ def serve(request: str) -> None:
     asked = json.loads(request)["ask"]
     if asked == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if asked == "be killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     if asked == "leave":
         os._exit(3)
     if asked == "stammer":
@@ -49,6 +51,8 @@ def test_an_answer_and_a_refusal() -> None:
 def test_crashes_are_told_from_refusals() -> None:
     with pytest.raises(CrashError, match=rf"the child ended by signal {signal.SIGSEGV:d}"):
         answered("crash")
+    with pytest.raises(CrashError, match="the child was killed, as the kernel does where memory runs out"):
+        answered("be killed")
     with pytest.raises(CrashError, match="the child ended with code 3"):
         answered("leave")
     with pytest.raises(CrashError, match="the child ended with code 0"):
