@@ -1,27 +1,41 @@
-"""Make a mixture of experts with random weights in Q8_0, for measuring what its passes cost where it does not fit.
+"""Make a mixture of experts, for measuring what its passes cost where it does not fit.
 
     python scripts/make_mixture.py OUT.gguf [--layers 16] [--experts 48] [--used 4] [--embd 1024] [--ff 512]
         [--independent]
+    python scripts/make_mixture.py OUT.gguf --from MODEL.gguf [--experts 24] [--used 12] [--excerpts 6]
 
-It has the embedded pair's tokenizer and writes nonsense. Its routers are random too: how often they choose the same
-experts is not that of a trained model. Usually what attention adds to all tokens alike outweighs the token, and tokens
-of a pass agree in many of their experts. With --independent the token outweighs it, and they choose independently,
-about as those of trained models do.
+The first has random weights in Q8_0 and the embedded pair's tokenizer, and writes nonsense. Its routers are random too:
+how often they choose the same experts is not that of a trained model. Usually what attention adds to all tokens alike
+outweighs the token, and tokens of a pass agree in many of their experts. With --independent the token outweighs it, and
+they choose independently, about as those of trained models do.
+
+The second splits the feed-forward layers of a trained dense llama into experts (docs/benchmarks/mixtures.md), so its
+routers choose as what is written asks for, and it still writes text.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+from moefication import mixture, texts
+from moefication.dense import DenseLlama
+from widening_checks import WideningError
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_header import read_header
+from specrun.errors import SpecrunError
+from specrun.llama import LlamaModel
 
 HEAD = 64  # width of an attention head
 KV_HEADS = 4  # at most
+RANDOM = {"layers": 16, "experts": 48, "used": 4, "embd": 1024, "ff": 512, "independent": False}
+SPLIT = {"experts": 24, "used": 12, "excerpts": 6}
+USAGE_EXIT_CODE = 2
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
 
@@ -94,20 +108,49 @@ def add_tokenizer(writer: gguf.GGUFWriter) -> int:
     return len(tokens)
 
 
-def main() -> None:
+def split(path: Path, source: Path, experts: int, used: int, excerpts: int) -> None:
+    """Write the mixture of a dense model. Raises SpecrunError."""
+    dense = DenseLlama(source)
+    mixture.check(dense, experts, used)
+    with LlamaModel(source) as model:
+        tokens = np.concatenate(list(texts.excerpts(model, excerpts, is_held_out=False).values()))
+    mixture.write(path, dense, used, mixture.fitted(dense, tokens, experts, used))
+
+
+def chosen(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that hold for the kind of mixture, with its defaults. Raises WideningError for one of the other's."""
+    defaults = SPLIT if options.source else RANDOM
+    for name in (RANDOM | SPLIT).keys() - defaults.keys():
+        if getattr(options, name) is not None:
+            raise WideningError(f"--{name} is {'not' if options.source else 'only'} for a mixture made --from a model")
+    given = {name: getattr(options, name) for name in defaults}
+    return {name: defaults[name] if value is None else value for name, value in given.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--layers", type=int, default=16, metavar="N")
-    parser.add_argument("--experts", type=int, default=48, metavar="N", help="of each layer")
-    parser.add_argument("--used", type=int, default=4, metavar="N", help="experts of a layer that a token uses")
-    parser.add_argument("--embd", type=int, default=1024, metavar="N")
-    parser.add_argument("--ff", type=int, default=512, metavar="N", help="width of an expert")
-    parser.add_argument("--independent", action="store_true", help="tokens choose their experts independently")
-    options = parser.parse_args()
-    shape = (options.layers, options.experts, options.used, options.embd, options.ff)
-    write(options.out, *shape, options.independent)
+    parser.add_argument("--from", dest="source", type=Path, metavar="MODEL", help="a dense llama, which is split")
+    parser.add_argument("--experts", type=int, metavar="N", help="of each layer")
+    parser.add_argument("--used", type=int, metavar="N", help="experts of a layer that a token uses")
+    parser.add_argument("--excerpts", type=int, metavar="N", help="of each kind of text that experts are fitted to")
+    parser.add_argument("--layers", type=int, metavar="N")
+    parser.add_argument("--embd", type=int, metavar="N")
+    parser.add_argument("--ff", type=int, metavar="N", help="width of an expert")
+    parser.add_argument("--independent", action="store_true", default=None, help="tokens choose independently")
+    options = parser.parse_args(arguments)
+    try:
+        values = chosen(options)
+        if options.source:
+            split(options.out, options.source, **values)
+        else:
+            write(options.out, **values)
+    except (SpecrunError, OSError) as error:
+        print(f"make_mixture.py: {error}", file=sys.stderr)
+        return USAGE_EXIT_CODE
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -43,7 +43,7 @@ def checked(path: Path, sizes: dict[str, int]) -> tuple[Source, Shape]:
 def _check_metadata(path: Path, fields: dict[str, gguf.ReaderField]) -> None:
     architecture = fields["general.architecture"].contents() if "general.architecture" in fields else "unknown"
     if architecture != "llama":
-        raise WideningError(f"{path} is a {architecture} model; only the llama architecture can be widened")
+        raise WideningError(f"{path} is a {architecture} model; choose one of the llama architecture")
     if _number(path, fields, "llama.expert_count", 0) or _number(path, fields, "split.count", 0) > 1:
         raise WideningError(f"{path} has experts or is one part of a split file; choose a plain model in one file")
     if TOKENS not in fields:
