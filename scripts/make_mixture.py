@@ -2,7 +2,7 @@
 
     python scripts/make_mixture.py OUT.gguf [--layers 16] [--experts 48] [--used 4] [--embd 1024] [--ff 512]
         [--independent]
-    python scripts/make_mixture.py OUT.gguf --from MODEL.gguf [--experts 24] [--used 12] [--excerpts 6]
+    python scripts/make_mixture.py OUT.gguf --from MODEL.gguf [--experts 24] [--used 12] [--excerpts 12]
 
 The first has random weights in Q8_0 and the embedded pair's tokenizer, and writes nonsense. Its routers are random too:
 how often they choose the same experts is not that of a trained model. Usually what attention adds to all tokens alike
@@ -34,7 +34,7 @@ from specrun.llama import LlamaModel
 HEAD = 64  # width of an attention head
 KV_HEADS = 4  # at most
 RANDOM = {"layers": 16, "experts": 48, "used": 4, "embd": 1024, "ff": 512, "independent": False}
-SPLIT = {"experts": 24, "used": 12, "excerpts": 6}
+SPLIT = {"experts": 24, "used": 12, "excerpts": 12}
 USAGE_EXIT_CODE = 2
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 
