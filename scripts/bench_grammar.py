@@ -20,6 +20,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from larger_vocabulary import TOKENS, with_more_tokens
 
 from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf
@@ -38,7 +39,6 @@ SCHEMA = {
 }
 TEXT = '{"name": "hello", "sizes": [12, 7, 64], "doc": "reads a file and closes it", "weight": 0.5}'
 LARGE = 152_064
-TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 SAMPLINGS = {
     "greedy": SamplingParameters(temperature=0),
     "default filters": SamplingParameters(),
@@ -82,28 +82,11 @@ def milliseconds(
 
 
 def large_vocabulary(path: Path) -> Path:
-    """The embedded draft with more tokens: words, whose embeddings are 0."""
-    reader = gguf.GGUFReader(embedded.DRAFT)
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, field in reader.fields.items():
-        if key in (TOKENS, TOKEN_TYPES) or key.startswith(("GGUF.", "general.architecture", "llama.vocab_size")):
-            continue
-        item = field.types[-1] if len(field.types) > 1 else None
-        writer.add_key_value(key, field.contents(), field.types[0], item)
-    known = reader.fields[TOKENS].contents()
-    types = reader.fields[TOKEN_TYPES].contents()
-    n_more = LARGE - len(known)
+    """The embedded draft with more tokens: words."""
+    known = gguf.GGUFReader(embedded.DRAFT).fields[TOKENS].contents()
     seen = set(known)
-    writer.add_token_list([*known, *islice((word for word in words() if word not in seen), n_more)])
-    writer.add_token_types([*types, *[gguf.TokenType.NORMAL] * n_more])
-    for tensor in reader.tensors:
-        data = np.pad(tensor.data, ((0, n_more), (0, 0))) if tensor.name == "token_embd.weight" else tensor.data
-        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    added = list(islice((word for word in words() if word not in seen), LARGE - len(known)))
+    return with_more_tokens(embedded.DRAFT, path, added, gguf.TokenType.NORMAL)
 
 
 def words() -> Iterator[str]:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
-import numpy as np
+from larger_vocabulary import with_more_tokens
 
 import specrun
-from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts
 from specrun.engine.model import Model
 from specrun.engine.request import Request
@@ -35,7 +35,6 @@ from specrun.tuning.pass_timer import DraftTimer
 NODES = (1, 4, 16)
 PLAN = SPECEXEC.plan(max(NODES), 4)
 TEMPERATURES = (0.0, 0.8)
-TOKENS = "tokenizer.ggml.tokens"
 
 
 @dataclass
@@ -53,33 +52,12 @@ class Measured:
 
 
 def with_vocabulary(draft: Path, n_vocab: int, folder: Path) -> Path:
-    """The draft with so many tokens. Those that are added have weights of zero, in all types encoded as zero bytes."""
-    reader = gguf.GGUFReader(draft)
-    n_added = n_vocab - len(reader.fields[TOKENS].data)
+    """The draft with so many tokens."""
+    n_added = n_vocab - GgufFile.read(draft).n_vocab
     if n_added == 0:
         return draft
-    added = {
-        TOKENS: [f"[PAD{i}]" for i in range(n_added)],
-        "tokenizer.ggml.token_type": [int(gguf.TokenType.UNUSED)] * n_added,
-        "tokenizer.ggml.scores": [0.0] * n_added,
-    }
-    path = folder / f"draft-{n_vocab}.gguf"
-    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
-    for key, one in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            value = one.contents() + added[key] if key in added else one.contents()
-            value = n_vocab if key.endswith(".vocab_size") else value
-            writer.add_key_value(key, value, one.types[0], one.types[-1] if len(one.types) > 1 else None)
-    for tensor in reader.tensors:
-        rows = np.asarray(tensor.data)
-        if tensor.name in (EMBEDDING, OUTPUT):
-            rows = np.pad(rows, ((0, n_added), (0, 0)))
-        writer.add_tensor(tensor.name, rows, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    added = [f"[PAD{i}]" for i in range(n_added)]
+    return with_more_tokens(draft, folder / f"draft-{n_vocab}.gguf", added, gguf.TokenType.UNUSED)
 
 
 def time_passes(rows: list[Measured], n_rounds: int) -> None:

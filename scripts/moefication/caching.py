@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 NEVER = 1 << 60  # when an expert is next asked for that is not asked for any more
@@ -11,17 +11,7 @@ NEVER = 1 << 60  # when an expert is next asked for that is not asked for any mo
 
 def least_recently_used(requests: Sequence[int], size: int) -> int:
     """Hits of a cache of `size` experts that drops the one whose last request is longest ago."""
-    cache: OrderedDict[int, None] = OrderedDict()
-    hits = 0
-    for expert in requests:
-        if expert in cache:
-            hits += 1
-            cache.move_to_end(expert)
-            continue
-        if len(cache) == size:
-            cache.popitem(last=False)
-        cache[expert] = None
-    return hits
+    return _hits(requests, size, lambda _, now: (now, 0))
 
 
 def least_frequently_used(requests: Sequence[int], size: int) -> int:

@@ -8,6 +8,7 @@ rows of the embedding that were cut, so that the draft can read any token that t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,13 +31,14 @@ class Trimmed:
 
     tokens: int64[n], ids in the whole vocabulary, ascending; row i of the draft's matrices belongs to tokens[i].
     offsets: int64[n_vocab], where the row of each token of the whole vocabulary begins in the file, in bytes.
-    type: of the rows, by ggml's name. row_bytes: of each.
+    type: of the rows, by ggml's name. row_bytes: of each. scale: factor on an embedding that is given to llama.cpp.
     """
 
     tokens: NDArray[np.int64]
     offsets: NDArray[np.int64]
     type: str
     row_bytes: int
+    scale: float
 
 
 def is_trimmed(file: GgufFile) -> bool:
@@ -61,7 +63,8 @@ def trimmed_in(file: GgufFile) -> Trimmed | None:
     offsets = np.empty(n_vocab, np.int64)
     offsets[tokens] = table.offset + row_bytes * np.arange(len(tokens))
     offsets[others] = start + row_bytes * np.arange(len(others))
-    return Trimmed(tokens, offsets, table.type, row_bytes)
+    scale = math.sqrt(file.n_embd) if does("scaled_tokens", file.architecture) else 1.0
+    return Trimmed(tokens, offsets, table.type, row_bytes, scale)
 
 
 def _ascend(tokens: NDArray[np.int64], n_vocab: int) -> bool:

@@ -96,7 +96,7 @@ class LlamaContext(library.Closing):
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
-        self._trimmed = TrimmedTokens(model.path) if model.is_trimmed else None
+        self._trimmed = TrimmedTokens(model.path, model.trimmed) if model.trimmed else None
         width = model.n_embd if self._trimmed else head.state_width if head else 0
         self._buffer = BatchBuffer(config.n_call, config.n_seq_max, width, in_place=self._trimmed is not None)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)

@@ -38,6 +38,7 @@ class LlamaModel(library.Closing):
     it may be a trimmed draft, which has no tokenizer.
 
     handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
+    trimmed: the tokens of a trimmed draft; None for any other model.
     n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
     n_embd, n_embd_out: floats of a hidden state, and of the state behind the last layer.
@@ -64,7 +65,7 @@ class LlamaModel(library.Closing):
             heads.check_no_head(file)
         if not is_draft:
             trimmed.check_not_trimmed(file)
-        self.is_trimmed = trimmed.trimmed_in(file) is not None
+        self.trimmed = trimmed.trimmed_in(file)
         library.start()
         self.path = path
         errors = self._load(settings, progress, with_mtp)
@@ -72,7 +73,7 @@ class LlamaModel(library.Closing):
             raise library.load_failure(path, errors)
         self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
         self.n_rows: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
-        self.n_vocab = file.n_vocab if self.is_trimmed else self.n_rows
+        self.n_vocab = len(self.trimmed.offsets) if self.trimmed else self.n_rows
         self.n_ctx_train = max(int(llama_cpp.llama_model_n_ctx_train(self.handle)), 0)
         self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
@@ -250,7 +251,7 @@ class LlamaModel(library.Closing):
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's identity; a draft needs a matching one."""
-        if self.is_trimmed:
+        if self.trimmed:
             return read_vocabulary(GgufFile.read(self.path))
         return Vocabulary(
             kind=self.metadata("tokenizer.ggml.model") or "none",
