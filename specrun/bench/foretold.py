@@ -42,8 +42,8 @@ class Foretold:
     def plan(self, n_texts: int = 1) -> Plan:
         return self.chooser.plan(n_texts)
 
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        self.chooser.read_prompt(n_tokens, seconds)
+    def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
+        self.chooser.read_prompt(n_tokens, seconds, n_unread)
 
     def record(self, record: PassRecord) -> None:
         if (guide := self.guide) and guide.knows_plain:

@@ -90,7 +90,8 @@ class Generation:
         if self._clock:
             return
         plans, statistics, draft = self.plans, self.statistics, self.engine.draft
-        plans.read_prompt(statistics.prompt_tokens_decoded, self._reading_seconds)
+        n_unread = draft.n_unread(self.request.prompt) if draft else 0
+        plans.read_prompt(statistics.prompt_tokens_decoded, self._reading_seconds, n_unread)
         if is_alone and draft and plans.needs_draft and self.target.has_states:
             draft.start(self.request.prompt)
         statistics.prefill_seconds = time.perf_counter() - self._started

@@ -128,6 +128,12 @@ class DraftContext:
             self._cells.begin(len(self._tokens), self._whole)
         return rows[0, : self.n_vocab]
 
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """About how many of `tokens` the next `start` with them would read."""
+        n = len(tokens) - self._n_forgotten - common_prefix(self._tokens, self._held_of(tokens[:-1]))
+        forgets = self._can_forget and len(tokens) > _FIRST + _LAST + _SLACK
+        return min(n, _FIRST + _LAST) if forgets else n
+
     def _held_of(self, tokens: Sequence[int]) -> list[int]:
         """What the cache shall hold of a text."""
         return [*tokens[:_FIRST], *tokens[_FIRST + self._n_forgotten :]]
@@ -247,6 +253,10 @@ class RecurrentDraft:
             self._expanded = [ROOT]
             self._root_row = rows[0, : self.n_vocab].copy()
         return self._root_row
+
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """As `DraftContext.n_unread`."""
+        return len(tokens) - common_prefix(self._tokens, tokens[:-1])
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`."""

@@ -79,8 +79,8 @@ class Changing:
         self._now = plans[0]
         self.needs_draft = True
 
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        self._adaptive.read_prompt(n_tokens, seconds)
+    def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
+        self._adaptive.read_prompt(n_tokens, seconds, n_unread)
 
     def plan(self, n_texts: int = 1) -> Plan:
         assert n_texts == 1

@@ -76,6 +76,30 @@ def test_an_end_of_generation_token_ends_it_and_is_left_out(tmp_path: Path) -> N
             assert model.is_end_of_generation(e.target.tokens[-1])
 
 
+def test_what_the_draft_has_to_read_is_told_where_the_target_has_the_prompt(demo: Engine, prompt: list[int]) -> None:
+    class Noting:
+        guide = None
+        told = (0, 0)
+
+        def __init__(self, plan: Plan) -> None:
+            self.fixed = FixedPlan(plan)
+            self.plan, self.record, self.needs_draft = self.fixed.plan, self.fixed.record, plan.drafts
+
+        def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
+            assert seconds >= 0
+            self.told = n_tokens, n_unread
+
+    demo.reset()
+    told = []
+    for plan in (OFF.plan(), OFF.plan(), PLAN, OFF.plan()):
+        noting = Noting(plan)
+        list(write_alone(Generation(demo, Request(prompt, SAMPLING, 1), noting)))
+        told.append(noting.told)
+    n = len(prompt)
+    assert [n_unread for _, n_unread in told] == [n, n, n, 1]
+    assert told[0][0] >= n - 1 > told[1][0]
+
+
 def test_prompts_that_cannot_work_are_refused_before_any_work(demo: Engine) -> None:
     with pytest.raises(PromptError, match="empty"):
         list(write_alone(Generation(demo, Request([], SAMPLING), FixedPlan(PLAN))))

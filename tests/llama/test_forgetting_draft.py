@@ -79,6 +79,18 @@ def test_another_text_and_the_same_one_again_are_held_right(pair: Engine) -> Non
     np.testing.assert_allclose(draft.start(text), whole, atol=2e-2)
 
 
+def test_it_knows_how_much_of_a_text_it_would_read(pair: Engine) -> None:
+    draft, (text, other) = draft_of(pair), code_prompts(pair, 2, 300)
+    assert draft.n_unread(text[:50]) == 50
+    assert draft.n_unread(text) == FIRST + LAST, "it holds no more of it"
+    draft.start(text[:50])
+    assert draft.n_unread(text[:50]) == 1, "the root is read again"
+    assert draft.n_unread(text[:60]) == 10
+    draft.start(text)
+    assert draft.n_unread(text) == 1
+    assert draft.n_unread(other) == FIRST + LAST
+
+
 def test_what_was_forgotten_is_saved_and_restored(pair: Engine) -> None:
     draft, (text, other) = draft_of(pair), code_prompts(pair, 2, 300)
     row = draft.start(text).copy()

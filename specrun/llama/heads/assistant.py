@@ -84,6 +84,10 @@ class AssistantDraft:
         """As `DraftContext.rows_along`, with a pass of the target and one of the assistant for each token."""
         return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
 
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """As `DraftContext.n_unread`: the root alone, since the target's cache has the rest."""
+        return min(len(tokens), 1)
+
     def reset(self) -> None:
         """Forget all nodes."""
         self._behind = {}

@@ -220,6 +220,10 @@ class BlockDraft:
         self.reset()
         return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
 
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """As `DraftContext.n_unread`."""
+        return len(tokens) - common_prefix(self._text, tokens[:-1])
+
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         with self._change:

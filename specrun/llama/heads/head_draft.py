@@ -124,6 +124,10 @@ class HeadDraft:
         rows = (row[: self.n_vocab] for _, rows in self._read(list(tokens), is_for_all=True) for row in rows)
         return islice(chain(without, rows), skip, None)
 
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """As `DraftContext.n_unread`."""
+        return len(tokens) - common_prefix(self._text, tokens[:-1])
+
     def reset(self) -> None:
         """Forget all text and empty the cache."""
         with self._change:

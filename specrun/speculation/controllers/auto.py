@@ -30,7 +30,7 @@ _HOPELESS = 0.6  # a plan that was learned to be slower is never tried
 _USUAL_CHANCE = 0.8  # that a drafted token is right, where the draft is a good one
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 _SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
-_PAID_BACK = 50.0  # the same where nothing is known but what passes take
+_PAID_BACK = 20.0  # the same where nothing is known but what passes take; a draft mostly takes longer than expected
 
 
 class Auto:
@@ -134,14 +134,16 @@ class Auto:
             return f"{self._held.plan}, {self.source}"
         return f"off, {self.source}" + (", because nothing else pays on this text" if self.is_tried else "")
 
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
+    def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
         self._read()
         self.guide.read_prompt(n_tokens, seconds)
-        self._n_unread += n_tokens
+        self._n_unread = n_unread
         if self.is_off:
             self._purse.begin_text()
             self._purse.save(seconds / self._plain())
             self._try()  # a text of its own may well be better than the mean of those that were measured
+        if self.needs_draft and not self._held.passes and not self._may_win(self._held):
+            self._change(self._off)
         if self.needs_draft:
             self._n_unread = 0  # it reads the prompt now
         self._next = self._sized(self._held)

@@ -26,8 +26,12 @@ class PlanChooser(Protocol):
         """Pass times and calibration for adaptive plans; None for plans that need none."""
         ...
 
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Learn that the target read so many tokens of the prompt in so many seconds."""
+    def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
+        """Learn that the target read so many tokens of the prompt in so many seconds.
+
+        n_unread: tokens of it that the draft model would have to read. They may be more, where the target had the
+            beginning in its cache.
+        """
         ...
 
     def record(self, record: PassRecord) -> None:
@@ -49,7 +53,7 @@ class FixedPlan:
     def needs_draft(self) -> bool:
         return self.fixed.drafts and self.fixed.method.needs_draft
 
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
+    def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:  # noqa: ARG002
         if self.guide:
             self.guide.read_prompt(n_tokens, seconds)
 

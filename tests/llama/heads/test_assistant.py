@@ -46,6 +46,7 @@ def pair(files: tuple[Path, Path]) -> Iterator[tuple[Engine, AssistantDraft]]:
 def test_nodes_know_those_above_them_and_the_cached_text(pair: tuple[Engine, AssistantDraft]) -> None:
     e, draft = pair
     e.target.set_prompt(TEXT)
+    assert draft.n_unread(TEXT) == 1
     root = draft.start(TEXT).copy()
     first = draft.expand([DraftNode(1, ROOT, 11), DraftNode(2, ROOT, 12), DraftNode(3, ROOT, 11)]).copy()
     assert (first[0] == first[2]).all()

@@ -104,6 +104,8 @@ def test_drafts_after_rounds_are_those_from_scratch(head: Head, path: list[int])
         accept(head, path, 30)
         row = head.draft.start(head.engine.target.tokens).copy()
     assert head.engine.target.tokens == text
+    assert head.draft.n_unread([*text, 11]) == 1
+    assert head.draft.n_unread(text) == 1
     assert_close(row, expected)
     for id_, found in head.grown().items():
         assert_close(found, rows_expected[id_])

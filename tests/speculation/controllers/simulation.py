@@ -153,10 +153,23 @@ class Run:
         return sum(plan.method.name == method for plan in self.plans) / len(self.plans)
 
 
-def run(plans: PlanChooser, of: Text, machine: Machine, n_tokens: int, prompt: int = 100, place: int = 0) -> Run:
-    """Write `n_tokens` tokens of the text from `place` on, after a prompt of so many tokens."""
+def run(
+    plans: PlanChooser,
+    of: Text,
+    machine: Machine,
+    n_tokens: int,
+    prompt: int = 100,
+    place: int = 0,
+    *,
+    is_cached: bool = False,
+) -> Run:
+    """Write `n_tokens` tokens of the text from `place` on, after a prompt of so many tokens.
+
+    is_cached: whether the target has the prompt in its cache, and the draft has not.
+    """
     done = Run()
-    plans.read_prompt(prompt, machine.ms(prompt) / 1e3)
+    n_read = 0 if is_cached else prompt
+    plans.read_prompt(n_read, machine.ms(n_read) / 1e3 if n_read else 0.0, prompt)
     unread = 0 if plans.needs_draft else prompt
     done.seconds = (prompt - unread) * machine.reading / 1e3
     while done.n_tokens < n_tokens:

@@ -213,8 +213,17 @@ def test_a_profile_is_believed_where_it_says_by_more_than_its_error_that_a_plan_
 def test_a_draft_that_has_much_to_read_is_not_asked_where_little_can_be_won() -> None:
     machine = Machine(Q4_K_M.target, reading=0.6)
     for prompt, is_asked in ((20, True), (2000, False)):
-        done = run(tuned(machine, (PLANS[1], 0.95)), useless(96, 0), machine, 96, prompt)
-        assert any(plan.drafts for plan in done.plans) == is_asked
+        for is_cached in (False, True):
+            done = run(tuned(machine, (PLANS[1], 0.95)), useless(96, 0), machine, 96, prompt, is_cached=is_cached)
+            assert any(plan.drafts for plan in done.plans) == is_asked
+
+
+def test_nor_at_another_temperature_where_the_target_has_the_prompt_already() -> None:
+    machine, costs = Machine(Q4_K_M.target, reading=0.6), LearnedCosts()
+    for seed, is_cached in enumerate((False, True)):
+        auto = Auto(untried(PLANS[1:]), Guide(costs))
+        done = run(auto, useless(96, seed), machine, 96, 2000, is_cached=is_cached)
+        assert not any(plan.method.needs_draft for plan in done.plans)
 
 
 def test_draft_sources_go_on_alone_where_the_draft_model_does_not_pay() -> None:
