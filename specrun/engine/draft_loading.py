@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
+
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
 from specrun.catalog.trimmed import is_trimmed
@@ -14,7 +16,7 @@ from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, PairError
-from specrun.llama import AnyDraft, AnyHead, LlamaModel, TargetContext, drafts_of
+from specrun.llama import AnyDraft, AnyHead, DraftContext, LlamaModel, RecurrentDraft, TargetContext
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
@@ -75,7 +77,7 @@ def make_drafts(
         return [_make_head(model, head, target, config, n_vocab, deepest, resources)]
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
-    return [*drafts_of(context, n_vocab)]
+    return [*_drafts_of(context, n_vocab)]
 
 
 def _make_head(
@@ -118,3 +120,15 @@ def _of_target(config: ContextConfig, target: TargetContext) -> ContextConfig:
         own, flash_attn=shared.settings.flash_attn, type_k=shared.settings.type_k, type_v=shared.settings.type_v
     )
     return replace(config, n_ctx=shared.n_ctx, n_seq_max=1, settings=settings)
+
+
+def _drafts_of(context: LlamaContext, n_vocab: int) -> list[DraftContext | RecurrentDraft]:
+    """A draft for each of the texts that share the context of a model. n_vocab: as in `DraftContext`."""
+    if context.model.is_recurrent:
+        return [RecurrentDraft(context, n_vocab)]
+    leaves = context.config.lanes or (context.config.n_seq_max,)
+    ends = np.cumsum(leaves).tolist()
+    lanes = [DraftContext(context, n_vocab, range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
+    for lane in lanes:
+        lane.others = [other for other in lanes if other is not lane]
+    return [*lanes]

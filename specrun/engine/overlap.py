@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from specrun import interrupts
-from specrun.llama import AnyDraft, AnyHead, DraftContext, TargetContext
+from specrun.llama import AnyDraft, AnyHead, DraftContext, RecurrentDraft, TargetContext
 from specrun.llama.context import Logits
-from specrun.llama.draft import RecurrentDraft
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits, DraftModel, DraftNode, GuessesBehind
 from specrun.speculation.growth import ModelCandidates, TreeGrowth

@@ -8,17 +8,18 @@ from specrun.llama import shared_library
 
 shared_library.load()  # before the modules that need it
 
-from specrun.llama.draft import DraftContext, RecurrentDraft, drafts_of
+from specrun.llama.draft import DraftContext
 from specrun.llama.heads.assistant import AssistantDraft
 from specrun.llama.heads.dflash import BlockDraft
 from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama.loaded_model import LlamaModel
+from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.llama.target import TargetContext
 
 AnyHead = HeadDraft | BlockDraft | AssistantDraft
 AnyDraft = DraftContext | RecurrentDraft | AnyHead
 
 __all__ = [
-    "AnyDraft", "AnyHead", "AssistantDraft", "BlockDraft", "DraftContext", "HeadDraft", "LlamaModel", "TargetContext",
-    "drafts_of",
+    "AnyDraft", "AnyHead", "AssistantDraft", "BlockDraft", "DraftContext", "HeadDraft", "LlamaModel",
+    "RecurrentDraft", "TargetContext",
 ]  # fmt: skip

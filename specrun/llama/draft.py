@@ -3,8 +3,6 @@
 Of a long text the cache holds the beginning and the end only. Each draft pass reads the whole cache, and there are many
 for a pass of the target; and what a draft has forgotten costs accepted tokens at most, never a changed text. (The first
 tokens stay because attention rests on them: StreamingLLM, arXiv 2309.17453.)
-
-A draft model with recurrent states drafts one path, and returns to the committed text for the next.
 """
 
 from __future__ import annotations
@@ -17,10 +15,8 @@ from numpy.typing import NDArray
 
 from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, rows_along
-from specrun.llama.rollback import RecurrentStates
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
-from specrun.speculation.tree import ROOT
 
 # Of a text with more than all three together, the last _LAST tokens stay, and up to _SLACK that follow. By measurement
 # (scripts/bench_long_prompts.py).
@@ -62,7 +58,7 @@ class DraftContext:
 
     n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
     logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
-    others: those of other texts, which share the context (`drafts_of`). The order of their cells does not matter
+    others: those of other texts, which share the context. The order of their cells does not matter
         here: it could only change the drafts.
     sequences: those for this text; None for all of the context.
     """
@@ -212,98 +208,3 @@ class DraftContext:
             tokens = readable([node.token for node in nodes], self.n_vocab)
             rows = self.context.decode(drafted_nodes(tokens, positions, sequences))
         return rows[:, : self.n_vocab]
-
-
-class RecurrentDraft:
-    """The cache of a draft with recurrent states: the committed text, and the nodes of one path that were expanded.
-
-    The checkpoint of the cache is the committed text. If the path was accepted as far as it was expanded, the cache
-    goes on behind it; else the accepted tokens are decoded again from the checkpoint on, in one pass with the root.
-
-    n_vocab: as in `DraftContext`.
-    """
-
-    def __init__(self, context: LlamaContext, n_vocab: int) -> None:
-        self.context = context
-        self.n_vocab = n_vocab
-        self._cache = RecurrentStates(context)
-        self._tokens: list[int] = []  # what the cache holds: committed text and path
-        self._expanded = [ROOT]  # the nodes of the path
-        self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
-        self._change = CacheChange()
-
-    def start(self, tokens: Sequence[int]) -> Logits:
-        """See `DraftModel`."""
-        if self._change.is_unfinished:
-            self.reset()
-        if self._root_row is not None and self._tokens == list(tokens):
-            return self._root_row  # the state without the root is not there any more
-        with self._change:
-            shared = common_prefix(self._tokens, tokens[:-1])
-            if shared < len(self._tokens):
-                shared = self._cache.rollback(shared)
-            rows = None
-            for begin in range(shared, len(tokens), self.context.config.n_batch):
-                chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
-                is_last = begin + len(chunk) == len(tokens)
-                rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
-            assert rows is not None, "the root is never in the cache"
-            self._cache.checkpoint(len(tokens))
-            self._tokens = list(tokens)
-            self._expanded = [ROOT]
-            self._root_row = rows[0, : self.n_vocab].copy()
-        return self._root_row
-
-    def n_unread(self, tokens: Sequence[int]) -> int:
-        """As `DraftContext.n_unread`."""
-        return len(tokens) - common_prefix(self._tokens, tokens[:-1])
-
-    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
-        """As `DraftContext.rows_along`."""
-        self.reset()
-        return (row[: self.n_vocab] for row in rows_along(self.context, readable(tokens, self.n_vocab), skip))
-
-    def reset(self) -> None:
-        """Forget all text and empty the cache."""
-        with self._change:
-            self._tokens = []
-            self._expanded = [ROOT]
-            self._root_row = None
-            self._cache.clear()
-
-    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """See `DraftModel`: a node can be expanded if it continues the path."""
-        config = self.context.config
-        most = min(width, config.n_batch, config.n_outputs, config.n_ctx - len(self._tokens))
-        closed = set(self._expanded[:-1])  # the path goes on behind them already
-        places: list[int] = []
-        for place, parent in enumerate(parents):
-            if len(places) < most and parent not in closed:
-                closed.add(parent)
-                places.append(place)
-        return places
-
-    def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """See `DraftModel`. Raises ValueError for nodes that do not continue the path."""
-        for parent, node in zip([self._expanded[-1], *(node.id for node in nodes)], nodes, strict=False):
-            if node.parent != parent:
-                raise ValueError(f"node {node.id} does not continue the path")
-        self._root_row = None
-        with self._change:
-            path = readable([node.token for node in nodes], self.n_vocab)
-            rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
-            self._tokens += [node.token for node in nodes]
-            self._expanded += [node.id for node in nodes]
-        return rows[:, : self.n_vocab]
-
-
-def drafts_of(context: LlamaContext, n_vocab: int) -> list[DraftContext | RecurrentDraft]:
-    """A draft for each of the texts that share the context of a model. n_vocab: as in `DraftContext`."""
-    if context.model.is_recurrent:
-        return [RecurrentDraft(context, n_vocab)]
-    leaves = context.config.lanes or (context.config.n_seq_max,)
-    ends = np.cumsum(leaves).tolist()
-    lanes = [DraftContext(context, n_vocab, range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
-    for lane in lanes:
-        lane.others = [other for other in lanes if other is not lane]
-    return [*lanes]

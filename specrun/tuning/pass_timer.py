@@ -20,8 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specrun.engine.engine import Engine
-from specrun.llama import BlockDraft, TargetContext
-from specrun.llama.draft import RecurrentDraft
+from specrun.llama import BlockDraft, RecurrentDraft, TargetContext
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime

@@ -12,7 +12,7 @@ from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.llama.draft import RecurrentDraft
+from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.llama.rollback import PROMPT_TAIL
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -1,0 +1,95 @@
+"""The cache of a draft model with recurrent states: one drafted path, and back to the committed text for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specrun.llama.batch import committed_tokens, common_prefix, readable
+from specrun.llama.context import LlamaContext, Logits, rows_along
+from specrun.llama.draft import CacheChange
+from specrun.llama.rollback import RecurrentStates
+from specrun.speculation.drafter import DraftNode
+from specrun.speculation.tree import ROOT
+
+
+class RecurrentDraft:
+    """The cache of a draft with recurrent states: the committed text, and the nodes of one path that were expanded.
+
+    The checkpoint of the cache is the committed text. If the path was accepted as far as it was expanded, the cache
+    goes on behind it; else the accepted tokens are decoded again from the checkpoint on, in one pass with the root.
+
+    n_vocab: as in `DraftContext`.
+    """
+
+    def __init__(self, context: LlamaContext, n_vocab: int) -> None:
+        self.context = context
+        self.n_vocab = n_vocab
+        self._cache = RecurrentStates(context)
+        self._tokens: list[int] = []  # what the cache holds: committed text and path
+        self._expanded = [ROOT]  # the nodes of the path
+        self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
+        self._change = CacheChange()
+
+    def start(self, tokens: Sequence[int]) -> Logits:
+        """See `DraftModel`."""
+        if self._change.is_unfinished:
+            self.reset()
+        if self._root_row is not None and self._tokens == list(tokens):
+            return self._root_row  # the state without the root is not there any more
+        with self._change:
+            shared = common_prefix(self._tokens, tokens[:-1])
+            if shared < len(self._tokens):
+                shared = self._cache.rollback(shared)
+            rows = None
+            for begin in range(shared, len(tokens), self.context.config.n_batch):
+                chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
+                is_last = begin + len(chunk) == len(tokens)
+                rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
+            assert rows is not None, "the root is never in the cache"
+            self._cache.checkpoint(len(tokens))
+            self._tokens = list(tokens)
+            self._expanded = [ROOT]
+            self._root_row = rows[0, : self.n_vocab].copy()
+        return self._root_row
+
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """As `DraftContext.n_unread`."""
+        return len(tokens) - common_prefix(self._tokens, tokens[:-1])
+
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+        """As `DraftContext.rows_along`."""
+        self.reset()
+        return (row[: self.n_vocab] for row in rows_along(self.context, readable(tokens, self.n_vocab), skip))
+
+    def reset(self) -> None:
+        """Forget all text and empty the cache."""
+        with self._change:
+            self._tokens = []
+            self._expanded = [ROOT]
+            self._root_row = None
+            self._cache.clear()
+
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        """See `DraftModel`: a node can be expanded if it continues the path."""
+        config = self.context.config
+        most = min(width, config.n_batch, config.n_outputs, config.n_ctx - len(self._tokens))
+        closed = set(self._expanded[:-1])  # the path goes on behind them already
+        places: list[int] = []
+        for place, parent in enumerate(parents):
+            if len(places) < most and parent not in closed:
+                closed.add(parent)
+                places.append(place)
+        return places
+
+    def expand(self, nodes: Sequence[DraftNode]) -> Logits:
+        """See `DraftModel`. Raises ValueError for nodes that do not continue the path."""
+        for parent, node in zip([self._expanded[-1], *(node.id for node in nodes)], nodes, strict=False):
+            if node.parent != parent:
+                raise ValueError(f"node {node.id} does not continue the path")
+        self._root_row = None
+        with self._change:
+            path = readable([node.token for node in nodes], self.n_vocab)
+            rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
+            self._tokens += [node.token for node in nodes]
+            self._expanded += [node.id for node in nodes]
+        return rows[:, : self.n_vocab]
