@@ -9,6 +9,7 @@ from typing import Literal
 from specrun.display_text import size_text
 
 RPC = "RPC"  # the backend of devices on other machines
+_SOFTWARE = "llvmpipe"  # Mesa's device that computes on the CPU; ggml-vulkan takes it for a GPU with memory of its own
 DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL", "META", "unknown"]
 
 
@@ -29,6 +30,11 @@ class Device:
     def is_remote(self) -> bool:
         """Whether it is the device of an RPC server, on another machine. Its description is HOST:PORT."""
         return self.backend == RPC
+
+    @property
+    def shares_ram(self) -> bool:
+        """Whether what lies on it takes RAM."""
+        return self.kind == "IGPU" or _SOFTWARE in self.description
 
     def __str__(self) -> str:
         """For people: name, product or address, and memory."""

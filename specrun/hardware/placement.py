@@ -3,7 +3,7 @@
 VRAM goes first to the whole draft, because it runs many small passes for each pass of the target, and then to the
 target's layers, beginning with the last. RPC servers are counted as GPUs. They hold no draft, and only those layers of
 the target for which the GPUs of this machine have no room. In a mixture of experts, experts are put into RAM before
-attention is, because each token uses few of them.
+attention is, because each token uses few of them. What lies on an integrated GPU takes RAM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Site:
 
     name: str
     description: str
-    free_bytes: int  # before loading
+    free_bytes: int  # before loading; of RAM, what GPUs leave that use it as well
     parts: dict[PartName, int]  # bytes; only parts that are there
     is_remote: bool = False  # whether it is an RPC server; the description then is HOST:PORT
 
@@ -103,7 +103,9 @@ def place(request: PlacementRequest) -> Placement:
         draft_settings = LlamaSettings(gpu_layers=n_draft_units, tensor_split=split)
     layout = lay_out(request, room)
     _add_target_parts(request, layout, gpu_parts, ram_parts)
-    fits_ram = ram_parts.total() <= request.ram_bytes - MARGIN_BYTES
+    shared = sum(parts.total() for gpu, parts in zip(request.gpus, gpu_parts, strict=True) if gpu.shares_ram)
+    free_ram = max(request.ram_bytes - shared, 0)
+    fits_ram = ram_parts.total() <= free_ram - MARGIN_BYTES
     is_whole = layout.n_units == request.target.n_units and not (request.target.is_moe and layout.n_cpu_moe)
     regime: Regime = "in VRAM" if is_whole else "partly in VRAM" if layout.n_units else "in RAM"
     return Placement(
@@ -114,7 +116,7 @@ def place(request: PlacementRequest) -> Placement:
             Site(gpu.name, gpu.description, gpu.free_bytes, dict(+parts), gpu.is_remote)
             for gpu, parts in zip(request.gpus, gpu_parts, strict=True)
         ),
-        ram=Site("RAM", "", request.ram_bytes, dict(+ram_parts)),
+        ram=Site("RAM", "", free_ram, dict(+ram_parts)),
         layer_gpus=layout.gpus,
         n_cpu_moe=layout.n_cpu_moe,
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,

@@ -32,7 +32,20 @@ class PlacementRequest:
     def budget(self, gpu: int) -> int:
         """Bytes of the GPU with index `gpu` that placement may use."""
         free = self.gpus[gpu].free_bytes
+        if self.gpus[gpu].shares_ram:
+            n_sharing = sum(one.shares_ram for one in self.gpus)
+            free = min(free, max(self.ram_bytes - self._never_on_gpus(), 0) // n_sharing)
         return max(int(free * (1 - MARGIN_SHARE)) - MARGIN_BYTES - self.margin_bytes, 0)
+
+    def _never_on_gpus(self) -> int:
+        """Bytes of RAM that are needed beside GPUs which use the RAM as well, so that the other layers can be streamed.
+
+        Streaming takes two layers. Where all of them fit, these two may lie there for good: it is the same memory.
+        """
+        target = self.target
+        layers = (sum(parts) for parts in zip(target.layers, target.experts, strict=True))
+        beside = target.activations * self.n_tokens + target.logits(self.n_rows) + sum(target.kv) + self.states_bytes
+        return 2 * max(layers, default=0) + target.embedding + beside
 
     def gpu_logits(self, shape: ModelShape) -> int:
         """Bytes of a pass's logits on a GPU beyond the compute buffer, whose memory they reuse."""

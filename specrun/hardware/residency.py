@@ -85,7 +85,7 @@ def room_for_weights(placement: Placement) -> int:
     """Bytes of RAM that the target's weights may take beside caches, buffers, the draft and a margin."""
     ram = placement.ram
     beside = sum(n_bytes for part, n_bytes in ram.parts.items() if part not in ("target", "experts"))
-    return max(ram.free_bytes - beside - margin_bytes(ram.free_bytes), 0)
+    return max(ram.free_bytes - beside - margin_bytes(placement.request.ram_bytes), 0)
 
 
 def plan_residency(layers: Sequence[int], others: int, room: int, n_slots: int = FEWEST_SLOTS) -> ResidencyPlan | None:

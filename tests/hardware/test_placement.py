@@ -12,10 +12,11 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
-from specrun.hardware.device import Device
+from specrun.hardware.device import Device, DeviceKind
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
+from specrun.hardware.residency import plan_residency, room_for_weights
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from tests.models import random_gemma3, random_qwen3_moe
 
@@ -145,6 +146,34 @@ def test_regimes() -> None:
     assert place(request(DENSE, ram=8 * GB)).regime == "streamed"
     assert place(request(DENSE, 4 * GB, ram=8 * GB)).regime == "streamed"
     assert place(request(DENSE, 24 * GB, ram=8 * GB)).regime == "in VRAM"
+
+
+def integrated(kind: DeviceKind = "IGPU", name: str = "a GPU") -> Device:
+    return Device("Vulkan0", name, kind, "Vulkan", 16 * GB, 16 * GB)
+
+
+@pytest.mark.parametrize("device", [integrated(), integrated(kind="GPU", name="llvmpipe (LLVM 15.0.7, 256 bits)")])
+def test_what_lies_on_an_integrated_gpu_takes_ram(device: Device) -> None:
+    """13.9 GB of weights: a card of 16 GB holds them beside 10 GB of RAM, and a GPU that uses this RAM does not."""
+    wanted = replace(request(DENSE, 16 * GB, draft=None, ram=10 * GB))
+    assert place(wanted).regime == "in VRAM"
+    shared = place(replace(wanted, gpus=(device,)))
+    assert shared.regime == "streamed"
+    assert shared.vram_bytes <= 10 * GB
+    assert shared.ram.free_bytes == 10 * GB - shared.vram_bytes
+    in_ram = DENSE.layers[: shared.layer_gpus[:-1].count(None)]
+    assert plan_residency(in_ram, shared.ram.parts["target"] - sum(in_ram), room_for_weights(shared))
+    assert place(replace(wanted, gpus=(device,), ram_bytes=20 * GB)).regime == "in VRAM"
+    assert place(replace(wanted, gpus=(device,), ram_bytes=GB)).n_gpu_layers == 0
+
+
+def test_integrated_gpus_never_take_more_than_the_ram() -> None:
+    for wanted in random_requests(300, most_gpus=2):
+        shared = replace(wanted, gpus=tuple(replace(one, kind="IGPU") for one in wanted.gpus))
+        placement = place(shared)
+        assert placement.vram_bytes <= max(shared.ram_bytes - 300 * MB, 0)
+        if placement.regime != "streamed":
+            assert placement.vram_bytes + placement.ram.used_bytes <= shared.ram_bytes
 
 
 def test_repacking_is_for_weights_in_ram_and_nothing_else() -> None:
