@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from specrun.engine.first_guesses import FirstGuesses
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
@@ -24,7 +25,7 @@ from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import LearnedDraftTimes
 from specrun.speculation.planning.guide import Guide, LearnedCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
-from specrun.speculation.planning.pass_times import ExpertGrowth, LearnedTimes
+from specrun.speculation.planning.pass_times import LearnedTimes
 
 # Greedy and sampled texts differ in acceptance; temperatures above 0 differ little.
 _TEMPERATURES = (0.0, 0.8)
@@ -36,17 +37,17 @@ def choosers(
     begin_with: Profile | None,
     padding: PassSizes = ANY_SIZE,
     prompt_pass: int = DEFAULT_UBATCH,
-    experts: ExpertGrowth | None = None,
+    guesses: FirstGuesses | None = None,
 ) -> dict[float, Auto]:
     """Controllers of `plans`, by temperature.
 
     begin_with: pass times, calibration and rates to begin with; None for nothing. prompt_pass: most tokens of one pass
-        over a prompt. experts: those of the target; None for a dense model.
+        over a prompt. guesses: what passes take where nobody has timed any; None for nothing.
     """
     if begin_with and begin_with.origin == "tuned":
         guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
     else:
-        costs = _costs(begin_with, padding, prompt_pass, experts)
+        costs = _costs(begin_with, padding, prompt_pass, guesses or FirstGuesses())
         known = {a.temperature: a.calibration for a in begin_with.acceptance} if begin_with else {}
         guides = {t: Guide(costs, known[t].fresh() if t in known else None) for t in _TEMPERATURES}
     return {t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()}
@@ -63,10 +64,11 @@ def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: fl
     return [*known, *untried([plan for plan in plans if plan not in tried], plain)]
 
 
-def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, experts: ExpertGrowth | None) -> LearnedCosts:
-    draft = LearnedDraftTimes.of_table(learned.costs.draft) if learned and learned.costs.draft else LearnedDraftTimes()
+def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, guesses: FirstGuesses) -> LearnedCosts:
+    table = learned.costs.draft if learned else None
+    draft = LearnedDraftTimes.of_table(table) if table else LearnedDraftTimes(share=guesses.draft_share)
     known = learned.costs.target.times if learned else ()
-    return LearnedCosts(LearnedTimes(known, padding, prompt_pass, experts), draft)
+    return LearnedCosts(LearnedTimes(known, padding, prompt_pass, guesses.experts), draft)
 
 
 @dataclass

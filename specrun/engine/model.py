@@ -13,9 +13,9 @@ from specrun.engine import exact_passes
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
+from specrun.engine.first_guesses import first_guesses
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
-from specrun.engine.placing import expert_growth
 from specrun.engine.prompt_tokens import Template, chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
@@ -88,7 +88,7 @@ class Model:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.drafts or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, expert_growth(options))
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, first_guesses(options))
 
     def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft

@@ -14,7 +14,7 @@ from specrun.engine.kept_states import KeptStates
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.fit import expert_share, out_of_vram
+from specrun.hardware.fit import out_of_vram
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
@@ -25,7 +25,6 @@ from specrun.llama_settings import LlamaSettings
 from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
-from specrun.speculation.planning.pass_times import ExpertGrowth
 
 _ALIKE = SPECEXEC.plan(128, 16)
 # Tokens of a pass of a head. It reads prompts in so many at once, and llama.cpp keeps logits of all of them: with
@@ -112,16 +111,6 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         draft_settings=options.draft_settings,
         states_bytes=of_head,
     )
-
-
-def expert_growth(options: RunOptions) -> ExpertGrowth | None:
-    """How the passes of a mixture grow with their tokens, by where its experts lie; None for a dense model."""
-    file = GgufFile.read(options.target)
-    if not 0 < file.n_experts_used < file.n_experts:
-        return None
-    placement = place(placement_request(options, gpus_of(options)))
-    share = expert_share(placement, file.n_experts_used / file.n_experts)
-    return ExpertGrowth(file.n_experts, file.n_experts_used, share)
 
 
 def without_layers(options: RunOptions, placement: Placement) -> Placement | None:

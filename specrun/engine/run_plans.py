@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from specrun.engine import growth_maps, learning
 from specrun.engine.engine import Engine
+from specrun.engine.first_guesses import FirstGuesses
 from specrun.profiles.profile import Profile, nearest
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import Plan
-from specrun.speculation.planning.pass_times import ExpertGrowth
 
 
 @dataclass
@@ -23,7 +23,7 @@ class RunPlans:
     profile: Profile | None  # what `specrun tune` measured of this pair on this machine; None for nothing
     follow: bool  # whether the profile's plans are followed instead of the candidates
     learned: Profile | None = None  # what earlier runs of `auto` learned of the pair; None for nothing
-    experts: ExpertGrowth | None = None  # those of the target; None for a dense model
+    guesses: FirstGuesses | None = None  # what passes take where nobody has timed any
 
     def __post_init__(self) -> None:
         self._follows_profile = self.profile is not None and self.follow
@@ -44,7 +44,7 @@ class RunPlans:
         target = self.engine.target
         prompt_pass = target.context.config.settings.prompt_pass
         known = self.profile or self.learned
-        return learning.choosers(self.candidates, known, target.padding, prompt_pass, self.experts)
+        return learning.choosers(self.candidates, known, target.padding, prompt_pass, self.guesses)
 
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.

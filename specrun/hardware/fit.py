@@ -72,6 +72,21 @@ def expert_share(placement: Placement, used_share: float) -> float:
     return 1 - _seconds(placement, room, Rates(), 0.0) / _seconds(placement, room, Rates(), used_share)
 
 
+def draft_share(placement: Placement, used_share: float = 1.0) -> float:
+    """The time of a draft pass over one token as a share of the target's, with assumed rates; 0 without a draft.
+
+    used_share: as in `fit`.
+    """
+    draft, sites = placement.request.draft, zip(placement.request.gpus, placement.gpus, strict=True)
+    if not draft:
+        return 0.0
+    rates = Rates()
+    in_vram = any("draft" in site.parts and not gpu.shares_ram for gpu, site in sites)
+    n_bytes = sum(draft.layers) + sum(draft.experts) + draft.output
+    seconds = n_bytes / (rates.vram if in_vram else rates.ram)
+    return seconds / _seconds(placement, room_for_weights(placement), rates, used_share)
+
+
 def out_of_vram(placement: Placement, rates: Rates, used_share: float = 1.0) -> Placement | None:
     """The placement with no layer of the target in VRAM, if a token is faster so; None if it is not, or must not be.
 
@@ -104,7 +119,10 @@ def _can_stream(placement: Placement, room: int) -> bool:
 def _seconds(placement: Placement, room: int, rates: Rates, used_share: float, has_ring: bool = True) -> float:
     """Seconds to read what one token uses. has_ring: whether specrun streams, instead of the page cache."""
     target = placement.request.target
-    in_vram = sum(site.parts.get("target", 0) + used_share * site.parts.get("experts", 0) for site in placement.gpus)
+    on_gpus = 0.0
+    for gpu, site in zip(placement.request.gpus, placement.gpus, strict=True):
+        used = site.parts.get("target", 0) + used_share * site.parts.get("experts", 0)
+        on_gpus += used / (rates.ram if gpu.shares_ram else rates.vram)
     dense, experts = placement.ram.parts.get("target", 0), placement.ram.parts.get("experts", 0)
     from_disk = 0.0
     if placement.regime == "streamed":
@@ -116,4 +134,4 @@ def _seconds(placement: Placement, room: int, rates: Rates, used_share: float, h
     # A token looks up one row of the embedding, unless the output matrix is the same and lies in RAM.
     rows = target.embedding if placement.layer_gpus[-1] is not None or not target.is_tied else 0
     from_ram = max(dense - rows, 0) + used_share * experts - from_disk
-    return in_vram / rates.vram + max(from_ram, 0.0) / rates.ram + from_disk / rates.disk
+    return on_gpus + max(from_ram, 0.0) / rates.ram + from_disk / rates.disk

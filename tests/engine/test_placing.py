@@ -10,8 +10,9 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import loading, placing
+from specrun.engine.first_guesses import first_guesses
 from specrun.engine.model import Model
-from specrun.engine.placing import expert_growth, placement_request, plan_placement
+from specrun.engine.placing import placement_request, plan_placement
 from specrun.engine.run_options import RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
@@ -19,6 +20,7 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
 from specrun.llama import LlamaModel, devices
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
+from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from tests.models import random_qwen3_moe
@@ -167,7 +169,7 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_one_memory_the_share_of_experts_is_that_of_the_bytes(tmp_path: Path) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
-    growth = expert_growth(RunOptions(path, None, (OFF.plan(),)))
+    growth = first_guesses(RunOptions(path, None, (OFF.plan(),))).experts
     assert growth
     assert (growth.n_experts, growth.n_used) == (8, 2)
     file = GgufFile.read(path)
@@ -178,16 +180,26 @@ def test_in_one_memory_the_share_of_experts_is_that_of_the_bytes(tmp_path: Path)
 
 def test_where_experts_come_from_disk_they_take_nearly_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
-    in_ram = expert_growth(RunOptions(path, None, (OFF.plan(),)))
+    in_ram = first_guesses(RunOptions(path, None, (OFF.plan(),))).experts
     monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    streamed = expert_growth(RunOptions(path, None, (OFF.plan(),)))
+    streamed = first_guesses(RunOptions(path, None, (OFF.plan(),))).experts
     assert in_ram
     assert streamed
     assert in_ram.share < 0.8 < streamed.share < 1
 
 
 def test_a_dense_model_has_no_share_of_experts() -> None:
-    assert expert_growth(plain(UNDECIDED)) is None
+    assert first_guesses(plain(UNDECIDED)).experts is None
+
+
+def test_a_draft_pass_takes_the_share_of_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert first_guesses(plain(UNDECIDED)).draft_share == 0
+    with_draft = RunOptions(embedded.TARGET, embedded.DRAFT, (CHAIN.plan(depth=4),))
+    target, draft = GgufFile.read(embedded.TARGET), GgufFile.read(embedded.DRAFT)
+    in_ram = first_guesses(with_draft).draft_share
+    assert in_ram == pytest.approx(draft.n_bytes / (target.n_bytes - target.embedding_bytes), rel=0.1)
+    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    assert 0 < first_guesses(with_draft).draft_share < in_ram / 5, "the target is read from disk"
 
 
 def test_a_split_mode_that_the_backend_lacks_is_refused_where_layers_lie_in_vram(

@@ -14,7 +14,7 @@ _BOUNDS = (0.1, 10.0)  # bounds of one pass's measured drafting time divided by 
 
 _MOST_WIDTH = 32  # nodes of the widest draft pass that is planned
 # Before any draft pass was made: milliseconds of a draft pass and of each of its nodes, our own work included, and
-# shares of a plain pass on top of them.
+# shares of a plain pass on top of them, at least.
 _FIRST_MS, _FIRST_SHARES = (1.5, 0.1), (0.03, 0.003)
 _FIRST_WEIGHT = 0.03  # passes that these first guesses count as
 _DECAY = 0.97  # factor on what is known after each pass with drafting, so that about the last 30 count
@@ -46,9 +46,13 @@ class LearnedDraftTimes:
     Only the sum over the draft passes of a tree is timed, but trees differ in their widths, so both parts show.
     """
 
-    def __init__(self, known: tuple[float, float] | None = None) -> None:
-        """known: milliseconds of a draft pass and of each of its nodes, learned by earlier runs; None for nothing."""
+    def __init__(self, known: tuple[float, float] | None = None, share: float = 0.0) -> None:
+        """known: milliseconds of a draft pass and of each of its nodes, learned by earlier runs; None for nothing.
+
+        share: of a plain pass that a draft pass takes, by the weights that both read.
+        """
         self._known = known
+        self._shares = max(_FIRST_SHARES[0], share), _FIRST_SHARES[1]
         self._products, self._sums = np.zeros((2, 2)), np.zeros(2)
 
     @classmethod
@@ -65,7 +69,7 @@ class LearnedDraftTimes:
 
     def parts(self, plain_ms: float) -> tuple[float, float]:
         """Milliseconds of a draft pass, and of each of its nodes."""
-        guess = np.asarray(self._known or np.asarray(_FIRST_MS) + np.asarray(_FIRST_SHARES) * plain_ms)
+        guess = np.asarray(self._known or np.asarray(_FIRST_MS) + np.asarray(self._shares) * plain_ms)
         spread = float(guess @ self._products @ guess)
         if spread > 0:
             guess = guess * float(guess @ self._sums) / spread  # scaled, with its proportions

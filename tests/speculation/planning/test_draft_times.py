@@ -32,3 +32,11 @@ def test_what_was_learned_begins_the_next_run() -> None:
     first = learned(2.0, 0.5, 20)
     second = LearnedDraftTimes.of_table(first.table(PLAIN_MS))
     assert second.row(0, PLAIN_MS) == pytest.approx(first.row(0, PLAIN_MS))
+
+
+def test_the_first_guess_is_the_share_of_the_weights_that_are_read() -> None:
+    small, large = LearnedDraftTimes(share=0.001), LearnedDraftTimes(share=0.2)
+    assert small.parts(PLAIN_MS) == LearnedDraftTimes().parts(PLAIN_MS)
+    assert large.parts(PLAIN_MS)[0] - small.parts(PLAIN_MS)[0] == pytest.approx((0.2 - 0.03) * PLAIN_MS)
+    large.record([1], 0, PLAIN_MS, 2.0)
+    assert large.row(0, PLAIN_MS)[1] < 3.0

@@ -1,0 +1,35 @@
+"""What is expected of a pair's passes before any of them was timed, by where the weights lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.engine.placing import gpus_of, placement_request
+from specrun.engine.run_options import RunOptions
+from specrun.hardware.fit import draft_share, expert_share
+from specrun.hardware.placement import place
+from specrun.speculation.planning.pass_times import ExpertGrowth
+
+
+@dataclass(frozen=True)
+class FirstGuesses:
+    """How passes of the target grow with their tokens if it is a mixture, and what a draft pass takes.
+
+    experts: None for a dense model. draft_share: the time of a draft pass over one token as a share of a plain pass, as
+        both read all weights that they use from where these lie; 0 without a draft.
+    """
+
+    experts: ExpertGrowth | None = None
+    draft_share: float = 0.0
+
+
+def first_guesses(options: RunOptions) -> FirstGuesses:
+    """The guesses for a pair. Raises ModelFileError for a file that cannot be read."""
+    file = GgufFile.read(options.target)
+    placement = place(placement_request(options, gpus_of(options)))
+    if not 0 < file.n_experts_used < file.n_experts:
+        return FirstGuesses(draft_share=draft_share(placement))
+    used_share = file.n_experts_used / file.n_experts
+    experts = ExpertGrowth(file.n_experts, file.n_experts_used, expert_share(placement, used_share))
+    return FirstGuesses(experts, draft_share(placement, used_share))
