@@ -16,6 +16,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import expert_pages
 from specrun.engine import calibration_texts as texts
@@ -40,8 +43,8 @@ class Counted(ExpertWeights):
         super().__init__(expert_pages(file, PAGE), file.n_experts_used, RingSettings())
         self.counts: list[int] = []
 
-    def _read(self, _layer: int, experts: list[int]) -> None:
-        self.counts.append(len(experts))
+    def _read(self, _layer: int, counts: NDArray[np.int64]) -> None:
+        self.counts.append(int(np.count_nonzero(counts)))
 
 
 def counts(path: Path, config: ContextConfig, text: str, sizes: Sequence[int], n_passes: int) -> dict[str, list[float]]:

@@ -182,10 +182,10 @@ def random_gemma3(path: Path, *, window: int, seed: int = 0) -> Path:
     return write_model(path, "gemma3", values, tensors, gguf.GGMLQuantizationType.Q8_0)
 
 
-def random_qwen3_moe(path: Path, *, n_layer: int = 2, n_expert: int = 4, seed: int = 0) -> Path:
-    """A mixture of experts with random weights: of `n_expert` experts a token uses two."""
+def random_qwen3_moe(path: Path, *, n_layer: int = 2, n_expert: int = 4, n_ff: int = 32, seed: int = 0) -> Path:
+    """A mixture of experts with random weights: of `n_expert` experts, each `n_ff` wide, a token uses two."""
     rng = np.random.default_rng(seed)
-    n_embd, n_head_dim, n_ff = 64, 32, 32
+    n_embd, n_head_dim = 64, 32
     values = tokenizer() | {
         "general.name": "random moe",
         "qwen3moe.context_length": 512,

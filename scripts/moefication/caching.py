@@ -6,6 +6,11 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from specrun.hardware.expert_cache import ExpertCache
+
 NEVER = 1 << 60  # when an expert is next asked for that is not asked for any more
 
 
@@ -23,6 +28,17 @@ def least_frequently_used(requests: Sequence[int], size: int) -> int:
         return counts[expert], now
 
     return _hits(requests, size, rank)
+
+
+def used_often_of_late(choices: NDArray[np.integer], n_experts: int, size: int) -> int:
+    """Hits of specrun's cache, all experts being of one size. choices: int[n_texts, n_layers, n_tokens, n_used]."""
+    n_layers, n_used = choices.shape[1], choices.shape[3]
+    cache = ExpertCache(np.ones((n_layers, n_experts), np.int64), n_used, size)
+    for text in choices:
+        for token in text.transpose(1, 0, 2):
+            for layer, experts in enumerate(token):
+                cache.choose(layer, np.bincount(experts, minlength=n_experts))
+    return cache.n_found
 
 
 def optimum(requests: Sequence[int], size: int) -> int:

@@ -106,6 +106,32 @@ def merged(ranges: Iterable[PageRange]) -> tuple[PageRange, ...]:
 
 
 @dataclass(frozen=True)
+class ExpertMatrix:
+    """A tensor that holds a matrix of every expert of a layer, one after the other; experts may share pages."""
+
+    pages: PageRange  # all that hold it, but those that are dense
+    offset: int  # in the file
+    expert_bytes: int  # of the matrix of one expert
+    page: int  # bytes of a page
+
+    def around(self, first: int, last: int) -> PageRange:
+        """The pages that hold the matrices of the experts from `first` to `last`; empty if all of them are dense."""
+        start = (self.offset + first * self.expert_bytes) // self.page * self.page
+        end = -(-(self.offset + (last + 1) * self.expert_bytes) // self.page) * self.page
+        return self._within(start, end)
+
+    def own(self, expert: int) -> PageRange:
+        """The pages that hold this expert's matrix and nothing else; may be empty."""
+        start = -(-(self.offset + expert * self.expert_bytes) // self.page) * self.page
+        end = (self.offset + (expert + 1) * self.expert_bytes) // self.page * self.page
+        return self._within(start, end)
+
+    def _within(self, start: int, end: int) -> PageRange:
+        start, end = max(start, self.pages.offset), min(end, self.pages.end)
+        return PageRange(self.pages.file, start, max(end - start, 0))
+
+
+@dataclass(frozen=True)
 class ExpertPages:
     """What of a mixture of experts lies in RAM."""
 
@@ -115,6 +141,23 @@ class ExpertPages:
     layers: dict[int, list[TensorInfo]]
     dense: tuple[PageRange, ...]  # all pages that hold something else, which every token uses
     experts: tuple[PageRange, ...]  # all pages that hold experts; those at the edges may be dense as well
+    page: int  # bytes of a page
+
+    def matrices(self) -> list[list[ExpertMatrix]]:
+        """The matrices of each of `layers`, in their order, but those that lie in dense pages alone."""
+        found = [[self._matrix(tensor) for tensor in tensors] for tensors in self.layers.values()]
+        return [[matrix for matrix in layer if matrix.pages.n_bytes] for layer in found]
+
+    def _matrix(self, tensor: TensorInfo) -> ExpertMatrix:
+        pages = _outer(tensor.file, tensor.offset, tensor.offset + tensor.n_bytes, self.page)
+        start, end = pages.offset, pages.end
+        for dense in self.dense:
+            if dense.file == tensor.file and dense.offset <= start < dense.end:
+                start = min(dense.end, end)
+            if dense.file == tensor.file and dense.offset < end <= dense.end:
+                end = max(dense.offset, start)
+        inner = PageRange(tensor.file, start, end - start)
+        return ExpertMatrix(inner, tensor.offset, tensor.n_bytes // self.n_experts, self.page)
 
 
 def expert_pages(file: GgufFile, page: int, with_mtp: bool = False, settings: LlamaSettings = UNDECIDED) -> ExpertPages:
@@ -137,7 +180,8 @@ def expert_pages(file: GgufFile, page: int, with_mtp: bool = False, settings: Ll
             continue
         experts.append(pages)
         layers.setdefault(layer, []).append(tensor)
-    return ExpertPages(file.shards, file.n_experts, dict(sorted(layers.items())), merged(dense), merged(experts))
+    in_order = dict(sorted(layers.items()))
+    return ExpertPages(file.shards, file.n_experts, in_order, merged(dense), merged(experts), page)
 
 
 def _outer(file: int, start: int, end: int, page: int) -> PageRange:

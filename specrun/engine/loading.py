@@ -133,14 +133,14 @@ def _load(
         decided = attention_on_gpus(GgufFile.read(model.path), settings) if settings.gpu_layers else settings
         return replace(config, settings=decided)
 
-    if streaming.reader:
+    if streaming.readers:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(model, settings, states), streaming, resources)
-    if notice and streaming.reader and placement and (better := without_layers(options, placement)):
+    if notice and streaming.readers and placement and (better := without_layers(options, placement)):
         raise _BetterOutOfVramError(better)
     notices += [notice] if notice else []
     targets = target_lanes(context)
-    in_ram = not (streaming.reader or settings.gpu_layers)
+    in_ram = not (streaming.readers or settings.gpu_layers)
     targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []
     if draft_model:

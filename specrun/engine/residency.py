@@ -19,6 +19,7 @@ from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
+from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
@@ -30,7 +31,8 @@ Reader = StreamedWeights | ExpertWeights
 class Streaming:
     """What is to be streamed: nothing if all fits, if the user does not want it, or if it is impossible."""
 
-    reader: Callable[[], Reader] | None = None  # makes what reads the weights of a loaded model, or CannotStreamError
+    # Each makes what reads the weights of a loaded model, or raises CannotStreamError; the first that can is taken.
+    readers: tuple[Callable[[], Reader], ...] = ()
     notice: str | None = None  # a sentence for the user if it is impossible
 
     def loadable(self, settings: LlamaSettings) -> LlamaSettings:
@@ -38,7 +40,7 @@ class Streaming:
 
         It then has to map the file, and must not copy weights to the GPU when nobody knows of it.
         """
-        beside = self.reader and settings.gpu_layers
+        beside = self.readers and settings.gpu_layers
         return replace(settings, op_offload=False, load_mode="mmap") if beside else settings
 
 
@@ -56,15 +58,15 @@ def plan_streaming(
         return Streaming()
     try:
         _check(settings)
-        return Streaming(_reader(options, settings, with_mtp, room, pressure))
+        return Streaming(tuple(_readers(options, settings, with_mtp, room, pressure)))
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
 
 
-def _reader(
+def _readers(
     options: RunOptions, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
-) -> Callable[[], Reader] | None:
-    """What makes the reader of the weights that do not fit into `room` bytes; None if none of them is streamed."""
+) -> list[Callable[[], Reader]]:
+    """What makes readers of the weights that do not fit into `room` bytes, the best first; none if all of them fit."""
     file = GgufFile.read(options.target)
     if file.n_experts:
         experts = expert_pages(file, PAGE, with_mtp, settings)
@@ -72,14 +74,15 @@ def _reader(
             raise CannotStreamError("its experts lie in the file in an unknown way")
         if n_bytes(experts.dense) > room:
             raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-        return partial(ExpertWeights, experts, file.n_experts_used, options.ring)
+        mixture = experts, file.n_experts_used, options.ring
+        return [partial(CachedExperts, *mixture, room, pressure), partial(ExpertWeights, *mixture)]
     pages = weight_pages(file, PAGE, with_mtp, settings)
     # When the settings were measured there may have been more memory.
     for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
         plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
         if plan:
             ring = replace(options.ring, n_slots=plan.n_slots)
-            return partial(StreamedWeights, pages, plan, ring, pressure) if plan.streamed else None
+            return [partial(StreamedWeights, pages, plan, ring, pressure)] if plan.streamed else []
     raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
 
 
@@ -88,10 +91,10 @@ def target_context(
 ) -> tuple[LlamaContext, str | None]:
     """The context, which `resources` frees, and a notice if its weights should be streamed and cannot be."""
     notice = streaming.notice
-    try:
-        with ExitStack() as made:
-            if streaming.reader:
-                weights = streaming.reader()
+    for reader in streaming.readers:
+        try:
+            with ExitStack() as made:
+                weights = reader()
                 made.enter_context(weights)
                 context = made.enter_context(LlamaContext(model, config, weights))
                 if isinstance(weights, ExpertWeights):
@@ -99,9 +102,9 @@ def target_context(
                 else:
                     self_check.stream(context, weights)
                 resources.push(made.pop_all())
-                return context, None
-    except CannotStreamError as reason:
-        notice = _notice(reason)
+                return context, notice
+        except CannotStreamError as reason:
+            notice = notice or _notice(reason)
     return resources.enter_context(LlamaContext(model, config)), notice
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specrun.engine.engine import Engine
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.accept import Accepted
 from specrun.speculation.tree import TokenTree
@@ -44,6 +45,8 @@ class Statistics:
     overlapped_seconds: time in draft passes while a target pass ran.
     bytes_read: of streamed weights, from the start of the first pass to the end of the last pass.
     wait_seconds: time in target passes that was spent waiting for streamed weights.
+    experts_used: experts that passes used where specrun keeps some of them in memory, each counted once in a pass.
+    experts_found: how many of them were in memory.
     ready: number of passes whose tree was drafted during the pass before.
     accepted: number of passes for each accepted length; index 0 is length 1.
     offered: number of passes that reached a node with children, for each depth of the children; index 0 is depth 1.
@@ -64,6 +67,8 @@ class Statistics:
     overlapped_seconds: float = 0.0
     bytes_read: int = 0
     wait_seconds: float = 0.0
+    experts_used: int = 0
+    experts_found: int = 0
     ready: int = 0
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
@@ -93,6 +98,11 @@ class Statistics:
     def bytes_read_per_pass(self) -> int:
         """Mean bytes of streamed weights that a pass read; 0 where specrun streams none."""
         return round(self.bytes_read / self.passes) if self.passes else 0
+
+    @property
+    def expert_hit_rate(self) -> float | None:
+        """The share of used experts that were in memory; None where specrun keeps none there."""
+        return self.experts_found / self.experts_used if self.experts_used else None
 
     def count(self, done: Pass) -> None:
         """Add one pass to the counts."""
@@ -130,11 +140,15 @@ class Clock:
         statistics.overlapped_seconds = now[3] - before[3]
         statistics.wait_seconds = now[4] - before[4]
         statistics.bytes_read = now[5] - before[5]
+        statistics.experts_used = now[6] - before[6]
+        statistics.experts_found = now[7] - before[7]
 
-    def _now(self) -> tuple[float, float, float, float, float, int]:
+    def _now(self) -> tuple[float, float, float, float, float, int, int, int]:
         """The same of all texts that the engine has written, in the order of `read`. Heads have no overlap."""
         target, draft, overlap = self._engine.target.context, self._engine.draft, self._engine.overlap
         overlapped = overlap.seconds if overlap else 0.0
         drafted = draft.context.decode_seconds - overlapped if draft else 0.0
-        waited, read = (target.weights.wait_seconds, target.weights.bytes_read) if target.weights else (0.0, 0)
-        return time.perf_counter(), target.decode_seconds, drafted, overlapped, waited, read
+        weights = target.weights
+        waited, read = (weights.wait_seconds, weights.bytes_read) if weights else (0.0, 0)
+        used, found = weights.found if isinstance(weights, ExpertWeights) else (0, 0)
+        return time.perf_counter(), target.decode_seconds, drafted, overlapped, waited, read, used, found

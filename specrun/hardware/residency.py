@@ -35,8 +35,8 @@ class RingSettings:
 class Residency:
     """How the target's weights in RAM are held, as reports say it. All numbers are 0 with mode `off`."""
 
-    # ring: specrun streams layers that do not fit; experts: it reads the experts that are chosen into the page cache;
-    # off: llama.cpp holds all weights its own way.
+    # ring: specrun streams layers that do not fit; experts: it reads the experts that are chosen, into memory of its
+    # own or into the page cache; off: llama.cpp holds all weights its own way.
     mode: ResidencyMode = "off"
     resident_bytes: int = 0  # weights that stay in memory
     streamed_bytes: int = 0  # weights that every pass reads; all experts, of which it reads some
@@ -44,6 +44,7 @@ class Residency:
     slot_bytes: int = 0
     locked: bool = False  # whether resident weights and slots are locked into memory, so that they are never swapped
     given_back_bytes: int = 0  # memory that was given back, because the system ran short of it
+    cache_bytes: int = 0  # memory for experts; 0 where the page cache has them
 
     @property
     def notice(self) -> str | None:
@@ -51,16 +52,18 @@ class Residency:
         if not self.given_back_bytes:
             return None
         given, read = size_text(self.given_back_bytes), size_text(self.streamed_bytes)
-        return f"memory ran short, so {given} of weights were given back to the system; every pass now reads {read}"
+        then = f"{size_text(self.cache_bytes)} of experts stay" if self.cache_bytes else f"every pass now reads {read}"
+        return f"memory ran short, so {given} of weights were given back to the system; {then}"
 
     def __str__(self) -> str:
         if self.mode == "off":
             return "held as llama.cpp holds them"
         held = "locked in RAM" if self.locked else "in RAM (not locked, so swap may take them: `ulimit -l` is too low)"
         resident, streamed = f"{size_text(self.resident_bytes)} {held}", size_text(self.streamed_bytes)
-        if self.mode == "experts":
-            return f"{resident}; {streamed} of experts, read when they are chosen"
         given_back = f"; {size_text(self.given_back_bytes)} given back to the system" if self.given_back_bytes else ""
+        if self.mode == "experts":
+            kept = f", up to {size_text(self.cache_bytes)} of them kept" if self.cache_bytes else ""
+            return f"{resident}; {streamed} of experts, read when they are chosen{kept}{given_back}"
         slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
         return f"{resident}, {streamed} streamed through {slots}{given_back}"
 

@@ -40,6 +40,7 @@ def as_json(completion: Completion) -> dict[str, Any]:
         "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
         "bytes_read_per_pass": s.bytes_read_per_pass,
         "wait_seconds": round(s.wait_seconds, 6),
+        "expert_hit_rate": None if s.expert_hit_rate is None else round(s.expert_hit_rate, 4),
         "drafted_ahead": s.ready,
         "acceptance_by_depth": [round(rate, 4) for rate in _acceptance(s)],
     }
@@ -65,7 +66,8 @@ def as_text(completion: Completion, model: Model) -> str:
     n_passes = max(s.passes, 1)
     if residency.mode != "off":
         ms, read = 1e3 * s.wait_seconds / n_passes, size_text(s.bytes_read_per_pass)
-        lines += [f"weights     {residency}", f"reading     {read} a pass, which waited {ms:.2f} ms for it"]
+        found = "" if s.expert_hit_rate is None else f"; {s.expert_hit_rate:.1%} of its experts were in memory"
+        lines += [f"weights     {residency}", f"reading     {read} a pass, which waited {ms:.2f} ms for it{found}"]
     if s.padding:
         lines.append(f"padding     {s.padding / n_passes:.1f} tokens a pass")
     if exactness.is_exact:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.weight_pages import expert_pages, n_bytes
 from specrun.engine import loading, residency
 from specrun.engine.model import Model
 from specrun.engine.placing import placement_request
@@ -28,6 +30,9 @@ from specrun.hardware.placement import place
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import LlamaModel, devices
 from specrun.llama.context import LlamaContext
+from specrun.llama.streaming.address_space import PAGE
+from specrun.llama.streaming.cached_experts import CachedExperts
+from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
@@ -191,7 +196,69 @@ def test_a_mixture_writes_the_same_text_where_experts_are_read_as_they_are_chose
             assert result.statistics.wait_seconds > 0
     held, notices = loaded(mixture)
     assert (held.mode, notices) == ("experts", [])
-    assert " of experts, read when they are chosen" in str(held)
+    assert " of experts, read when they are chosen, up to " in str(held)
+
+
+@pytest.fixture
+def few_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mixture of which the experts of one layer fit."""
+    mixture = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5)
+    pages = expert_pages(GgufFile.read(mixture), PAGE)
+    room = n_bytes(pages.dense) + n_bytes(pages.experts) * 3 // 5  # pages that experts share are counted as well
+    monkeypatch.setattr(residency, "room_in_ram", lambda *_: room)
+    return mixture
+
+
+def test_experts_that_cannot_be_cached_are_left_to_the_page_cache_with_one_line(
+    few_experts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loaded(few_experts)[0].cache_bytes > 0
+    check = residency.self_check.read_experts
+
+    def refusing(context: LlamaContext, weights: ExpertWeights) -> None:
+        if isinstance(weights, CachedExperts):
+            raise residency.CannotStreamError("of a test")
+        check(context, weights)
+
+    monkeypatch.setattr(residency.self_check, "read_experts", refusing)
+    held, notices = loaded(few_experts)
+    assert (held.mode, held.cache_bytes) == ("experts", 0)
+    assert notices == ["weights that do not fit are left to the system's page cache, because of a test"]
+    monkeypatch.undo()
+    pages = expert_pages(GgufFile.read(few_experts), PAGE)
+    monkeypatch.setattr(residency, "room_in_ram", lambda *_: n_bytes(pages.dense) + PAGE)
+    held, (notice,) = loaded(few_experts)
+    assert (held.mode, held.cache_bytes) == ("experts", 0)
+    assert "the experts of a layer do not fit into memory" in notice
+
+
+def test_reports_of_a_mixture(few_experts: Path, here: SpecrunHere) -> None:
+    common = ("generate", "-m", few_experts, "--speculate", "off", "-n", "8", "--raw", "--load-mode", "mmap", "def")
+    answer = json.loads(here(*common, "--json").stdout)
+    assert 0 < answer["expert_hit_rate"] < 1
+    assert answer["bytes_read_per_pass"] > 0
+    off = json.loads(here(*common, "--json", "--residency", "off").stdout)
+    assert (off["expert_hit_rate"], off["token_ids"]) == (None, answer["token_ids"])
+    stats = here(*common, "--stats").stderr
+    assert " of them kept" in stats
+    assert "% of its experts were in memory" in stats
+
+
+def test_a_mixture_that_is_cut_short_ends_the_command_with_one_line(
+    few_experts: Path, here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_pass, n_passes = CachedExperts.begin_pass, 0
+
+    def cutting(weights: CachedExperts) -> None:
+        nonlocal n_passes
+        n_passes += 1
+        if n_passes == 10:
+            os.truncate(few_experts, few_experts.stat().st_size // 3)
+        begin_pass(weights)
+
+    monkeypatch.setattr(CachedExperts, "begin_pass", cutting)
+    result = here("generate", "-m", few_experts, "--speculate", "off", "--raw", "--load-mode", "mmap", "--json", "def")
+    result.assert_fails(LlamaError.exit_code, "was cut short")
 
 
 def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
@@ -202,7 +269,7 @@ def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
     for n_vram in (0, 3):
         settings = LlamaSettings(gpu_layers=n_vram)
         streaming = residency.plan_streaming(options, settings, None)
-        assert streaming.reader
+        assert streaming.readers
         expected = replace(settings, op_offload=False, load_mode="mmap") if n_vram else settings
         assert streaming.loadable(settings) == expected
     assert residency.Streaming().loadable(settings) == settings

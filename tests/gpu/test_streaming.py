@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import n_bytes, weight_pages
@@ -16,7 +18,7 @@ from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.residency import ResidencyPlan, plan_residency
 from specrun.llama.streaming.address_space import PAGE
-from specrun.llama.streaming.expert_weights import ExpertWeights
+from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, ResidencyChoice
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -118,10 +120,16 @@ def read_for_a_token(target: Path, settings: LlamaSettings, monkeypatch: pytest.
     """The experts of each layer that a pass over one token reads."""
     found: dict[int, list[int]] = {}
     with monkeypatch.context() as patch:
-        patch.setattr(ExpertWeights, "_read", lambda _, layer, experts: found.update({layer: experts}))
+        read = CachedExperts._read
+
+        def noted(weights: CachedExperts, layer: int, counts: NDArray[np.int64]) -> None:
+            found[layer] = np.flatnonzero(counts).tolist()
+            read(weights, layer, counts)
+
+        patch.setattr(CachedExperts, "_read", noted)
         with loaded(target, settings) as model:
             assert model.notices == []
-            assert model.residency.mode == "experts"
+            assert model.residency.cache_bytes > 0
             model.engine.target.set_prompt([5, 6])
             found.clear()
             model.engine.target.score(TokenTree.root_only(6))

@@ -13,7 +13,9 @@ from typing import Any
 PAGE = mmap.PAGESIZE
 
 _MAPS = Path("/proc/self/maps")
-_MAP_FIXED = 0x10  # Python's mmap does not have it, because it replaces whatever is there
+# Python's mmap does not have these two. The first replaces whatever is there.
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -78,6 +80,20 @@ def start_of(memory: mmap.mmap) -> int:
 def map_memory(address: int, n_bytes: int) -> None:
     """Replace pages by empty pages that belong to this process alone and can be written to."""
     _map(address, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0, writable=True)
+
+
+def map_places(address: int, n_bytes: int) -> None:
+    """Replace pages by empty ones that take memory only where something was written; they may be more than there is.
+
+    None of them are huge pages, of which a write to one byte would take 2 MiB.
+    """
+    _map(address, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0, writable=True)
+    _libc().madvise(address, n_bytes, mmap.MADV_NOHUGEPAGE)
+
+
+def give_back(address: int, n_bytes: int) -> None:
+    """Free the memory of pages of `map_places`, which are empty then."""
+    _libc().madvise(address, n_bytes, mmap.MADV_DONTNEED)
 
 
 def map_file(address: int, n_bytes: int, descriptor: int, offset: int) -> None:

@@ -1,7 +1,7 @@
 """The weights of a mixture: what every token uses stays in memory, and experts are read when a router has chosen them.
 
-Experts stay in llama.cpp's mapping of the file, so that the page cache keeps as many of them as there is room for. But
-a page fault reads either a page, or with read-ahead its neighbours too, which belong to experts that nobody chose.
+Here experts stay in llama.cpp's mapping of the file, so that the page cache keeps as many of them as there is room for.
+But a page fault reads either a page, or with read-ahead its neighbours too, which belong to experts that nobody chose.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
-from specrun.catalog.gguf_header import TensorInfo
-from specrun.catalog.weight_pages import ExpertPages, n_bytes
+from specrun.catalog.weight_pages import ExpertPages, PageRange, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import library
 from specrun.llama.streaming import address_space
@@ -35,6 +35,7 @@ class ExpertWeights(library.Closing):
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings) -> None:
         self.layers = list(pages.layers)
         self.gate = ExpertGate(pages.n_experts, n_used, self.layers, self._read)
+        self.paths = pages.files
         self.wait_seconds = 0.0
         self._pages = pages
         self._is_streaming = False
@@ -42,7 +43,7 @@ class ExpertWeights(library.Closing):
         self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense], settings)
         # Where each layer's matrices of all experts begin, and the bytes of one expert; looked up in every layer.
         self._matrices = {
-            layer: [(self._address_of(tensor), tensor.n_bytes // pages.n_experts) for tensor in tensors]
+            layer: [(self._address_of(one.file, one.offset), one.n_bytes // pages.n_experts) for one in tensors]
             for layer, tensors in pages.layers.items()
         }
 
@@ -53,6 +54,11 @@ class ExpertWeights(library.Closing):
         if not self._is_streaming:
             return Residency()
         return Residency("experts", n_bytes(pages.dense), n_bytes(pages.experts), locked=self._memory.locked)
+
+    @property
+    def found(self) -> tuple[int, int]:
+        """How many experts passes have used, and how many of them were in memory; 0, as the page cache does not say."""
+        return 0, 0
 
     @property
     def bytes_read(self) -> int:
@@ -66,7 +72,7 @@ class ExpertWeights(library.Closing):
         """
         self._memory.begin()
         for part in self._pages.experts:
-            address_space.expect_any_order(self._memory.addresses[part], part.n_bytes)
+            self._show(part)
         self._memory.pin(self._pages.dense)
         self._is_streaming = True
 
@@ -80,21 +86,35 @@ class ExpertWeights(library.Closing):
         self._is_streaming = False
         self._memory.close()
 
-    def _address_of(self, tensor: TensorInfo) -> int:
-        pages = next(pages for pages in self._pages.experts if pages.file == tensor.file and tensor.offset < pages.end)
-        return self._memory.addresses[pages] + tensor.offset - pages.offset
+    def _address_of(self, file: int, offset: int) -> int:
+        """Where llama.cpp looks for what lies at an offset in a file, among experts."""
+        pages = next(pages for pages in self._pages.experts if pages.file == file and offset < pages.end)
+        return self._memory.addresses[pages] + offset - pages.offset
 
-    def _read(self, layer: int, experts: list[int]) -> None:
-        """Begin to read these experts of a layer, ascending; page faults wait for what is still on its way."""
-        if not self._is_streaming or not experts:  # the last layer of a pass without logits has no tokens
-            return
-        started = time.perf_counter()
-        runs = [run.tolist() for run in np.split(np.array(experts), np.flatnonzero(np.diff(experts) > 1) + 1)]
+    def _show(self, part: PageRange) -> None:
+        """Prepare pages of experts, some of which may be held for every token afterwards."""
+        address_space.expect_any_order(self._memory.addresses[part], part.n_bytes)
+
+    def _read(self, layer: int, counts: NDArray[np.int64]) -> None:
+        """See that the experts that tokens use are read. counts: int64[n_experts], the tokens that use each expert."""
+        # Before the first pass llama.cpp's mapping has them; the last layer of a pass without logits has no tokens.
+        if self._is_streaming and counts.any():
+            started = time.perf_counter()
+            self._fetch(layer, counts)
+            self.wait_seconds += time.perf_counter() - started
+
+    def _fetch(self, layer: int, counts: NDArray[np.int64]) -> None:
+        """Begin to read what the page cache lacks; page faults wait for what is still on its way."""
         for address, size in self._matrices[layer]:
-            for run in runs:
-                start = (address + run[0] * size) // PAGE * PAGE
-                address_space.expect_soon(start, address + (run[-1] + 1) * size - start)
-        self.wait_seconds += time.perf_counter() - started
+            for first, last in runs(np.flatnonzero(counts)):
+                start = (address + first * size) // PAGE * PAGE
+                address_space.expect_soon(start, address + (last + 1) * size - start)
+
+
+def runs(experts: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive experts. experts: ascending, at least one."""
+    ends = np.flatnonzero(np.diff(experts) > 1)
+    return list(zip(experts[[0, *(ends + 1)]].tolist(), experts[[*ends, -1]].tolist(), strict=True))
 
 
 def _bytes_read() -> int:

@@ -162,11 +162,11 @@ class ExpertGate(Gate):
     experts in RAM, so that nothing has to be stopped.
 
     n_experts, n_used: experts of a layer, and how many of them a token uses. layers: those with experts in RAM.
-    read: reads these experts of a layer.
+    read: reads experts of a layer. It gets int64[n_experts], by how many tokens of the pass each is used.
     """
 
     def __init__(
-        self, n_experts: int, n_used: int, layers: Sequence[int], read: Callable[[int, list[int]], None]
+        self, n_experts: int, n_used: int, layers: Sequence[int], read: Callable[[int, NDArray[np.int64]], None]
     ) -> None:
         super().__init__()
         self._n_experts, self._n_used = n_experts, n_used
@@ -193,7 +193,7 @@ class ExpertGate(Gate):
     def _choose(self, layer: int, chosen: NDArray[np.int32]) -> None:
         """Read the experts that any token of the pass uses. chosen: int32[n_tokens, n_used]."""
         self.layers.append(layer)
-        self._read(layer, np.unique(chosen).tolist())
+        self._read(layer, np.bincount(chosen.ravel(), minlength=self._n_experts))
 
     def _first_of(self, ranking: int) -> NDArray[np.int32]:
         n_tokens = self._n_elements(ranking) // self._n_experts

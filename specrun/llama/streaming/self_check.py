@@ -1,12 +1,17 @@
-"""Whether a pass through the ring gives the same bits as one through llama.cpp's own mapping."""
+"""Whether a pass through the ring, or a cache of experts, gives the bits of one through llama.cpp's own mapping."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from specrun.errors import LlamaError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.known_checks import KnownCheck, identity
 from specrun.llama.streaming.address_space import CannotStreamError
+from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 
@@ -21,15 +26,8 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
     cannot be streamed; they are then to be closed.
     """
     try:
-        settings = context.config.settings
-        known = KnownCheck(  # no other setting of the ring matters, as all layers stream while it is found
-            "streaming",
-            _VERSION,
-            files=[identity(path) for path in weights.paths],
-            attention=[settings.flash_attn, settings.type_k, settings.type_v],
-            slots=weights.n_slots,
-            layers=weights.n_layers,  # in RAM, as none is streamed of those in VRAM
-        )
+        # No other setting of the ring matters, as all layers stream while it is found; those in VRAM never do.
+        known = _known("streaming", context, weights.paths, slots=weights.n_slots, layers=weights.n_layers)
         refusal = known.refusal()
         if refusal is None:
             refusal = computed_otherwise(context, weights) or ""
@@ -44,16 +42,43 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
 def read_experts(context: LlamaContext, weights: ExpertWeights) -> None:
     """Let experts be read as they are chosen, under a context that was made with their gate.
 
-    Raises CannotStreamError if that is impossible; the weights are then to be closed. The bits are not compared,
-    because the experts stay in llama.cpp's own mapping.
+    Raises CannotStreamError if that is impossible; the weights are then to be closed. The bits are compared, once for a
+    file, if the experts leave llama.cpp's own mapping.
     """
     try:
-        _logits(context)
-        if weights.gate.layers != weights.layers:
-            raise CannotStreamError("this llama.cpp does not tell which experts it chose")
+        if isinstance(weights, CachedExperts):
+            _check_cache(context, weights)
+        else:
+            _with_choices(context, weights)
         weights.stream()
     except (LlamaError, OSError) as error:
         raise CannotStreamError(f"reading them failed ({error})") from error
+
+
+def _check_cache(context: LlamaContext, weights: CachedExperts) -> None:
+    """Compare passes through llama.cpp's mapping and through a cache that has nothing but what a layer just chose."""
+    known = _known("experts", context, weights.paths, layers=weights.layers)
+    if known.refusal() is None:
+        reference = _with_choices(context, weights)
+        weights.stream(strictly=True)
+        if _logits(context).tobytes() != reference.tobytes():
+            raise CannotStreamError("this llama.cpp gave other logits with experts in memory of specrun's own")
+        known.keep("")
+
+
+def _with_choices(context: LlamaContext, weights: ExpertWeights) -> Logits:
+    """The logits, if llama.cpp tells which experts it chooses for them."""
+    logits = _logits(context)
+    if weights.gate.layers != weights.layers:
+        raise CannotStreamError("this llama.cpp does not tell which experts it chose")
+    return logits
+
+
+def _known(what: str, context: LlamaContext, paths: Sequence[Path], **further: Any) -> KnownCheck:
+    """What is known of these files with this cache."""
+    settings = context.config.settings
+    attention = [settings.flash_attn, settings.type_k, settings.type_v]
+    return KnownCheck(what, _VERSION, files=[identity(path) for path in paths], attention=attention, **further)
 
 
 def computed_otherwise(context: LlamaContext, weights: StreamedWeights) -> str | None:

@@ -1,4 +1,4 @@
-"""A mixture whose experts are read as they are chosen gives the same bits, and reads all that were chosen."""
+"""A mixture whose experts the page cache reads as they are chosen gives the same bits, and all chosen ones are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import ExpertPages, expert_pages
@@ -69,9 +71,9 @@ def test_only_what_was_read_is_used(mixture: Path, monkeypatch: pytest.MonkeyPat
     chosen: dict[int, set[int]] = {}
     read = ExpertWeights._read
 
-    def noted(weights: ExpertWeights, layer: int, experts: list[int]) -> None:
-        chosen.setdefault(layer, set()).update(experts)
-        read(weights, layer, experts)
+    def noted(weights: ExpertWeights, layer: int, counts: NDArray[np.int64]) -> None:
+        chosen.setdefault(layer, set()).update(np.flatnonzero(counts).tolist())
+        read(weights, layer, counts)
 
     monkeypatch.setattr(ExpertWeights, "_read", noted)
     pages = pages_of(mixture)
@@ -104,16 +106,16 @@ def test_only_what_was_read_is_used(mixture: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pass_of_several_tokens_reads_the_experts_of_all(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[list[int]] = []
-    monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, experts: chosen.append(experts))
+    chosen: list[NDArray[np.int64]] = []
+    monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, counts: chosen.append(counts))
     with reading(mixture) as streamed:
         target = TargetContext(streamed)
         target.set_prompt([5])
         chosen.clear()
         target.score(TokenTree.chain([5, 100, 200, 300, 400, 500, 600, 700]))
         assert len(chosen) == 4
-        assert all(experts == sorted(set(experts)) for experts in chosen)
-        assert all(N_USED < len(experts) <= 8 for experts in chosen)
+        assert all(counts.shape == (8,) and counts.sum() == 8 * N_USED for counts in chosen)
+        assert all(np.count_nonzero(counts) > N_USED for counts in chosen)
 
 
 def test_neighbours_are_asked_for_at_once_and_every_byte_of_them(
@@ -124,7 +126,7 @@ def test_neighbours_are_asked_for_at_once_and_every_byte_of_them(
         (mapping,) = mappings_of(mixture)[:1]
         monkeypatch.setattr(address_space, "expect_soon", lambda start, n_bytes: asked.append((start, n_bytes)))
         assert isinstance(streamed.weights, ExpertWeights)
-        streamed.weights._read(2, [0, 3, 4, 5, 7])
+        streamed.weights._read(2, np.array([1, 0, 0, 2, 1, 1, 0, 1]))
         assert len(asked) == 9, "three matrices of three runs"
         asked_bytes = {byte for start, n_bytes in asked for byte in range(start, start + n_bytes)}
         for tensor in pages_of(mixture).layers[2]:
