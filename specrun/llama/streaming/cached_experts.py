@@ -1,7 +1,7 @@
 """Experts of a mixture in memory of this process, which keeps as many as there is room for.
 
 In place of the pages of all experts stand empty ones, which take no memory. What a router has chosen and is not there
-is read past the page cache before the pass goes on, and what is dropped becomes empty again.
+is read past the page cache before the pass goes on, and what is dropped becomes empty again, or gives it its memory.
 
 Experts do not begin and end at pages. An expert is read with all pages that hold parts of it, and dropped with those
 that hold nothing else: pages that experts share stay once they are there, and are counted as if all of them were.
@@ -23,6 +23,7 @@ from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.expert_weights import ExpertWeights, runs
+from specrun.llama.streaming.page_mover import PageMover
 from specrun.llama.streaming.ring import Request
 
 
@@ -59,6 +60,7 @@ class CachedExperts(ExpertWeights):
         self._places = [[self._place(matrix) for matrix in layer] for layer in matrices]
         self._n_readers = settings.n_readers
         self._readers = ThreadPoolExecutor(settings.n_readers, "reader")
+        self._mover = PageMover()
 
     def _place(self, matrix: ExpertMatrix) -> _Place:
         address = self._address_of(matrix.pages.file, matrix.pages.offset)
@@ -99,23 +101,25 @@ class CachedExperts(ExpertWeights):
         shortage = self._pressure.shortage() if self._is_streaming else 0
         if shortage:
             before = self._cache.n_bytes
-            self._give_back(self._cache.shrink(shortage))
+            self._free(self._cache.shrink(shortage))
             self._given_back += before - self._cache.n_bytes
         super().begin_pass()
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
         self._readers.shutdown()
+        self._mover.close()
         super().close()
 
     def _show(self, part: PageRange) -> None:
         address_space.map_places(self._memory.addresses[part], part.n_bytes)
+        self._mover.register(self._memory.addresses[part], part.n_bytes)
 
     def _fetch(self, layer: int, counts: NDArray[np.int64]) -> None:
         """Read the experts that are missing, in place of those that are least worth keeping."""
         index = self.layers.index(layer)
         missing, dropped = self._cache.choose(index, counts)
-        self._give_back(dropped)
+        self._free(dropped, [own for expert in missing.tolist() for own in self._own(index, expert)])
         if len(missing):
             self._load([(index, missing)])
 
@@ -133,7 +137,7 @@ class CachedExperts(ExpertWeights):
                 pass  # so that readers find nothing more to read
             wait(reads)
             for layer, experts in chosen:
-                self._give_back(np.stack((np.full_like(experts, layer), experts), axis=1))
+                self._free(np.stack((np.full_like(experts, layer), experts), axis=1))
             raise
 
     def _requests(self, layer: int, experts: NDArray[np.intp]) -> Iterator[Request]:
@@ -143,12 +147,23 @@ class CachedExperts(ExpertWeights):
                 start = part.offset - place.matrix.pages.offset
                 yield from self._memory.requests(part, place.memory[start : start + part.n_bytes])
 
-    def _give_back(self, dropped: NDArray[np.intp]) -> None:
-        """Free the memory of experts. dropped: (layer, expert), int[n, 2]."""
+    def _own(self, layer: int, expert: int) -> Iterator[tuple[int, int]]:
+        """Address and bytes of the pages that hold an expert's matrices and nothing else."""
+        for place in self._places[layer]:
+            part = place.matrix.own(expert)
+            yield place.address + part.offset - place.matrix.pages.offset, part.n_bytes
+
+    def _free(self, dropped: NDArray[np.intp], heirs: Iterable[tuple[int, int]] = ()) -> None:
+        """Free the memory of experts. dropped: (layer, expert), int[n, 2]. heirs: empty pages that are to take it."""
+        following = iter(heirs)
         for layer, expert in dropped.tolist():
-            for place in self._places[layer]:
-                part = place.matrix.own(expert)
-                address_space.give_back(place.address + part.offset - place.matrix.pages.offset, part.n_bytes)
+            for address, size in self._own(layer, expert):
+                heir, room = next(following, (0, 0))
+                n_moved = min(size, room)
+                if not n_moved or not self._mover.move(address, heir, n_moved):
+                    n_moved = 0
+                if size > n_moved:
+                    address_space.give_back(address + n_moved, size - n_moved)
 
 
 def _read(requests: Iterator[Request]) -> int:

@@ -25,6 +25,7 @@ from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, cached_experts, gate, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError, mappings_of
 from specrun.llama.streaming.cached_experts import CachedExperts
+from specrun.llama.streaming.page_mover import PageMover
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.speculation.tree import TokenTree
 from tests.hybrids import random_qwen35_moe
@@ -105,6 +106,14 @@ def test_every_pass_has_the_same_bits(mixture: Path, expected: list[bytes], n_la
 @pytest.mark.parametrize("ring", [RingSettings(n_readers=1, request_bytes=PAGE), RingSettings(n_readers=4)])
 def test_readers_and_requests_make_no_difference(mixture: Path, expected: list[bytes], ring: RingSettings) -> None:
     with cached(mixture, 1.5, ring=ring) as (made, _):
+        assert written(made) == expected
+
+
+def test_fresh_memory_instead_of_moved_one_makes_no_difference(
+    mixture: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PageMover, "move", lambda *_: False)
+    with cached(mixture, 1.5) as (made, _):
         assert written(made) == expected
 
 

@@ -1,0 +1,69 @@
+"""Memory that is moved from one address of this process to another (Linux 6.8 or later).
+
+To clear and map a fresh page takes longer than to fill it: 1.9 against 0.25 microseconds on an AMD EPYC (Zen 5) virtual
+machine. Moving one takes 0.09. `mremap` also moves pages, but divides mappings, of which a process may have 65,530.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from contextlib import suppress
+from fcntl import ioctl
+
+_SYSTEM_CALLS = {"x86_64": 323, "aarch64": 282}  # userfaultfd
+_USER_MODE_ONLY = 1  # flag with which no rights are needed
+# From linux/userfaultfd.h. What is registered with write protection, and never protected, works as it did.
+_API, _REGISTER, _MOVE = 0xC018AA3F, 0xC020AA00, 0xC028AA05
+_VERSION, _CAN_PROTECT, _CAN_MOVE = 0xAA, 1 << 0, 1 << 16
+_PROTECTS = 1 << 1
+_WAKES_NOBODY, _ALLOWS_HOLES = 1 << 0, 1 << 1
+
+
+class PageMover:
+    """Moves pages to places that were registered, as far as the system can. Close it when nothing is moved any more."""
+
+    def __init__(self) -> None:
+        self._descriptor = _descriptor()
+        if self._descriptor >= 0:
+            try:
+                ioctl(self._descriptor, _API, struct.pack("QQQ", _VERSION, _CAN_PROTECT | _CAN_MOVE, 0))
+            except OSError:
+                self.close()
+
+    def register(self, address: int, n_bytes: int) -> None:
+        """Allow moves to pages that belong to this process alone."""
+        if self._descriptor >= 0:
+            with suppress(OSError):  # then moves fail
+                ioctl(self._descriptor, _REGISTER, struct.pack("QQQQ", address, n_bytes, _PROTECTS, 0))
+
+    def move(self, source: int, target: int, n_bytes: int) -> bool:
+        """Put the memory of pages in place of pages that take none. The former then take none.
+
+        Returns False if that is impossible; some pages may have been moved.
+        """
+        if self._descriptor < 0:
+            return False
+        try:
+            ioctl(
+                self._descriptor,
+                _MOVE,
+                struct.pack("QQQQq", target, source, n_bytes, _WAKES_NOBODY | _ALLOWS_HOLES, 0),
+            )
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Move nothing any more. Safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _descriptor() -> int:
+    """Of the system's interface; -1 if there is none."""
+    number = _SYSTEM_CALLS.get(platform.machine())
+    return -1 if number is None else int(ctypes.CDLL(None).syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY))
