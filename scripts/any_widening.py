@@ -72,10 +72,9 @@ class AnyWiderModel(WiderModel):
         matrix[: len(real), : self._copies * real.shape[1]] = np.tile(real, (1, self._copies, 1))
         return matrix
 
-    def _place(self, matrix: Blocks, full_name: str) -> None:
-        source, name = self.source.shape, full_name.split(".")[2]
+    def _put(self, matrix: Blocks, name: str, real: Blocks) -> None:
+        source = self.source.shape
         head_dim, wide = source.head_dim, self.target.head_dim
-        real = blocks.read(self.source.tensors[full_name], self.kind)
         if name in ("attn_q", "attn_k", "attn_v"):
             heads = kv_slots(source, self.target)
             if name == "attn_q":
@@ -90,7 +89,7 @@ class AnyWiderModel(WiderModel):
             for copy in range(self._copies):
                 matrix[copy * source.embd : (copy + 1) * source.embd, columns] = real
         else:
-            super()._place(matrix, full_name)
+            super()._put(matrix, name, real)
 
 
 def group(shape: Shape) -> int:

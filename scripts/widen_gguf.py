@@ -20,6 +20,7 @@ import wide_mixture
 import widened_check as check
 from any_widening import TYPES, AnyWiderModel
 from widening_checks import WideningError, checked
+from wider_experts import ROUTER, WiderMixture, has_experts
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
@@ -71,7 +72,7 @@ def widen(options: argparse.Namespace) -> int:
     if is_mixture:
         wide_mixture.check_superblocks(target, options.type)
     kind = wide_mixture.unrounded_kind(source) if is_mixture else options.type
-    model = AnyWiderModel(options.source, given, kind, options.seed)
+    model = (WiderMixture if has_experts(source) else AnyWiderModel)(options.source, given, kind, options.seed)
     check_destination(options.source, options.destination, options.force)
     check_space(options.destination.parent, model.n_bytes * (2 if is_mixture else 1))
     kept = not is_mixture and keeps_weights(model)
@@ -107,7 +108,8 @@ def check_space(folder: Path, needed: int) -> None:
 
 def keeps_weights(model: WiderModel) -> bool:
     """Whether all matrices hold the very weights of the source, block by block."""
-    matrices = [tensor for tensor in model.source.tensors.values() if len(tensor.shape) == 2]
+    tensors = model.source.tensors.items()
+    matrices = [tensor for name, tensor in tensors if len(tensor.shape) > 1 and ROUTER not in name]
     return all(tensor.tensor_type == model.kind for tensor in matrices)
 
 
@@ -144,11 +146,13 @@ class Parser(argparse.ArgumentParser):
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The options."""
     parser = Parser(prog="widen_gguf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="a llama-architecture GGUF file")
+    parser.add_argument("source", type=Path, help="a llama-architecture GGUF file, or one with experts like Mixtral's")
     parser.add_argument("destination", type=Path, help="the file to write")
     parser.add_argument("--embd", type=int, metavar="N", help="width, a multiple of 32")
     parser.add_argument("--layers", type=int, metavar="N", help="number of layers")
-    parser.add_argument("--ff", type=int, metavar="N", help="width of the feed-forward layers, a multiple of 32")
+    parser.add_argument(
+        "--ff", type=int, metavar="N", help="width of the feed-forward layers, or of an expert, a multiple of 32"
+    )
     parser.add_argument("--heads", type=int, metavar="N", help="query heads")
     parser.add_argument("--kv-heads", type=int, metavar="N", help="key/value heads, a divisor of the query heads")
     parser.add_argument("--head-dim", type=int, metavar="N", help="width of a head, a multiple of 32")

@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 from any_widening import freq_base, group, key_copies
+from wider_experts import EXPERTS, ROUTER, has_experts
 
 from specrun.errors import UsageError
 from specrun.making.widening.blocks import UNIT
@@ -35,6 +36,8 @@ def checked(path: Path, sizes: dict[str, int]) -> tuple[Source, Shape]:
     _check_plain(source)
     target = replace(source.shape, **sizes)
     _check_sizes(source.shape, target)
+    if has_experts(source) and target.layers > source.shape.layers:
+        raise WideningError(f"{path} is a mixture, whose layers are not added to; leave out --layers")
     if freq_base(source, target) > float(np.finfo(np.float32).max):
         raise WideningError(f"--head-dim {target.head_dim} is too wide for the rotation of {path}; give less")
     return source, target
@@ -44,8 +47,8 @@ def _check_metadata(path: Path, fields: dict[str, gguf.ReaderField]) -> None:
     architecture = fields["general.architecture"].contents() if "general.architecture" in fields else "unknown"
     if architecture != "llama":
         raise WideningError(f"{path} is a {architecture} model; choose one of the llama architecture")
-    if _number(path, fields, "llama.expert_count", 0) or _number(path, fields, "split.count", 0) > 1:
-        raise WideningError(f"{path} has experts or is one part of a split file; choose a plain model in one file")
+    if _number(path, fields, "split.count", 0) > 1:
+        raise WideningError(f"{path} is one part of a split file; choose a model in one file")
     if TOKENS not in fields:
         raise WideningError(f"{path} has no vocabulary; choose another model")
     for key in ("embedding_length", "attention.head_count", "block_count", "feed_forward_length"):
@@ -68,7 +71,10 @@ def _check_plain(source: Source) -> None:
     for name, size in (("embedding", shape.embd), ("feed-forward", shape.ff), ("head", shape.head_dim)):
         if size % UNIT:
             raise WideningError(f"{path} has a {name} width of {size}, not a multiple of {UNIT}; choose another model")
-    layer = [f"blk.{i}.{name}.weight" for i in range(shape.layers) for name in MATRICES + NORMS]
+    names = NORMS + MATRICES
+    if has_experts(source):
+        names = (*NORMS, *set(MATRICES).difference(EXPERTS), ROUTER, *(f"{name}_exps" for name in EXPERTS))
+    layer = [f"blk.{i}.{name}.weight" for i in range(shape.layers) for name in names]
     needed = {"token_embd.weight", "output_norm.weight", *layer}
     if missing := sorted(needed - source.tensors.keys()):
         raise WideningError(f"{path} has no tensor {missing[0]}; choose another model")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specrun.catalog.gguf_file import GgufFile
@@ -28,8 +29,8 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, str(SCRIPT), str(path), *shape], check=True, capture_output=True, timeout=60)
     file = GgufFile.read(path)
     assert (file.n_layers, file.n_experts, file.n_experts_used) == (2, 16, 3)
-    chosen: list[list[int]] = []
-    monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, experts: chosen.append(experts))
+    n_chosen: list[int] = []
+    monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, counts: n_chosen.append(np.count_nonzero(counts)))
     with (
         LlamaModel(path) as model,
         ExpertWeights(expert_pages(file, PAGE), 3, RingSettings()) as weights,
@@ -37,4 +38,4 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         self_check.read_experts(made, weights)
         TargetContext(made).set_prompt(list(range(60)))
-    assert max(len(experts) for experts in chosen) > 3
+    assert max(n_chosen) > 3

@@ -30,7 +30,8 @@ def scripts() -> Iterator[Any]:
     sys.path.insert(0, str(SCRIPTS))
     names = ("caching", "dense", "experts", "mixture", "texts", "tracing")
     modules = {name: importlib.import_module(f"moefication.{name}") for name in names}
-    yield SimpleNamespace(**modules, make_mixture=importlib.import_module("make_mixture"))
+    others = {name: importlib.import_module(name) for name in ("make_mixture", "widen_gguf")}
+    yield SimpleNamespace(**modules, **others)
     sys.path.remove(str(SCRIPTS))
 
 
@@ -50,6 +51,23 @@ def half(scripts: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def held_out(scripts: Any) -> Any:
     with LlamaModel(embedded.TARGET) as model:
         return np.concatenate(list(scripts.texts.excerpts(model, 1, is_held_out=True).values()))
+
+
+@pytest.mark.parametrize("sizes", [["--ff", "128"], ["--embd", "1024", "--heads", "16", "--kv-heads", "4"]])
+def test_a_widened_mixture_computes_what_the_narrow_one_does(
+    scripts: Any, half: Path, tmp_path: Path, sizes: list[str]
+) -> None:
+    wide = tmp_path / "wide.gguf"
+    assert scripts.widen_gguf.main([str(half), str(wide), *sizes, "--no-check"]) == 0
+    report = scripts.widen_gguf.check.compare(half, wide, 1)
+    assert report.failure(0.1) is None
+    shape = GgufFile.read(half).n_experts, GgufFile.read(half).n_experts_used
+    assert (GgufFile.read(wide).n_experts, GgufFile.read(wide).n_experts_used) == shape
+
+
+def test_layers_are_not_added_to_a_mixture(scripts: Any, half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scripts.widen_gguf.main([str(half), str(half.with_name("deep.gguf")), "--layers", "99"]) == 2
+    assert "leave out --layers" in capsys.readouterr().err
 
 
 def test_the_dense_model_in_numpy_is_that_of_llama_cpp(scripts: Any, tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def test_sources_that_cannot_be_widened_are_refused(
         tmp_path / "text.gguf": "is not a readable GGUF file",
         truncated(tmp_path / "half.gguf", source, 100_000): "is not a readable GGUF file",
         random_bert(tmp_path / "bert.gguf"): "is a bert model; choose one of the llama architecture",
-        edited(tmp_path / "moe.gguf", source, {"llama.expert_count": 8}): "has experts",
+        edited(tmp_path / "moe.gguf", source, {"llama.expert_count": 8}): "has no tensor blk.0.ffn_down_exps.weight",
         edited(tmp_path / "split.gguf", source, {"split.count": 2}): "one part of a split file",
         edited(tmp_path / "list.gguf", source, {"llama.feed_forward_length": [128, 128]}): "one value for each layer",
         edited(tmp_path / "lacks.gguf", source, {"llama.block_count": None}): "lacks llama.block_count",

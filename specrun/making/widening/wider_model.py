@@ -161,12 +161,11 @@ class WiderModel:
             source = None if added else full_name
             return Tensor(full_name, (self.target.embd,), blocks.Type.F32, lambda: self._norm(source))
         rows, columns = self._matrix_shape(name)
-        writes = name in ("attn_output", "ffn_down")  # into the residual stream, where noise must not go
 
         def make() -> Blocks:
-            matrix = blocks.zeros(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
+            matrix = self._unused(rows, columns, name)
             if not added:
-                self._place(matrix, full_name)
+                self._put(matrix, name, blocks.read(self.source.tensors[full_name], self.kind))
             return matrix
 
         return Tensor(full_name, (rows, columns), self.kind, make)
@@ -178,9 +177,13 @@ class WiderModel:
         columns = {"attn_output": queries, "ffn_down": target.ff}
         return rows.get(name, target.embd), columns.get(name, target.embd)
 
-    def _place(self, matrix: Blocks, full_name: str) -> None:
+    def _unused(self, rows: int, columns: int, name: str) -> Blocks:
+        """A matrix whose weights have no effect: noise, but zeros where it writes into the residual stream."""
+        writes = name in ("attn_output", "ffn_down")
+        return blocks.zeros(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
+
+    def _put(self, matrix: Blocks, name: str, real: Blocks) -> None:  # noqa: ARG002 - for wider models of other kinds
         """Put the source's weights where the wider model uses them."""
-        real = blocks.read(self.source.tensors[full_name], self.kind)
         matrix[: real.shape[0], : real.shape[1]] = real
 
     def _norm(self, full_name: str | None) -> Floats:
