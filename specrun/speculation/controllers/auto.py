@@ -168,9 +168,10 @@ class Auto:
         is_plain = self._is_check or not self.guide.knows_plain
         self._ctx = record.ctx
         self._n_passes += 1
-        self.guide.learn(record)
+        is_catching_up = not is_plain and self._is_behind
+        self.guide.learn(record, has_read=not is_catching_up)
         if not is_plain:
-            self._judge(record)
+            self._judge(record, is_catching_up)
         elif self._is_check or not self.guide.knows_plain:
             pass
         elif not (self._may_win(self._held) and self._can_pay(self._held.plan)):
@@ -189,8 +190,16 @@ class Auto:
         arms = [arm for arm in self._arms if arm.plan.can_shrink]
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
 
-    def _judge(self, record: PassRecord) -> None:
-        """Count the pass, and change the plan if another is expected to be faster."""
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the draft model of the plan that is followed has to read before it drafts."""
+        return self._held.plan.method.needs_draft and self._n_unread >= _BEHIND
+
+    def _judge(self, record: PassRecord, is_catching_up: bool) -> None:
+        """Count the pass, and change the plan if another is expected to be faster.
+
+        is_catching_up: whether the draft model had to read before it drafted.
+        """
         arm, plain = self._held, self._plain()
         self._since_change += 1
         if arm is self._off:
@@ -198,7 +207,6 @@ class Auto:
             self._n_unread += record.n_tokens
             self._go_on_plainly(record.seconds)
             return
-        is_catching_up = arm.plan.method.needs_draft and self._n_unread >= _BEHIND
         self._n_unread = 0 if arm.plan.method.needs_draft else self._n_unread + record.n_tokens
         won = record.n_tokens - record.seconds / plain
         self.guide.follow(record)

@@ -191,20 +191,27 @@ class Guide:
 
     def expected_ms(self, record: PassRecord) -> float:
         """Milliseconds that were expected of a pass of which nothing is learned yet, and of its draft passes."""
+        return self._target.ms(record.n_target, record.ctx) + self._step_ms + self._drafting_ms(record)
+
+    def _drafting_ms(self, record: PassRecord) -> float:
         levels = self.levels_row(record.ctx)
-        drafting = sum(float(levels[min(width, len(levels) - 1)]) for width in record.draft.widths)
-        return self._target.ms(record.n_target, record.ctx) + self._step_ms + drafting
+        return sum(float(levels[min(width, len(levels) - 1)]) for width in record.draft.widths)
 
     def read_prompt(self, n_tokens: int, seconds: float) -> None:
         self._target.read_prompt(n_tokens, seconds * 1e3)
 
-    def learn(self, record: PassRecord) -> None:
-        """Update pass times, drafting times and the calibration after a pass."""
+    def learn(self, record: PassRecord, has_read: bool = True) -> None:
+        """Update pass times, drafting times and the calibration after a pass.
+
+        has_read: whether the draft model had read the text before. Else other drafting takes at most as long.
+        """
         widths, offered = record.draft.widths, record.draft.offered
         seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
         self._target.record(record.n_target, record.ctx, seconds * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
-            self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), record.draft_seconds * 1e3)
+            ms = record.draft_seconds * 1e3
+            if has_read or ms < self._drafting_ms(record):
+                self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), ms)
         self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
         if len(record.tree) == 1 and offered is None:
             # What was counted long ago must not keep the draft from being asked again.

@@ -97,3 +97,18 @@ def test_beside_other_texts_each_node_has_its_price() -> None:
     assert best(guide.among(4, rate=0.02, node_ms=8.0)) == 1
     assert best(guide) == 7
     assert guide.rate == 0.01
+
+
+def test_drafting_before_which_the_draft_had_to_read_takes_at_most_as_long_without_reading() -> None:
+    """It read the text for 0.3 s, which says nothing of its passes; where all took 1 ms, its pass took no more."""
+    guide = Guide(LearnedCosts())
+    for _ in range(4):
+        guide.learn(plain())
+    first = float(guide.levels_row(0)[1])
+    draft = Draft(TokenTree.chain([0, 1]), (1,))
+    for seconds, expected in ((0.3, pytest.approx(first)), (0.001, pytest.approx(1.0, rel=0.3))):
+        guide.learn(PassRecord(draft, Accepted([0], [7]), 0.1 + seconds, 0.1, seconds), has_read=False)
+        assert float(guide.levels_row(0)[1]) == expected
+    before = float(guide.levels_row(0)[1])
+    guide.learn(PassRecord(draft, Accepted([0], [7]), 0.11, 0.1, 0.01))
+    assert float(guide.levels_row(0)[1]) > before
