@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from specrun.catalog.local_pair import Fetcher
 from specrun.engine import first_pass
 from specrun.engine.default_settings import mapped_if_short, with_defaults
+from specrun.engine.expert_room import for_experts
 from specrun.engine.learning import Learner
 from specrun.engine.model import Model
 from specrun.engine.resolving import run_options, with_profile
@@ -53,7 +54,9 @@ def open_model(
     asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     watch = LoadWatch()
     decided = mapped_if_short(asked) if asked.profile else with_defaults(asked)
-    options = replace(decided, largest=largest, parallel=parallel)
+    options, left_out = for_experts(replace(decided, largest=largest, parallel=parallel))
+    if left_out:
+        note(left_out)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
     with progress() as show:
         options, crashes = first_pass.checked(options, show)
