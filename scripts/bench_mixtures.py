@@ -38,7 +38,7 @@ from specrun.catalog.weight_pages import expert_pages, n_bytes
 from specrun.llama.streaming.address_space import PAGE
 
 SCRIPTS = Path(__file__).parent
-OWN_MEMORY = 400 * 2**20  # of a process, beside weights and the draft: code, caches, buffers, what specrun leaves free
+OWN_MEMORY = 200 * 2**20  # of a process, beside weights and the draft: code, caches, buffers, what specrun leaves free
 CTX_SIZE = "1024"
 READ = re.compile(r"^capped\.py: read (\d+) bytes", re.MULTILINE)
 
@@ -102,8 +102,8 @@ class Bench:
     ) -> Row:
         output, n_read = self._specrun(
             self.tuned if is_tuned else self.empty, "generate", "--residency", residency, "--speculate", speculate,
-            "--raw", "--no-learn", "--json", "--seed", "3", "--temp", f"{temperature:g}", "-n", self.options.n,
-            "--file", self.prompts,
+            "--raw", "--no-learn", "--seed", "3", "--temp", f"{temperature:g}", "-n", self.options.n,
+            "--jsonl", "--file", self.prompts,
         )  # fmt: skip
         answers: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
         tokens, passes = (sum(one[what] for one in answers) for what in ("completion_tokens", "passes"))
