@@ -1,13 +1,14 @@
 """What a mixture of experts that does not fit writes: llama.cpp, and specrun with experts in the page cache or its own.
 
-    python scripts/bench_mixtures.py MIXTURE.gguf DRAFT.gguf [--shares 75,50,25] [--temps 0,0.8] [-n 48]
-        [--lengths 2,4,8] [--read-ahead KIB] [--rows FILE.json]
+    python scripts/bench_mixtures.py MIXTURE.gguf DRAFT.gguf [--shares 75,50,25] [--temps 0,0.8] [-n 96]
+        [--kinds LIST] [--lengths 2,4,8] [--p-min 0,0.75] [--read-ahead KIB] [--rows FILE.json]
 
 Every process runs under a memory cap, page cache included, that leaves room for so many percent of the experts beside
 all other weights, the draft and a process's own memory. The prompts are one of each kind of `specrun bench`, through
 ChatML. In turn: llama.cpp's plain decoding and its chains (of which the fastest counts), specrun without speculation
 with experts in the page cache (--residency off) and in memory of its own, `auto` without a profile and with one of
-`specrun tune --quick`, and plain decoding with experts in memory of its own once more, of which the mean counts.
+`specrun tune --quick`, and plain decoding with experts in memory of its own once more, of which the mean counts. Rows
+that read through the page cache write a third as many tokens.
 
 `hits` is the share of the experts that passes used which were in memory. `MB a token` is what passes read, where that
 is known, and `MB of the run` what the whole process read from storage, loading included. --read-ahead sets how far the
@@ -83,8 +84,8 @@ class Bench:
         output, _ = self._capped(
             SCRIPTS / "peers.py", "--target", self.options.target, "--draft", self.options.draft, "--prompts",
             self.prompts, "-o", "json", "--tools", "speculative-simple", "--depths", self.options.lengths, "--p-min",
-            "0,0.75", "--repeat", "1", "-n", self.options.n, "--ctx-size", CTX_SIZE, "--temp", f"{temperature:g}",
-            "--no-repack",
+            self.options.p_min, "--repeat", "1", "-n", self._n_tokens(is_cached=True), "--ctx-size", CTX_SIZE,
+            "--temp", f"{temperature:g}", "--no-repack",
         )  # fmt: skip
         found = json.loads(output)
         plain = next(one for one in found if one["tool"] == "llama-completion")
@@ -102,8 +103,8 @@ class Bench:
     ) -> Row:
         output, n_read = self._specrun(
             self.tuned if is_tuned else self.empty, "generate", "--residency", residency, "--speculate", speculate,
-            "--raw", "--no-learn", "--seed", "3", "--temp", f"{temperature:g}", "-n", self.options.n,
-            "--jsonl", "--file", self.prompts,
+            "--raw", "--no-learn", "--seed", "3", "--temp", f"{temperature:g}", "-n",
+            self._n_tokens(is_cached=residency == "off"), "--jsonl", "--file", self.prompts,
         )  # fmt: skip
         answers: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
         tokens, passes = (sum(one[what] for one in answers) for what in ("completion_tokens", "passes"))
@@ -112,6 +113,11 @@ class Bench:
         hits = [one["expert_hit_rate"] for one in answers if one["expert_hit_rate"] is not None]
         hit_rate = sum(hits) / len(hits) if hits else None
         return Row(self.share, temperature, name, rate, tokens / passes, n_read, read / tokens, hit_rate)
+
+    def _n_tokens(self, is_cached: bool) -> int:
+        """Of a text; is_cached: whether the page cache reads experts."""
+        n: int = self.options.n
+        return n // 3 if is_cached else n
 
     def _specrun(self, data: Path, command: str, *options: object) -> tuple[str, int]:
         models = ["--target", self.options.target, "--draft", self.options.draft, "--ctx-size", CTX_SIZE]
@@ -165,7 +171,11 @@ def main() -> None:
     parser.add_argument("--shares", default="75,50,25", metavar="LIST", help="of the experts, percent (%(default)s)")
     parser.add_argument("--temps", default="0,0.8", metavar="LIST")
     parser.add_argument("--lengths", default="2,4,8", metavar="LIST", help="of llama.cpp's chains (%(default)s)")
-    parser.add_argument("-n", type=int, default=48, metavar="N", help="tokens of a text (%(default)s)")
+    parser.add_argument("--p-min", default="0,0.75", metavar="LIST", help="of them (%(default)s)")
+    parser.add_argument(
+        "--kinds", default=",".join(bench_prompts.USUAL), metavar="LIST", help="of prompts (%(default)s)"
+    )
+    parser.add_argument("-n", type=int, default=96, metavar="N", help="tokens of a text (%(default)s)")
     parser.add_argument("--read-ahead", type=int, metavar="KIB", help="by default as it is")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON file that keeps what was measured")
     options = parser.parse_args()
@@ -176,7 +186,7 @@ def main() -> None:
     ):
         folder = Path(name)
         prompts = folder / "prompts.jsonl"
-        texts = [real_pair.chat(bench_prompts.shipped((kind,))[1].text) for kind in bench_prompts.USUAL]
+        texts = [real_pair.chat(bench_prompts.shipped((kind,))[1].text) for kind in options.kinds.split(",")]
         prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
         for share in map(int, options.shares.split(",")):
             for row in Bench(options, share, prompts, folder / f"tuned-{share}", folder / "empty").rows():
