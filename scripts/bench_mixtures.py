@@ -26,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,13 @@ class Bench:
             yield from self._llama_cpp(temperature)
             yield self._generate("specrun off, page cache", temperature, "off", residency="off")
             first = self._generate("specrun off", temperature, "off")
-            yield self._generate("specrun auto, untuned", temperature, "auto")
-            yield self._generate("specrun auto, tuned", temperature, "auto", is_tuned=True)
+            autos = [
+                self._generate("specrun auto, untuned", temperature, "auto"),
+                self._generate("specrun auto, tuned", temperature, "auto", is_tuned=True),
+            ]
             again = self._generate("specrun off", temperature, "off")
-            yield Row(**{**asdict(first), "rate": (first.rate + again.rate) / 2})
+            yield replace(first, rate=(first.rate + again.rate) / 2)
+            yield from autos
 
     def _llama_cpp(self, temperature: float) -> list[Row]:
         output, _ = self._capped(
