@@ -46,12 +46,6 @@ def plan_placement(options: RunOptions) -> Placement | None:
     gpus = gpus_of(options)
     if not gpus:
         return None
-    names = ", ".join(gpu.name for gpu in gpus)
-    main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
-    if main is not None and main >= len(gpus):
-        raise UsageError(f"--main-gpu must be between 0 and {len(gpus) - 1} ({names}); got {main}")
-    if len(shares) > len(gpus):
-        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
     placement = place(placement_request(options, gpus))
     for _ in range(options.steps_down):
         placement = placement.step_down() or placement
@@ -64,12 +58,25 @@ def plan_placement(options: RunOptions) -> Placement | None:
 
 
 def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:
-    """What has to be placed, and the memory there is for it. Raises ModelFileError for a file that cannot be read.
+    """What has to be placed, and the memory there is for it.
+
+    Raises UsageError for a GPU that is missing, and ModelFileError for a file that cannot be read.
 
     A layer's results on a GPU have other last bits than on the CPU. So where texts must be bit-exact, plans with and
     without the draft, and with trees of up to `_ALIKE` nodes, leave the same room for the target's layers.
     """
+    _check(options, gpus)
     return _request(options, gpus, target_states(options, gpus))
+
+
+def _check(options: RunOptions, gpus: Sequence[Device]) -> None:
+    """Raise UsageError for GPUs that the options name and that are not there. Without any, nothing is placed on them."""
+    names, n = ", ".join(gpu.name for gpu in gpus), len(gpus)
+    main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
+    if gpus and main is not None and main >= n:
+        raise UsageError(f"--main-gpu must be between 0 and {n - 1} ({names}); got {main}")
+    if gpus and len(shares) > n:
+        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
 
 
 def target_states(options: RunOptions, gpus: Sequence[Device]) -> KeptStates | None:
