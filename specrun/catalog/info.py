@@ -37,6 +37,8 @@ def facts(model: Model) -> dict[str, Any]:
         values |= _file_facts(GgufFile.read(model.path))
         if draft := made.find(model.path):
             values["made_draft"] = {"path": str(draft.path), "how": draft.how}
+        if head := made.find(model.path, "head"):
+            values["made_head"] = {"path": str(head.path), "how": head.how}
     return values
 
 
@@ -122,6 +124,8 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     rows += _published(values)
     if draft := values.get("made_draft"):
         rows.append(("made draft", f"{draft['how']}, {draft['path']}"))
+    if head := values.get("made_head"):
+        rows.append(("made head", f"{head['how']}, {head['path']}"))
     if values.get("trees") is False:
         rows.append(("speculation", "chains: of a model with recurrent layers a pass checks one path"))
     if "needs" in values:

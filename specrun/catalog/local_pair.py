@@ -82,12 +82,12 @@ def local_pair(
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of a target's drafts that are here: the draft made from it, its MTP layers, the catalog's drafts, and those
-    that were trimmed for it.
+    """Names of a target's drafts that are here: the draft and the head made from it, its MTP layers, the catalog's
+    drafts, and those that were trimmed for it.
     """
     path = _target_path(target)
-    made_draft = made.find(path) if path else None
-    names = [str(made_draft.path)] if made_draft and made_draft.path.exists() else []
+    made_ones = [made.find(path), made.find(path, "head")] if path else []
+    names = [str(one.path) for one in made_ones if one and one.path.exists()]
     names += [resolve.OWN_HEAD] if path and own_head(GgufFile.read(path)) else []
     trimmed = list(map(str, made.trimmed_drafts(path))) if path else []
     if target is None or embedded.is_meant(target):

@@ -1,7 +1,10 @@
-"""The drafts that `specrun models make-draft` made, and those that `specrun tune` measured as the fastest, by target.
+"""The drafts that `specrun models make-draft` and `make-head` made, and those that `specrun tune` measured as the
+fastest, by target.
 
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        describes the draft that was made and names its file
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output named another file
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/head.json         the same for the head, and head-*.gguf
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/unfinished-head/  what `make-head` goes on from
     $SPECRUN_DATA_DIR/drafts/IDENTITY/trimmed-*.gguf    a draft that `specrun tune` trimmed for this target
     $SPECRUN_DATA_DIR/drafts/IDENTITY/fastest.json      names the file of the fastest draft
 
@@ -10,24 +13,28 @@ IDENTITY is a hash of the target's content, so a target keeps its draft when its
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.errors import ModelFileError
 from specrun.locations import data_dir, recall, write_json
 
-_ENTRY, _FASTEST = "draft.json", "fastest.json"
+Kind = Literal["draft", "head"]  # a model made of the target, or a head trained for it
+
+_FASTEST = "fastest.json"
 _IDENTITY_DIGITS = 16  # of the 64 hex digits
 
 
 @dataclass(frozen=True)
 class MadeDraft:
-    """A draft made from a target's own file."""
+    """A draft made from a target's own file, or a head made for the target."""
 
     path: Path
-    how: str  # what was done to the target, e.g. `q2_k, 6 of 8 layers`
+    how: str  # what was done to the target, e.g. `q2_k, 6 of 8 layers`, or how the head learned
 
 
 @dataclass(frozen=True)
@@ -48,16 +55,33 @@ def home(target: Path) -> Path:
     return folder() / file_identity(GgufFile.read(target).shards)[:_IDENTITY_DIGITS]
 
 
-def find(target: Path) -> MadeDraft | None:
+def find(target: Path, kind: Kind = "draft") -> MadeDraft | None:
     """The draft made from `target`, or None. If its description is damaged, it is the only draft beside that."""
-    entry = _entry(target, _ENTRY)
+    entry = _entry(target, f"{kind}.json")
     if entry is None:
         return None
     draft = recall(entry, lambda value: MadeDraft(entry.parent / value["path"], str(value["how"])))
-    drafts = list(entry.parent.glob("draft-*.gguf"))
+    drafts = list(entry.parent.glob(f"{kind}-*.gguf"))
     if draft is None and len(drafts) == 1:
-        return MadeDraft(drafts[0], drafts[0].stem.removeprefix("draft-"))
+        return MadeDraft(drafts[0], drafts[0].stem.removeprefix(f"{kind}-"))
     return draft
+
+
+def unfinished_head(target: Path) -> Path:
+    """The folder of a head that is being made. Raises ModelFileError if the target cannot be read."""
+    return home(target) / "unfinished-head"
+
+
+def forget_unfinished_head(target: Path) -> bool:
+    """Delete what a head was being made of. Returns whether there was any. Raises OSError."""
+    if not any(folder().glob("*/unfinished-head")):
+        return False  # saves reading the target
+    with suppress(ModelFileError):
+        if (work := unfinished_head(target)).is_dir():
+            shutil.rmtree(work)
+            _remove_empty_home(target)
+            return True
+    return False
 
 
 def find_fastest(target: Path) -> FastestDraft | None:
@@ -114,25 +138,29 @@ def _entry(target: Path, name: str) -> Path | None:
 def _remove_entry(target: Path, name: str) -> None:
     """Delete the file `name` in the home of `target`, and the home if nothing else is in it."""
     (home(target) / name).unlink(missing_ok=True)
+    _remove_empty_home(target)
+
+
+def _remove_empty_home(target: Path) -> None:
     if home(target).is_dir() and not any(home(target).iterdir()):
         home(target).rmdir()
 
 
-def register(target: Path, draft: MadeDraft) -> None:
+def register(target: Path, draft: MadeDraft, kind: Kind = "draft") -> None:
     """Make `draft` the draft of `target`. A previous draft in the data folder is deleted. Raises OSError."""
-    previous = find(target)
+    previous = find(target, kind)
     path = draft.path.name if draft.path.parent == home(target) else str(draft.path.absolute())
-    write_json(home(target) / _ENTRY, {"path": path, "how": draft.how, "target": str(target)})
+    write_json(home(target) / f"{kind}.json", {"path": path, "how": draft.how, "target": str(target)})
     if previous and previous.path != draft.path:
         _delete(previous, target)
 
 
-def forget(target: Path) -> tuple[MadeDraft, int] | None:
+def forget(target: Path, kind: Kind = "draft") -> tuple[MadeDraft, int] | None:
     """Undo `register`, but keep a draft that --output placed. Returns the draft and the bytes freed. Raises OSError."""
-    if (draft := find(target)) is None:
+    if (draft := find(target, kind)) is None:
         return None
     freed = _delete(draft, target)
-    _remove_entry(target, _ENTRY)
+    _remove_entry(target, f"{kind}.json")
     return draft, freed
 
 

@@ -18,7 +18,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, DraftContext, LlamaModel, RecurrentDraft, TargetContext
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
-from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, why_not
+from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, markov_part
@@ -43,14 +43,24 @@ def checked_head(options: RunOptions) -> Head | None:
         what = f"{article(wanted)} {HEADS[wanted]}"
         raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
     if head:
-        bindings.functions()  # this build may lack some
-    needed = (HIDDEN_STATES, ARCHITECTURES) if head else (EMBEDDINGS,) if is_trimmed(file) else ()
-    for fact in needed:
-        if why := why_not(fact, options.settings):
-            raise LlamaError(fact.notice(why))
+        check_heads(options.settings)
+    elif is_trimmed(file):
+        _check((EMBEDDINGS,), options.settings)
     if head and not head.is_own:
         check_head(target, file, head)
     return head
+
+
+def check_heads(settings: LlamaSettings) -> None:
+    """Raise LlamaError if this build of llama.cpp cannot run heads, or gives no hidden states of a target."""
+    bindings.functions()  # this build may lack some
+    _check((HIDDEN_STATES, ARCHITECTURES), settings)
+
+
+def _check(facts: Sequence[Fact], settings: LlamaSettings) -> None:
+    for fact in facts:
+        if why := why_not(fact, settings):
+            raise LlamaError(fact.notice(why))
 
 
 def make_drafts(

@@ -101,13 +101,13 @@ def _check(file: GgufFile) -> None:
     import gguf
 
     try:  # what the draft reads in place of tokens that it lacks
-        gguf.quants.dequantize(_rows(file, table)[:1], gguf.GGMLQuantizationType[table.type])
+        gguf.quants.dequantize(rows_of(file, table)[:1], gguf.GGMLQuantizationType[table.type])
     except (NotImplementedError, KeyError) as error:
         raise ModelFileError(f"{file.path} has an embedding in {table.type}, which cannot be read by rows") from error
 
 
-def _rows(file: GgufFile, tensor: TensorInfo) -> Bytes:
-    """uint8[rows, bytes of a row]: a tensor as it lies in its file, along its last dimension."""
+def rows_of(file: GgufFile, tensor: TensorInfo) -> Bytes:
+    """uint8[rows, bytes of a row]: a tensor as it lies in its file, along its last dimension; not yet read."""
     shape = tensor.shape[-1], tensor.n_bytes // tensor.shape[-1]
     mapped = np.memmap(file.shards[tensor.file], np.uint8, "r", tensor.offset, shape)
     return np.asarray(mapped)
@@ -125,10 +125,10 @@ def _write(out: BinaryIO, file: GgufFile, tokens: TokenIds) -> None:
         offset += _aligned(n_bytes)
     _pad(out)
     for tensor in file.tensors:
-        rows = _rows(file, tensor)
+        rows = rows_of(file, tensor)
         _copy(out, rows, tokens if tensor.name in _CUT else np.arange(len(rows)))
         _pad(out)
-    table = _rows(file, file.by_name[EMBEDDING])
+    table = rows_of(file, file.by_name[EMBEDDING])
     _copy(out, table, np.setdiff1d(np.arange(len(table)), tokens))
 
 

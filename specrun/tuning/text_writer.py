@@ -38,6 +38,7 @@ def write_together(
     most: int,
     run: Run,
     most_groups: int = 1,
+    first_seed: int = 0,
 ) -> dict[float, list[Text]]:
     """For each temperature, a text behind each of `prompts`.
 
@@ -45,8 +46,8 @@ def write_together(
     to `most_groups`. Where a group has no room for `least` tokens of each text, only its first prompts are taken.
 
     All texts get equally many tokens: `most`, or fewer if the run's deadline passes, but at least `least` if these fit
-    the context. Text goes on past its end. Each prompt has a seed of its own, or all texts would share their luck. The
-    target's cache is empty afterwards.
+    the context. Text goes on past its end. Each prompt has a seed of its own, from `first_seed` on, or all texts would
+    share their luck. The target's cache is empty afterwards.
     """
     n_each = len(temperatures)
     if target.max_leaves == 1 and n_each > 1:
@@ -55,11 +56,11 @@ def write_together(
         for i, temperature in enumerate(temperatures):
             stage = run.stage((run.deadline - time.perf_counter()) / (n_each - i))
             groups = max(most_groups // n_each, 1)
-            written_at |= write_together(target, prompts, [temperature], least, most, stage, groups)
+            written_at |= write_together(target, prompts, [temperature], least, most, stage, groups, first_seed)
         return written_at
     by_prompt = [
         [Text(prompt, SamplingParameters(temperature=temperature, seed=seed)) for temperature in temperatures]
-        for seed, prompt in enumerate(prompts)
+        for seed, prompt in enumerate(prompts, first_seed)
     ]
     n_groups = _n_groups(target, prompts, n_each, most, most_groups)
     for i in range(n_groups):
