@@ -18,6 +18,7 @@ from specrun.views import output
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from specrun.catalog.made import Kind
     from specrun.making.make import Result
     from specrun.making.measuring import Quality
 
@@ -76,12 +77,12 @@ def _usual_draft(target: str | None) -> tuple[Path | None, str]:
     return (draft.path, draft.name) if draft else (None, "")
 
 
-def forget_draft(target: Path) -> bool:
-    """Delete the draft that was made from `target` and print a note. Returns False if there is none."""
+def forget_draft(target: Path, kind: Kind = "draft") -> bool:
+    """Delete the draft, or the head, that was made of `target` and print a note. Returns False if there is none."""
     from specrun.catalog import made
 
     try:
-        forgotten = made.forget(target)
+        forgotten = made.forget(target, kind)
         compared = made.find_fastest(target)
         if forgotten and compared and compared.path == forgotten[0].path:
             made.forget_fastest(target)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli.make_draft import forget_draft, make_draft
+from specrun.cli.make_head import forget_head, make_head
 from specrun.cli.trim import trim
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
@@ -136,6 +137,7 @@ def pull(
 
 app.command("pull")(pull)
 app.command("make-draft")(make_draft)
+app.command("make-head")(make_head)
 app.command("trim")(trim)
 
 
@@ -147,7 +149,7 @@ def path(name: Name) -> None:
 
 @app.command("rm")
 def remove(names: Names, yes: Yes = False) -> None:
-    """Delete models from the Hugging Face cache, which other programs share, and the drafts made from them."""
+    """Delete models from the Hugging Face cache, which other programs share, and the drafts and heads made of them."""
     from specrun.catalog import cache, made
     from specrun.cli import pulling
 
@@ -160,11 +162,12 @@ def remove(names: Names, yes: Yes = False) -> None:
     if not yes:
         if not pulling.can_ask():
             raise UsageError("rm cannot ask here whether to delete; add --yes to delete without asking")
-        also = " and the drafts made from it" if any(map(_has_drafts, cached)) else ""
+        also = " and what was made of it" if any(map(_has_drafts, cached)) else ""
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
         forget_draft(path)
+        forget_head(path)
         try:
             made.forget_trimmed(path)
         except OSError as error:
@@ -251,7 +254,8 @@ def check(
 def _has_drafts(cached: tuple[str, str, Path]) -> bool:
     from specrun.catalog import made
 
-    return bool(made.find(cached[2]) or made.trimmed_drafts(cached[2]))
+    target = cached[2]
+    return bool(made.find(target) or made.find(target, "head") or made.trimmed_drafts(target))
 
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
